@@ -1,0 +1,1 @@
+"""slurm-elastic: a hybrid, spot-safe, cost-optimal elastic cluster behind plain sbatch."""

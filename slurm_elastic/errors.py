@@ -1,0 +1,77 @@
+"""The exception tree. A class exists only where a caller acts differently.
+
+::
+
+    SlurmElasticError
+      ConfigError            path into the YAML; exit 2; nothing touched
+      SlurmError             command, exit code, stderr
+      SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
+      ProviderError(cloud)
+        CapacityError        cool the offer down, try the next
+        QuotaError           cool the cloud's market down for longer, try the next
+        AuthError            skip the cloud, alert
+        TransientError       retry with jittered back-off inside a deadline
+        InstanceNotFound     terminate counts it as done
+"""
+
+from __future__ import annotations
+
+
+class SlurmElasticError(Exception):
+    """Anything this package raises on purpose; its text is one readable sentence."""
+
+
+class ConfigError(SlurmElasticError):
+    """The configuration (or what it must fit to) is wrong; nothing was changed.
+
+    ``problems`` holds every complaint, one sentence each, first to last.
+    """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class SandboxError(SlurmElasticError):
+    """The sandbox cannot do what was asked, or refuses an endpoint that is not its own."""
+
+
+class SlurmError(SlurmElasticError):
+    """A Slurm command failed, timed out or answered with something unreadable."""
+
+    def __init__(self, command: tuple[str, ...], code: int | None, stderr: str) -> None:
+        outcome = "timed out" if code is None else f"exit {code}"
+        super().__init__(f"{' '.join(command)}: {outcome}: {stderr.strip() or 'no message'}")
+        self.command = command
+        self.code = code
+        self.stderr = stderr
+
+
+class ProviderError(SlurmElasticError):
+    """A cloud refused or failed. ``code`` is the cloud's own word for it."""
+
+    def __init__(self, cloud: str, code: str, message: str) -> None:
+        super().__init__(f"{cloud}: {code}: {message}")
+        self.cloud = cloud
+        self.code = code
+        self.message = message
+
+
+class CapacityError(ProviderError):
+    """The offer has no machines at the moment."""
+
+
+class QuotaError(ProviderError):
+    """An account limit is reached; waiting for minutes will not help."""
+
+
+class AuthError(ProviderError):
+    """Credentials are missing, wrong or expired, or do not permit the call."""
+
+
+class TransientError(ProviderError):
+    """A throttle, time-out or server error; the call may or may not have taken effect."""
+
+
+class InstanceNotFound(ProviderError):  # noqa: N818 - the clouds' own term
+    """The cloud does not know the instance (any more)."""

@@ -1,0 +1,36 @@
+"""Named points at which a rehearsal may kill the process: ``SLURM_ELASTIC_FAULT=launch.after-intent``.
+
+Each point stands between two steps of a launch or a suspend; the process dies there by SIGKILL,
+as a crash would have it, and the tests then prove that a restart repairs everything. With
+``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not exist yet, and makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+POINTS = (
+    "launch.before-intent",
+    "launch.after-intent",
+    "launch.after-call",
+    "launch.after-result",
+    "launch.after-slurm",
+    "suspend.before-intent",
+    "suspend.after-intent",
+    "suspend.after-call",
+    "suspend.after-result",
+)
+
+
+def reach(point: str) -> None:
+    """Die here if the environment asks for it."""
+    if os.environ.get("SLURM_ELASTIC_FAULT") != point:
+        return
+    once = os.environ.get("SLURM_ELASTIC_FAULT_ONCE")
+    if once:
+        if Path(once).exists():
+            return
+        Path(once).touch()
+    os.kill(os.getpid(), signal.SIGKILL)

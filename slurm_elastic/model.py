@@ -1,0 +1,262 @@
+"""The values that all parts share: frozen, typed, without I/O.
+
+Units: money in US dollars, prices in dollars per machine-hour, memory in MiB, time in seconds
+(points in time as Unix time), time limits in minutes where Slurm has them so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+
+class Location(StrEnum):
+    """Where a cloud stands; on-premises machines are used before public ones."""
+
+    ON_PREMISES = "on-premises"
+    PUBLIC = "public"
+
+
+class Market(StrEnum):
+    """How a machine is paid for."""
+
+    RESERVED = "reserved"
+    SPOT = "spot"
+    ON_DEMAND = "on-demand"
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    """Equal nodes of one cloud, as Slurm is told of them.
+
+    ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
+    for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
+    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    """
+
+    name: str
+    cloud: str
+    nodes: tuple[str, ...]
+    cpus: int
+    real_memory: int
+    gres: dict[str, int] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+    instance_types: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    markets: tuple[Market, ...] = (Market.ON_DEMAND,)
+    max_price: float | None = None
+    max_nodes: int | None = None
+    max_age: float | None = None
+    weight: int = 1
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """One thing a cloud sells: an instance type in a zone on a market, with its price now.
+
+    ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
+    ``free`` is how many the cloud says it has (None: it does not say).
+    """
+
+    cloud: str
+    location: Location
+    instance_type: str
+    zone: str
+    market: Market
+    price: float
+    cpus: int
+    memory: int
+    gres: dict[str, int] = field(default_factory=dict)
+    on_demand_price: float | None = None
+    free: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The name cool-downs go by: ``cloud/type/zone/market``."""
+        return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
+
+
+class NodeRequest(Struct, frozen=True, kw_only=True):
+    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id."""
+
+    id: str
+    pool: Pool
+    nodes: tuple[str, ...]
+    jobs: tuple[int, ...] = ()
+
+
+class Ranked(Struct, frozen=True, kw_only=True):
+    """An offer that can serve a request, for at most ``room`` nodes, and why it stands here."""
+
+    offer: Offer
+    room: int
+    reason: str
+
+
+class Rejected(Struct, frozen=True, kw_only=True):
+    """An offer that cannot serve a request now, and why."""
+
+    offer: Offer
+    reason: str
+
+
+class Placement(Struct, frozen=True, kw_only=True):
+    """The answer of the ranking: offers best first, and the rejected ones with reasons."""
+
+    request: NodeRequest
+    ranked: tuple[Ranked, ...]
+    rejected: tuple[Rejected, ...]
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """Upper bounds of one scope (the cluster or a cloud); None is unlimited."""
+
+    nodes: int | None = None
+    spot: int | None = None
+    on_demand: int | None = None
+    dollars_per_hour: float | None = None
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What is paid for now (live instances and open launch intents), counted per scope.
+
+    Keys of ``nodes``: ``""`` the cluster, ``cloud:NAME``, ``pool:NAME``, ``market:MARKET``,
+    ``cloud:NAME:MARKET``. Keys of ``dollars_per_hour``: ``""`` and ``cloud:NAME``, at the
+    worst price (on-demand where the cloud has one).
+    """
+
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    dollars_per_hour: Mapping[str, float] = field(default_factory=dict)
+
+
+class CoolDown(Struct, frozen=True, kw_only=True):
+    """An offer (``key`` = Offer.key) or a whole cloud market (``cloud/*/*/market``) not to be asked.
+
+    ``strikes`` counts consecutive refusals; the next cool-down grows with it.
+    """
+
+    key: str
+    until: float
+    code: str
+    reason: str
+    strikes: int = 1
+
+
+class LaunchSpec(Struct, frozen=True, kw_only=True):
+    """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
+
+    The i-th machine of the answer belongs to ``nodes[i]``; a shorter answer is a partial launch.
+    ``count`` nodes are wanted, at least ``minimum`` or none.
+    """
+
+    generation: str
+    pool: Pool
+    nodes: tuple[str, ...]
+    offer: Offer
+    minimum: int = 1
+    jobs: tuple[int, ...] = ()
+
+
+class InstanceState(StrEnum):
+    """A machine's life as all clouds have it."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    TERMINATED = "terminated"
+
+
+class Instance(Struct, frozen=True, kw_only=True):
+    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time."""
+
+    id: str
+    cloud: str
+    node: str
+    generation: str
+    instance_type: str
+    zone: str
+    market: Market
+    price: float
+    state: InstanceState
+    launched: float
+    address: str | None = None
+
+    @property
+    def offer_key(self) -> str:
+        """The ``Offer.key`` this machine was bought from."""
+        return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """What is paid for: an instance from ``start`` to ``end`` (None: still) at ``price``."""
+
+    instance: str
+    node: str
+    start: float
+    end: float | None
+    price: float
+
+    def cost(self, now: float, minimum: float = 60.0) -> float:
+        """Dollars so far, per second with a minimum (EC2's billing of Linux since 2017-10)."""
+        seconds = max((now if self.end is None else self.end) - self.start, minimum)
+        return seconds / 3600 * self.price
+
+
+class NoticeKind(StrEnum):
+    """What a cloud warns of."""
+
+    INTERRUPTION = "interruption"
+    REBALANCE = "rebalance"
+
+
+class Notice(Struct, frozen=True, kw_only=True):
+    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one."""
+
+    instance: str
+    kind: NoticeKind
+    seen: float
+    deadline: float | None = None
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """Something a pure policy wants done to ``subject`` (node, instance, job), and why."""
+
+    kind: str
+    subject: str
+    reason: str
+
+
+class SlurmNode(Struct, frozen=True, kw_only=True):
+    """A node as Slurm sees it. ``states``: base state and flags, upper case.
+
+    Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
+    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c).
+    """
+
+    name: str
+    states: frozenset[str]
+    reason: str = ""
+    reason_user: str = ""
+    partitions: tuple[str, ...] = ()
+    address: str = ""
+    cpus: int = 0
+    memory: int = 0
+    last_busy: float = 0.0
+    boot_time: float = 0.0
+
+
+class SlurmJob(Struct, frozen=True, kw_only=True):
+    """A queued or running job. ``nodes`` is empty while it is pending; times are Unix, 0 unknown."""
+
+    id: int
+    states: frozenset[str]
+    user: str = ""
+    account: str = ""
+    partitions: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    start: float = 0.0
+    submit: float = 0.0
+    requeue: bool = True
+    restarts: int = 0
+    name: str = ""

@@ -1,0 +1,99 @@
+"""The shapes that parts meet at. Each contract stands in the docstring; each has a contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from slurm_elastic.model import (
+    Instance,
+    LaunchSpec,
+    NodeRequest,
+    Notice,
+    Offer,
+    Pool,
+    SlurmJob,
+    SlurmNode,
+)
+
+RankingKey = Callable[[NodeRequest, Offer], float]
+"""Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""
+
+
+class Provider(Protocol):
+    """One cloud: an account in a region. Every call may raise the five ProviderErrors.
+
+    No call blocks for longer than the provider's time-out. Unknown exceptions of the SDK stay
+    unknown. Only machines that carry this cluster's UUID in their tags are ever listed or touched.
+    """
+
+    name: str
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """What this cloud sells for ``pool`` now: every type x zone x market the pool allows.
+
+        An offer the cloud does not have (unknown type, no price) is left out, not guessed.
+        """
+        ...
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """Start machines for ``spec.nodes`` in one bulk call; fewer back is a partial launch.
+
+        Idempotent by ``spec.generation``: a repeated call with the same spec returns the machines
+        of the first one, also when its answer was lost. Machines carry their tags (cluster name,
+        cluster UUID, pool, node or node list, generation, jobs) from the create call itself.
+        An error means that nothing was started, but for TransientError, after which the machines
+        may exist: call again with the same spec, or look in ``instances``.
+        """
+        ...
+
+    def instances(self) -> Sequence[Instance]:
+        """All machines with this cluster's UUID that are not TERMINATED; the truth, though a
+        fresh machine may be missing for minutes (eventual consistency)."""
+        ...
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Delete exactly these machines, in bulk. Deleting twice, or what is gone, is no error."""
+        ...
+
+    def notices(self) -> Sequence[Notice]:
+        """Standing interruption and rebalance warnings; empty where the cloud gives none."""
+        ...
+
+    def check(self) -> None:
+        """Prove that the credentials work, by one cheap read-only call."""
+        ...
+
+
+class Slurm(Protocol):
+    """slurmctld, as far as we read and change it. Every call may raise SlurmError."""
+
+    def version(self) -> tuple[int, int]:
+        """Slurm's version, as (22, 5)."""
+        ...
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        """All nodes (or these) by name, powered-down cloud nodes included. One command."""
+        ...
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        """All jobs in the queue. One command."""
+        ...
+
+    def update_nodes(
+        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist."""
+        ...
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Tell slurmctld the NodeAddr of nodes, in as few commands as fit."""
+        ...
+
+    def requeue(self, job: int) -> None:
+        """``scontrol requeue``; the job's restart count grows by one."""
+        ...
+
+    def start_now(self, job: int) -> None:
+        """Remove the BeginTime hold that a requeue puts on a PENDING job."""
+        ...

@@ -1,0 +1,160 @@
+"""Slurm hostlists: ``pub[1-3,07],gpu-[a]`` to names and back (scontrol(1), show hostnames).
+
+Pure, so that tests, policies' callers and the simulator need no Slurm. Like Slurm's own
+(src/common/hostlist.c) several bracket groups in a name multiply out, and zero padding is kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+MAX_HOSTS = 100_000
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_GROUP = re.compile(r"\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_TAIL = re.compile(r"^(.*?)(\d+)$")
+
+
+class HostlistError(ValueError):
+    """The text is not a hostlist; the message says where and what was expected."""
+
+
+def expand(text: str) -> list[str]:
+    """The names in ``text``, in its order, duplicates kept. Raises HostlistError."""
+    names: list[str] = []
+    for item in _split(text):
+        names.extend(_expand_item(item, text))
+        if len(names) > MAX_HOSTS:
+            raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
+    return names
+
+
+def compress(names: Iterable[str]) -> str:
+    """The shortest-by-prefix hostlist of ``names``: sorted, duplicates dropped."""
+    return ",".join(_runs(names))
+
+
+def chunks(names: Iterable[str], max_chars: int) -> list[str]:
+    """Compressed hostlists of at most ``max_chars`` characters each (argv and tag limits)."""
+    out: list[str] = []
+    for item in _runs(names):
+        for part in _fit(item, max_chars):
+            if out and len(out[-1]) + 1 + len(part) <= max_chars:
+                out[-1] += "," + part
+            else:
+                out.append(part)
+    return out
+
+
+def _split(text: str) -> Iterator[str]:
+    depth, item = 0, ""
+    for char in text.strip():
+        depth += {"[": 1, "]": -1}.get(char, 0)
+        if depth not in (0, 1):
+            raise HostlistError(f"hostlist {text!r}: unbalanced or nested brackets")
+        if char == "," and depth == 0:
+            yield item
+            item = ""
+        else:
+            item += char
+    if depth:
+        raise HostlistError(f"hostlist {text!r}: bracket is not closed")
+    yield item
+
+
+def _expand_item(item: str, text: str) -> Iterator[str]:
+    if not item:
+        raise HostlistError(f"hostlist {text!r}: empty name")
+    parts: list[list[str]] = []
+    last = 0
+    for match in _GROUP.finditer(item):
+        parts += [[item[last : match.start()]], _expand_group(match[1], text)]
+        last = match.end()
+    parts.append([item[last:]])
+    for combination in itertools.product(*parts):
+        name = "".join(combination)
+        if not _NAME.fullmatch(name):
+            raise HostlistError(f"hostlist {text!r}: {name!r} is not a host name")
+        yield name
+
+
+def _expand_group(group: str, text: str) -> list[str]:
+    numbers: list[str] = []
+    for piece in group.split(","):
+        match = _RANGE.fullmatch(piece)
+        if not match:
+            raise HostlistError(f"hostlist {text!r}: {piece!r} is not a number or a range")
+        low, high = match[1], match[2] or match[1]
+        if int(high) < int(low):
+            raise HostlistError(f"hostlist {text!r}: range {piece!r} runs backwards")
+        if int(high) - int(low) >= MAX_HOSTS:
+            raise HostlistError(f"hostlist {text!r}: range {piece!r} is over {MAX_HOSTS} hosts")
+        numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
+    return numbers
+
+
+def _runs(names: Iterable[str]) -> list[str]:
+    """One item per prefix and number width; ``p[1-3,7]`` or a bare name."""
+    groups: dict[tuple[str, int], set[int]] = {}
+    plain: set[str] = set()
+    for name in names:
+        match = _TAIL.match(name)
+        if match is None or len(match[2]) > 15:
+            plain.add(name)
+            continue
+        # Width matters only where it pads: p9 and p10 belong together, p09 and p9 do not.
+        width = len(match[2]) if match[2][0] == "0" and len(match[2]) > 1 else 0
+        groups.setdefault((match[1], width), set()).add(int(match[2]))
+    _merge_padded(groups)
+    items = [_format(prefix, width, nums) for (prefix, width), nums in groups.items()]
+    return sorted(plain) + [item for item in sorted(items) if item]
+
+
+def _merge_padded(groups: dict[tuple[str, int], set[int]]) -> None:
+    """p08,p09,p10: the unpadded 10 has the width of the padded ones, so it joins them."""
+    for prefix, width in [key for key in groups if key[1]]:
+        wide = groups.get((prefix, 0), set())
+        same = {n for n in wide if len(str(n)) == width}
+        groups[prefix, width] |= same
+        wide -= same
+
+
+def _format(prefix: str, width: int, numbers: set[int]) -> str:
+    if not numbers:
+        return ""
+    pieces = []
+    for low, high in _ranges(sorted(numbers)):
+        a, b = str(low).zfill(width), str(high).zfill(width)
+        pieces.append(a if low == high else f"{a}-{b}")
+    if len(pieces) == 1 and "-" not in pieces[0]:
+        return prefix + pieces[0]
+    return f"{prefix}[{','.join(pieces)}]"
+
+
+def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    start = previous = numbers[0]
+    for number in numbers[1:]:
+        if number != previous + 1:
+            yield start, previous
+            start = number
+        previous = number
+    yield start, previous
+
+
+def _fit(item: str, max_chars: int) -> Iterator[str]:
+    """Cut one ``prefix[...]`` item at commas so that each part fits."""
+    if len(item) <= max_chars or "[" not in item:
+        yield item
+        return
+    prefix, _, inner = item.partition("[")
+    current = ""
+    for piece in inner.rstrip("]").split(","):
+        longer = f"{current},{piece}" if current else piece
+        if current and len(prefix) + 2 + len(longer) > max_chars:
+            yield f"{prefix}[{current}]"
+            current = piece
+        else:
+            current = longer
+    yield f"{prefix}[{current}]"

@@ -1,0 +1,115 @@
+"""The requests that slurmctld's programs leave for the daemon: one durable JSON file each.
+
+Written by ``programs/slurm-elastic-power`` (standard library only, it imports nothing of ours),
+read here. A file is ``requests/<received ns>-<pid>-<kind>.json``::
+
+    {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
+     "received": <Unix time>, "resume_file": {...} | null, "resume_file_error": "..." | null}
+
+``resume_file`` is Slurm's SLURM_RESUME_FILE (22.05: ``all_nodes``, ``jobs[].nodes``; from 23.02
+``all_nodes_resume``, ``jobs[].nodes_resume``). A file that cannot be read is set aside in
+``requests/bad/`` with a log line, never deleted and never in the way of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct, ValidationError, convert, field
+
+from slurm_elastic.slurm.hostlist import HostlistError, expand
+
+log = logging.getLogger(__name__)
+
+
+class ResumeJob(Struct, frozen=True, kw_only=True):
+    """A job of SLURM_RESUME_FILE, whichever release wrote it; both hostlists as Slurm gave them."""
+
+    job_id: int
+    nodes: str | None = None
+    nodes_resume: str | None = None
+    nodes_alloc: str | None = None
+
+    @property
+    def hostlist(self) -> str:
+        """The nodes of this job that are to be resumed."""
+        return self.nodes_resume or self.nodes or self.nodes_alloc or ""
+
+
+class _ResumeFile(Struct, frozen=True, kw_only=True):
+    jobs: tuple[ResumeJob, ...] = ()
+
+
+class _File(Struct, frozen=True, kw_only=True):
+    kind: str
+    hostlist: str
+    received: float
+    resume_file: _ResumeFile | None = None
+    resume_file_error: str | None = None
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One call of one of slurmctld's programs. ``id`` is the correlation id of all that follows."""
+
+    id: str
+    kind: str
+    nodes: tuple[str, ...]
+    received: float
+    jobs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    note: str | None = None
+
+
+class Spool:
+    """The ``requests/`` directory of a state directory."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._dir = state_dir / "requests"
+        self._bad = self._dir / "bad"
+
+    def create(self) -> None:
+        """Make the directories; OSError where that fails."""
+        self._bad.mkdir(parents=True, exist_ok=True)
+
+    def pending(self) -> Iterator[Request]:
+        """All requests, oldest first; unreadable ones are set aside on the way."""
+        for path in sorted(self._dir.glob("*.json")):
+            try:
+                yield _read(path)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, ValidationError, HostlistError) as error:
+                self._set_aside(path, error)
+
+    def count(self) -> int:
+        """How many requests wait."""
+        return sum(1 for _ in self._dir.glob("*.json"))
+
+    def done(self, request: Request) -> None:
+        """Remove a request that was carried out or dropped; removing twice is no error."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._dir / f"{request.id}.json").unlink()
+
+    def _set_aside(self, path: Path, error: Exception) -> None:
+        log.error("request set aside file=%s reason=%s", path.name, error)
+        with contextlib.suppress(OSError):
+            os.replace(path, self._bad / path.name)
+
+
+def _read(path: Path) -> Request:
+    raw = convert(json.loads(path.read_bytes()), _File)
+    if raw.kind not in ("resume", "suspend", "resume-fail"):
+        raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
+    jobs = raw.resume_file.jobs if raw.resume_file else ()
+    return Request(
+        id=path.stem,
+        kind=raw.kind,
+        nodes=tuple(expand(raw.hostlist)),
+        received=raw.received,
+        jobs={job.job_id: tuple(expand(job.hostlist)) for job in jobs if job.hostlist},
+        note=raw.resume_file_error,
+    )
