@@ -1,0 +1,211 @@
+"""Which offer serves a request: filter what does not fit, order the rest. Pure.
+
+The order is data: a list of names of ``KEYS``, compared as a tuple, smaller first. The default puts
+on-premises before public, reserved before spot before on-demand (the precedence of Karpenter's
+NodePools), then the cheaper, then what wastes less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.model import (
+    CoolDown,
+    Limits,
+    Location,
+    Market,
+    NodeRequest,
+    Offer,
+    Placement,
+    Pool,
+    Ranked,
+    Rejected,
+    Usage,
+)
+from slurm_elastic.protocols import RankingKey
+
+_MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
+
+
+class Scope(Struct, frozen=True, kw_only=True):
+    """All that bounds a request beside its pool: limits by scope, usage now, cool-downs.
+
+    ``cloud_limits`` by cloud name; ``blocked`` says for a cloud why nothing may start there.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    cloud_limits: Mapping[str, Limits] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    cool_downs: tuple[CoolDown, ...] = ()
+    blocked: Mapping[str, str] = field(default_factory=dict)
+
+
+def location(_request: NodeRequest, offer: Offer) -> float:
+    """On-premises before public."""
+    return 0.0 if offer.location is Location.ON_PREMISES else 1.0
+
+
+def market(_request: NodeRequest, offer: Offer) -> float:
+    """Reserved, then spot, then on-demand; spot that costs no less than on-demand ranks with it."""
+    if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
+        return float(_MARKET_ORDER[Market.ON_DEMAND]) + 0.5
+    return float(_MARKET_ORDER[offer.market])
+
+
+def price(_request: NodeRequest, offer: Offer) -> float:
+    """The cheaper machine first (dollars per machine-hour)."""
+    return offer.price
+
+
+def waste(request: NodeRequest, offer: Offer) -> float:
+    """The share of the machine the pool's nodes cannot use: the greater of cpus and memory."""
+    pool = request.pool
+    return max(1 - pool.cpus / offer.cpus, 1 - pool.real_memory / offer.memory)
+
+
+KEYS: Mapping[str, RankingKey] = {
+    "location": location,
+    "market": market,
+    "price": price,
+    "waste": waste,
+}
+DEFAULT_KEYS = ("location", "market", "price", "waste")
+
+
+def rank(
+    request: NodeRequest,
+    offers: Iterable[Offer],
+    scope: Scope,
+    now: float,
+    keys: Sequence[str] = DEFAULT_KEYS,
+) -> Placement:
+    """Offers that can serve ``request`` now, best first, each with its room, and the others with why.
+
+    Ties are broken by the offer's key, so the answer does not depend on the order of ``offers``.
+    """
+    ranked: list[Ranked] = []
+    rejected: list[Rejected] = []
+    for offer in offers:
+        why = rejection(request.pool, offer, scope, now)
+        room, bound = _room(request, offer, scope)
+        if why is None and room < 1:
+            why = bound
+        if why is None:
+            ranked.append(Ranked(offer=offer, room=room, reason=_praise(offer, bound)))
+        else:
+            rejected.append(Rejected(offer=offer, reason=why))
+    order = [KEYS[name] for name in keys]
+    ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
+    rejected.sort(key=lambda r: r.offer.key)
+    return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
+
+
+def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
+    """Why ``offer`` cannot serve ``pool`` now whatever the limits; None where it can."""
+    if offer.cloud in scope.blocked:
+        return scope.blocked[offer.cloud]
+    return _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(offer, scope, now)
+
+
+def _misfit(pool: Pool, offer: Offer) -> str | None:
+    if offer.cloud != pool.cloud:
+        return f"is of cloud {offer.cloud}, the pool is of {pool.cloud}"
+    if offer.market not in pool.markets:
+        return f"the pool does not use the {offer.market} market"
+    if pool.instance_types and offer.instance_type not in pool.instance_types:
+        return f"{offer.instance_type} is not among the pool's instance types"
+    if pool.zones and offer.zone not in pool.zones:
+        return f"zone {offer.zone} is not among the pool's zones"
+    if offer.cpus < pool.cpus:
+        return f"has {offer.cpus} cpus, the pool's nodes need {pool.cpus}"
+    if offer.memory < pool.real_memory:
+        return f"has {offer.memory} MiB, the pool's nodes need {pool.real_memory} MiB"
+    for name, count in pool.gres.items():
+        if offer.gres.get(name, 0) < count:
+            return f"has {offer.gres.get(name, 0)} {name}, the pool's nodes need {count}"
+    return None
+
+
+def _too_dear(pool: Pool, offer: Offer) -> str | None:
+    if pool.max_price is not None and offer.price > pool.max_price:
+        return f"costs ${offer.price:.4f}/h, the pool pays at most ${pool.max_price:.4f}/h"
+    if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
+        return f"spot at ${offer.price:.4f}/h is not cheaper than on-demand at ${offer.on_demand_price:.4f}/h"
+    return None
+
+
+def _cooling(offer: Offer, scope: Scope, now: float) -> str | None:
+    for cool_down in scope.cool_downs:
+        if cool_down.until > now and _covers(cool_down.key, offer):
+            left = math.ceil(cool_down.until - now)
+            return f"cools down for another {left} s after {cool_down.code}: {cool_down.reason}"
+    return None
+
+
+def _covers(key: str, offer: Offer) -> bool:
+    """Whether a cool-down key (parts may be ``*``) names the offer."""
+    wanted, actual = key.split("/"), offer.key.split("/")
+    return len(wanted) == len(actual) and all(
+        w in ("*", a) for w, a in zip(wanted, actual, strict=True)
+    )
+
+
+def _spot_is_cheaper(offer: Offer) -> bool:
+    return offer.on_demand_price is None or offer.price < offer.on_demand_price
+
+
+def worst_price(offer: Offer) -> float:
+    """What the machine could come to cost: a spot price never rises over the on-demand price."""
+    return max(offer.price, offer.on_demand_price or 0.0)
+
+
+def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
+    """How many nodes the tightest bound leaves, and that bound in words."""
+    bounds: list[tuple[int, str]] = [(len(request.nodes), "")]
+    if offer.free is not None:
+        bounds.append((offer.free, f"{offer.cloud} has {offer.free} free"))
+    pool = request.pool
+    used = scope.usage.nodes
+    if pool.max_nodes is not None:
+        bounds.append(_left(f"pool {pool.name}", pool.max_nodes, used.get(f"pool:{pool.name}", 0)))
+    bounds += _limit_bounds("the cluster", scope.limits, "", offer, scope.usage)
+    cloud_limits = scope.cloud_limits.get(offer.cloud)
+    if cloud_limits is not None:
+        prefix = f"cloud:{offer.cloud}"
+        bounds += _limit_bounds(f"cloud {offer.cloud}", cloud_limits, prefix, offer, scope.usage)
+    return min(bounds, key=lambda bound: bound[0])
+
+
+def _limit_bounds(
+    who: str, limits: Limits, prefix: str, offer: Offer, usage: Usage
+) -> list[tuple[int, str]]:
+    bounds: list[tuple[int, str]] = []
+    if limits.nodes is not None:
+        bounds.append(_left(who, limits.nodes, usage.nodes.get(prefix, 0)))
+    by_market = {Market.SPOT: limits.spot, Market.ON_DEMAND: limits.on_demand}.get(offer.market)
+    if by_market is not None:
+        key = f"{prefix}:{offer.market}" if prefix else f"market:{offer.market}"
+        bounds.append(_left(f"{who} on {offer.market}", by_market, usage.nodes.get(key, 0)))
+    worst = worst_price(offer)
+    if limits.dollars_per_hour is not None and worst > 0:
+        spent = usage.dollars_per_hour.get(prefix, 0.0)
+        # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.
+        count = math.floor((limits.dollars_per_hour - spent) / worst + 1e-9)
+        words = (
+            f"{who} may spend ${limits.dollars_per_hour:.2f}/h, spends ${spent:.2f}/h"
+            f" and this costs up to ${worst:.4f}/h"
+        )
+        bounds.append((max(count, 0), words))
+    return bounds
+
+
+def _left(who: str, limit: int, used: int) -> tuple[int, str]:
+    return max(limit - used, 0), f"{who} is limited to {limit} nodes, {used} are in use"
+
+
+def _praise(offer: Offer, bound: str) -> str:
+    text = f"{offer.location}, {offer.market}, ${offer.price:.4f}/h"
+    return f"{text}; room is bounded: {bound}" if bound else text
