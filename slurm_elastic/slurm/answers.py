@@ -1,0 +1,79 @@
+"""Slurm's JSON answers to our values, over releases 22.05 to 26.05. Pure.
+
+22.05 (openapi v0.0.38) gives plain numbers and one state word; from 23.02 on numbers come as
+``{set, infinite, number}`` and states as lists (data_parser v0.0.40 and later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.slurm.hostlist import expand
+
+JsonObject = Mapping[str, Any]
+
+
+def number(value: object) -> float | None:
+    """A number in any of the forms Slurm has for one; None where it is unset or infinite."""
+    if isinstance(value, Mapping):
+        if not value.get("set", True) or value.get("infinite", False):
+            return None
+        value = value.get("number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value)
+
+
+def states(*values: object) -> frozenset[str]:
+    """State words of a string, a list or several of them, upper case."""
+    words: set[str] = set()
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        words.update(str(item).upper() for item in items if item)
+    return frozenset(words)
+
+
+def node(raw: JsonObject) -> SlurmNode:
+    """One element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
+    return SlurmNode(
+        name=raw["name"],
+        states=states(raw.get("state"), raw.get("state_flags")),
+        reason=raw.get("reason") or "",
+        reason_user=raw.get("reason_set_by_user") or "",
+        partitions=tuple(raw.get("partitions") or ()),
+        address=raw.get("address") or "",
+        cpus=int(number(raw.get("cpus")) or 0),
+        memory=int(number(raw.get("real_memory")) or 0),
+        last_busy=number(raw.get("last_busy")) or 0.0,
+        boot_time=number(raw.get("boot_time")) or 0.0,
+    )
+
+
+def job(raw: JsonObject) -> SlurmJob:
+    """One element of ``jobs`` of ``squeue --json``."""
+    nodes = raw.get("nodes") or ""
+    return SlurmJob(
+        id=int(raw["job_id"]),
+        states=states(raw.get("job_state")),
+        user=raw.get("user_name") or str(raw.get("user_id", "")),
+        account=raw.get("account") or "",
+        partitions=tuple((raw.get("partition") or "").split(",")),
+        nodes=tuple(expand(nodes)) if nodes else (),
+        reason=raw.get("state_reason") or "",
+        start=number(raw.get("start_time")) or 0.0,
+        submit=number(raw.get("submit_time")) or 0.0,
+        requeue=bool(raw.get("requeue", True)),
+        restarts=int(number(raw.get("restart_cnt")) or 0),
+        name=raw.get("name") or "",
+    )
+
+
+def version(text: str) -> tuple[int, int]:
+    """``slurm-wlm 22.05.8`` or ``slurm 24.11.5`` to (22, 5); ValueError for anything else."""
+    words = text.split()
+    parts = words[-1].split(".") if words else []
+    if len(parts) < 2 or not parts[0].isdigit() or not parts[1].isdigit():
+        raise ValueError(f"{text!r} does not end in a Slurm version")
+    return int(parts[0]), int(parts[1])

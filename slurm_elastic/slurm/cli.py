@@ -1,0 +1,131 @@
+"""Slurm through its own commands with JSON answers: the default client.
+
+Only ``scontrol``, ``squeue`` and ``sinfo`` are run, with a list of arguments, a time limit and
+nearly no environment. Updates go out by compressed hostlist, so that a thousand nodes cost one call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.slurm import answers
+from slurm_elastic.slurm.hostlist import chunks
+
+log = logging.getLogger(__name__)
+
+MAX_HOSTLIST_CHARS = 60_000
+"""Of one argument: Linux takes 128 KiB (MAX_ARG_STRLEN), Slurm's own parser is happier with less."""
+MAX_ADDRESSES = 1000
+_DATA_PARSER = "v0.0.42"
+"""In both 24.11 and 26.05."""
+
+
+class SlurmCli:
+    """``protocols.Slurm`` by the command line. ``calls`` counts commands by name, for benchmarks."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self._settings = settings
+        self._version: tuple[int, int] | None = None
+        self.calls: dict[str, int] = defaultdict(int)
+
+    def version(self) -> tuple[int, int]:
+        """Slurm's version, asked once."""
+        if self._version is None:
+            text = self._run("scontrol", "--version")
+            try:
+                self._version = answers.version(text)
+            except ValueError as error:
+                raise SlurmError(("scontrol", "--version"), 0, str(error)) from error
+        return self._version
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        """All nodes, or those of ``names`` that Slurm shows (22.05 hides powered-down cloud nodes
+        unless PrivateData has ``cloud``, which our fragment sets).
+        """
+        if self.version() >= (23, 11):
+            command = ["scontrol", "show", "nodes", f"--json={_DATA_PARSER}"]
+        else:
+            command = ["sinfo", "--all", "--json"]
+        found = (answers.node(raw) for raw in self._json(*command)["nodes"])
+        wanted = None if names is None else set(names)
+        return {node.name: node for node in found if wanted is None or node.name in wanted}
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        """All jobs of the queue, array tasks apart."""
+        pin = f"--json={_DATA_PARSER}" if self.version() >= (23, 11) else "--json"
+        return tuple(answers.job(raw) for raw in self._json("squeue", "--all", pin)["jobs"])
+
+    def update_nodes(
+        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        """One scontrol for each 60,000 characters of compressed hostlist."""
+        fields = [f"state={state}"] if state else []
+        if reason is not None:
+            fields.append(f"reason={reason}")
+        for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
+            self._run("scontrol", "update", f"nodename={hostlist}", *fields)
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """NodeAddr takes a list as long as the node list (scontrol(1)), in the same order."""
+        items = list(addresses.items())
+        for at in range(0, len(items), MAX_ADDRESSES):
+            part = items[at : at + MAX_ADDRESSES]
+            names = ",".join(name for name, _ in part)
+            values = ",".join(address for _, address in part)
+            self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
+
+    def requeue(self, job: int) -> None:
+        """``scontrol requeue JOB``."""
+        self._run("scontrol", "requeue", str(job))
+
+    def start_now(self, job: int) -> None:
+        """``scontrol update jobid=JOB starttime=now``."""
+        self._run("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def _json(self, *command: str) -> Mapping[str, Any]:
+        text = self._run(*command)
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            raise SlurmError(command, 0, f"answered no JSON: {error}") from error
+        if not isinstance(answer, dict):
+            raise SlurmError(command, 0, "answered JSON that is no object")
+        return answer
+
+    def _run(self, *command: str) -> str:
+        self.calls[command[0]] += 1
+        path = os.path.join(self._settings.bin_dir, command[0])
+        env = {
+            "SLURM_CONF": self._settings.conf,
+            "PATH": f"{self._settings.bin_dir}:/usr/bin:/bin",
+            "LC_ALL": "C.UTF-8",
+            "SLURM_TIME_FORMAT": "standard",
+        }
+        try:
+            done = subprocess.run(
+                [path, *command[1:]],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=self._settings.command_timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise SlurmError(command, None, f"no answer in {error.timeout:.0f} s") from error
+        except OSError as error:
+            raise SlurmError(command, 127, str(error)) from error
+        log.debug("ran command=%s code=%d", " ".join(command), done.returncode)
+        if done.returncode != 0:
+            raise SlurmError(command, done.returncode, done.stderr or done.stdout)
+        return done.stdout
