@@ -212,7 +212,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             features=p.features,
             instance_types=p.instance_types,
             zones=p.zones,
-            markets=p.markets,
+            markets=_markets(config, p),
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=p.max_age,
@@ -220,3 +220,10 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
         )
         for rank, p in enumerate(config.pools)
     )
+
+
+def _markets(config: Config, pool: PoolSettings) -> tuple[Market, ...]:
+    """A site's own machines are paid already: they count as reserved, not as on-demand."""
+    if config.cloud(pool.cloud).location is Location.ON_PREMISES:
+        return (Market.RESERVED,)
+    return pool.markets
