@@ -1,128 +1,378 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-SCHEMA-DOC
+``<state_dir>/ledger.db``, schema 1 (``pragma user_version``), made and migrated by
+``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
+
+    launches           one launch call a row, written before the call
+      generation (key), request (correlation id), pool, cloud, nodes, jobs, offer, minimum,
+      state intent|done|failed, created, finished, error
+    machines           one instance a row, for ever: what was paid
+      id (key), cloud, node, generation, instance_type, zone, market, price, state, launched,
+      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price
+    cool_downs         key, until, code, reason, strikes; kept a while after they are over
+    holds              node (key), pool, reason, since, until
+    decisions          id, at, correlation, kind, subjects, reason, detail
+    decision_subjects  subject, decision: the look-up by node or ``job:ID``
+    heartbeats         service (key), at, pid
+    health             name (key), checked, error, code
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec.structs import astuple
 
-from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Lease, Offer
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger_rows import (
+    DONE,
+    FAILED,
+    GONE,
+    INTENT,
+    LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
+    MACHINE_VALUES,
+    SEEN,
+    Decision,
+    Health,
+    Hold,
+    Launch,
+    Machine,
+    cool_down_from,
+    decision_from,
+    launch_from,
+    launch_of_spec,
+    launch_row,
+    machine_from,
+    machine_row,
+    same_call,
+    seen_values,
+    to_json,
+    worst_price,
+)
+from slurm_elastic.ledger_schema import open_reader, open_writer
+from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec
 
+__all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
-class Launch(Struct, frozen=True, kw_only=True):
-    """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
-
-    ``offer`` is what was asked; ``error`` the cloud's words where it failed.
-    """
-
-    generation: str
-    request: str
-    pool: str
-    cloud: str
-    nodes: tuple[str, ...]
-    jobs: tuple[int, ...]
-    offer: Offer
-    minimum: int
-    state: str
-    created: float
-    finished: float | None = None
-    error: str | None = None
-
-
-class Machine(Struct, frozen=True, kw_only=True):
-    """An instance row: the instance as last seen and what we know beyond the cloud.
-
-    ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
-    its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
-    """
-
-    instance: Instance
-    pool: str
-    jobs: tuple[int, ...] = ()
-    last_seen: float = 0.0
-    misses: int = 0
-    suspending: float | None = None
-    ended: float | None = None
-    why: str | None = None
-
-    @property
-    def lease(self) -> Lease:
-        """What is paid for this machine."""
-        i = self.instance
-        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
-
-
-class Hold(Struct, frozen=True, kw_only=True):
-    """Nodes that are kept from Slurm (DRAIN with our reason) until ``until``. One row a node."""
-
-    node: str
-    pool: str
-    reason: str
-    since: float
-    until: float
-
-
-class Decision(Struct, frozen=True, kw_only=True):
-    """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
-    ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors)."""
-
-    at: float
-    correlation: str
-    kind: str
-    subjects: tuple[str, ...]
-    reason: str
-    detail: dict[str, object] | None = None
-
-
-class Health(Struct, frozen=True, kw_only=True):
-    """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
-
-    name: str
-    checked: float
-    error: str | None = None
-    code: str | None = None
+STRIKES_KEPT = 3600.0
+"""How long (s) after its end a cool-down still counts for the length of the next."""
 
 
 class Ledger:
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
-    remember must not spend. Safe for several threads and processes (busy time-out 10 s)."""
+    remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
-    def __init__(self, path: Path) -> None: ...
-    def close(self) -> None: ...
+    ``read_only`` needs no right to write in the directory, makes nothing, and raises
+    SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._lock = threading.RLock()
+        self._db = open_reader(path) if read_only else open_writer(path)
+
+    def close(self) -> None:
+        """Close the file; closing twice is no error."""
+        with self._lock:
+            self._db.close()
 
     # launches
-    def intend(self, spec: LaunchSpec, request: str, now: float) -> None: ...
-    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None: ...
-    def failed(self, generation: str, error: str, now: float) -> None: ...
-    def open_launches(self) -> tuple[Launch, ...]: ...
-    def launch(self, generation: str) -> Launch | None: ...
-    def launches_for(self, request: str) -> tuple[Launch, ...]: ...
+
+    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
+        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+
+        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
+        stands for another launch or for one that has failed (a new call needs a new generation,
+        or its machines would have no open intent).
+        """
+        new = launch_of_spec(spec, request, now)
+        with self._transaction() as db:
+            old = self._launch(spec.generation)
+            if old is None:
+                values = ", ".join("?" * len(launch_row(new)))
+                sql = f"insert into launches ({LAUNCH_COLUMNS}) values ({values})"
+                db.execute(sql, launch_row(new))
+            elif not same_call(old, new):
+                raise SlurmElasticError(
+                    f"generation {spec.generation} already stands for another launch, of "
+                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
+                )
+            elif old.state == FAILED:
+                raise SlurmElasticError(
+                    f"generation {spec.generation} has failed: {old.error}; "
+                    "a new call needs a new generation"
+                )
+
+    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+
+        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
+        launch that was given up as failed becomes done too: its machines exist. Raises
+        SlurmElasticError for an unknown generation or a machine known from another launch.
+        """
+        with self._transaction() as db:
+            launch = self._known(generation)
+            for instance in instances:
+                self._insert(instance, launch.pool, launch, now)
+            db.execute(
+                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
+                "where generation = ?",
+                (DONE, now, generation),
+            )
+
+    def failed(self, generation: str, error: str, now: float) -> None:
+        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
+        with self._transaction() as db:
+            self._known(generation)
+            db.execute(
+                "update launches set state = ?, finished = ?, error = ? "
+                "where generation = ? and state = ?",
+                (FAILED, now, error, generation, INTENT),
+            )
+
+    def open_launches(self) -> tuple[Launch, ...]:
+        """Intents whose call is not known to have answered, oldest first."""
+        return self._launches("state = 'intent'")
+
+    def launch(self, generation: str) -> Launch | None:
+        """The launch of that generation."""
+        with self._lock:
+            return self._launch(generation)
+
+    def launches_for(self, request: str) -> tuple[Launch, ...]:
+        """All launches of one request, oldest first."""
+        return self._launches("request = ?", request)
 
     # machines
-    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]: ...
-    def observe(self, cloud: str, seen: Sequence[Instance], now: float) -> None: ...
-    def adopt(self, instance: Instance, pool: str, now: float) -> None: ...
-    def suspending(self, ids: Sequence[str], why: str, now: float) -> None: ...
-    def ended(self, ids: Sequence[str], why: str, now: float) -> None: ...
+
+    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
+        """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
+        where, values = "ended is null", ()  # type: tuple[str, tuple[float, ...]]
+        if ended_since is not None:
+            where, values = "ended is null or ended >= ?", (ended_since,)
+        sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
+        return tuple(machine_from(row) for row in self._select(sql, *values))
+
+    def observe(self, cloud: str, seen: Sequence[Instance], now: float) -> None:
+        """Take in a complete read of ``cloud`` that *began* at ``now``.
+
+        Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
+        one has ended; one that had ended but is PENDING or RUNNING is live again (the cloud is
+        the truth). Live ones not seen: one more miss, unless they were launched or last seen at
+        ``now`` or later. Machines that the ledger does not know are not inserted: see ``adopt``.
+        """
+        ids = to_json([i.id for i in seen])
+        with self._transaction() as db:
+            db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
+            db.execute(
+                "update machines set misses = misses + 1 where cloud = ? and ended is null "
+                "and last_seen < ? and launched < ? and id not in (select value from json_each(?))",
+                (cloud, now, now, ids),
+            )
+
+    def adopt(self, instance: Instance, pool: str, now: float) -> None:
+        """Take in a machine that bears our tags but that the ledger does not know.
+
+        One that it knows is brought up to date as by ``observe``.
+        """
+        with self._transaction() as db:
+            self._insert(instance, pool, self._launch(instance.generation), now)
+            db.execute(SEEN, seen_values(instance, instance.cloud, now))
+
+    def suspending(self, ids: Sequence[str], why: str, now: float) -> None:
+        """Write down that these are to be terminated, before the cloud is called.
+
+        The first intent stands; machines that have ended or are not known are left alone.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set suspending = ?, why = ? "
+                "where id = ? and suspending is null and ended is null",
+                [(now, why, id_) for id_ in ids],
+            )
+
+    def ended(self, ids: Sequence[str], why: str, now: float) -> None:
+        """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
+        end stand.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
+                "where id = ? and ended is null",
+                [(now, str(InstanceState.TERMINATED), why, id_) for id_ in ids],
+            )
 
     # cool-downs and holds
-    def cool_down(self, cool_down: CoolDown) -> None: ...
-    def cool_downs(self, now: float) -> tuple[CoolDown, ...]: ...
-    def strikes(self, key: str) -> int: ...
-    def clear_cool_down(self, key: str) -> bool: ...
-    def hold(self, holds: Sequence[Hold]) -> None: ...
-    def holds(self) -> tuple[Hold, ...]: ...
-    def release(self, nodes: Sequence[str]) -> None: ...
+
+    def cool_down(self, cool_down: CoolDown) -> None:
+        """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
+        with self._transaction() as db:
+            db.execute(
+                "insert or replace into cool_downs (key, until, code, reason, strikes) "
+                "values (?, ?, ?, ?, ?)",
+                astuple(cool_down),
+            )
+
+    def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
+        """Those that are not over at ``now``, by key."""
+        rows = self._select("select * from cool_downs where until > ? order by key", now)
+        return tuple(cool_down_from(row) for row in rows)
+
+    def strikes(self, key: str, now: float) -> int:
+        """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was
+        over an hour ago or longer.
+        """
+        rows = self._select(
+            "select strikes from cool_downs where key = ? and until > ?", key, now - STRIKES_KEPT
+        )
+        return int(rows[0]["strikes"]) if rows else 0
+
+    def clear_cool_down(self, key: str) -> bool:
+        """Forget the cool-down of ``key`` and its strikes; whether there was one."""
+        with self._transaction() as db:
+            return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
+
+    def hold(self, holds: Sequence[Hold]) -> None:
+        """Remember these holds; a node's new hold takes the place of its earlier one."""
+        with self._transaction() as db:
+            db.executemany(
+                "insert or replace into holds (node, pool, reason, since, until) "
+                "values (?, ?, ?, ?, ?)",
+                [astuple(h) for h in holds],
+            )
+
+    def holds(self) -> tuple[Hold, ...]:
+        """All holds, over or not, by node."""
+        rows = self._select("select node, pool, reason, since, until from holds order by node")
+        return tuple(Hold(node=r[0], pool=r[1], reason=r[2], since=r[3], until=r[4]) for r in rows)
+
+    def release(self, nodes: Sequence[str]) -> None:
+        """Forget the holds of these nodes."""
+        with self._transaction() as db:
+            db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
 
     # decisions, heartbeat, health
-    def record(self, decision: Decision) -> None: ...
-    def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]: ...
-    def beat(self, service: str, now: float, pid: int) -> None: ...
-    def heartbeat(self, service: str) -> tuple[float, int] | None: ...
-    def report_health(self, health: Health) -> None: ...
-    def health(self) -> tuple[Health, ...]: ...
-    def prune(self, before: float) -> int: ...
+
+    def record(self, *decisions: Decision) -> None:
+        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
+        with self._transaction() as db:
+            for d in decisions:
+                detail = None if d.detail is None else to_json(d.detail)
+                row = (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
+                number = db.execute(
+                    "insert into decisions (at, correlation, kind, subjects, reason, detail) "
+                    "values (?, ?, ?, ?, ?, ?)",
+                    row,
+                ).lastrowid
+                db.executemany(
+                    "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
+                    [(subject, number) for subject in d.subjects],
+                )
+
+    def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions about a node or ``job:ID``, oldest first."""
+        rows = self._select(
+            "select d.* from decision_subjects s join decisions d on d.id = s.decision "
+            "where s.subject = ? order by d.at desc, d.id desc limit ?",
+            subject,
+            limit,
+        )
+        return tuple(decision_from(row) for row in reversed(rows))
+
+    def beat(self, service: str, now: float, pid: int) -> None:
+        """Sign of life of a service."""
+        with self._transaction() as db:
+            db.execute(
+                "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)",
+                (service, now, pid),
+            )
+
+    def heartbeat(self, service: str) -> tuple[float, int] | None:
+        """The service's last sign of life: when, and its process id."""
+        rows = self._select("select at, pid from heartbeats where service = ?", service)
+        return (float(rows[0]["at"]), int(rows[0]["pid"])) if rows else None
+
+    def report_health(self, health: Health) -> None:
+        """How a cloud or ``slurm`` answered just now."""
+        with self._transaction() as db:
+            db.execute(
+                "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)",
+                (health.name, health.checked, health.error, health.code),
+            )
+
+    def health(self) -> tuple[Health, ...]:
+        """The last answer of each cloud and of ``slurm``, by name."""
+        rows = self._select("select name, checked, error, code from health order by name")
+        return tuple(Health(name=r[0], checked=r[1], error=r[2], code=r[3]) for r in rows)
+
+    def prune(self, before: float) -> int:
+        """Forget decisions and long-over cool-downs from before that time; how many decisions.
+
+        Launches and machines stay: they are what was paid.
+        """
+        with self._transaction() as db:
+            db.execute("delete from cool_downs where until < ?", (before - STRIKES_KEPT,))
+            db.execute(
+                "delete from decision_subjects where decision in "
+                "(select id from decisions where at < ?)",
+                (before,),
+            )
+            return db.execute("delete from decisions where at < ?", (before,)).rowcount
+
+    # inside
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()
+
+    def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
+        sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
+        return tuple(launch_from(row) for row in self._select(sql, *values))
+
+    def _launch(self, generation: str) -> Launch | None:
+        rows = self._launches("generation = ?", generation)
+        return rows[0] if rows else None
+
+    def _known(self, generation: str) -> Launch:
+        launch = self._launch(generation)
+        if launch is None:
+            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
+        return launch
+
+    def _insert(self, instance: Instance, pool: str, launch: Launch | None, now: float) -> None:
+        """Insert a machine unless it is known; it must then be of the same launch."""
+        rows = self._select("select cloud, generation from machines where id = ?", instance.id)
+        if rows:
+            if tuple(rows[0]) != (instance.cloud, instance.generation):
+                raise SlurmElasticError(
+                    f"instance {instance.id} is known from {rows[0]['cloud']}, generation "
+                    f"{rows[0]['generation']}; {instance.cloud} now has it as {instance.generation}"
+                )
+            return
+        over = instance.state == InstanceState.TERMINATED
+        machine = Machine(
+            instance=instance,
+            pool=pool,
+            jobs=launch.jobs if launch else (),
+            last_seen=now,
+            ended=now if over else None,
+            why=GONE if over else None,
+            worst_price=worst_price(instance, launch),
+        )
+        sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
+        self._db.execute(sql, machine_row(machine))

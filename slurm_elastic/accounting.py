@@ -1,0 +1,49 @@
+"""What is paid for now, for the limits: pure, from the ledger's live machines and open intents."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from slurm_elastic.ledger_rows import Launch, Machine
+from slurm_elastic.model import Usage
+
+
+def usage(
+    machines: Iterable[Machine],
+    open_launches: Iterable[Launch],
+    worst: Mapping[str, float] | None = None,
+) -> Usage:
+    """Nodes and dollars an hour per scope (keys as in ``model.Usage``).
+
+    Machines that have ended are left out. An open intent counts with all its nodes, but for those
+    whose machines are known already. Each machine counts with the highest of its price, what the
+    ledger remembers as its worst price, and ``worst`` ($/h by ``Offer.key``: the on-demand prices
+    of today's offers, where the caller has them).
+    """
+    nodes: Counter[str] = Counter()
+    dollars: defaultdict[str, float] = defaultdict(float)
+    known: Counter[str] = Counter()
+    worst = worst or {}
+
+    def add(count: int, cloud: str, pool: str, market: str, price: float) -> None:
+        scopes = ("", f"cloud:{cloud}", f"pool:{pool}", f"market:{market}")
+        for scope in (*scopes, f"cloud:{cloud}:{market}"):
+            nodes[scope] += count
+        for scope in scopes[:2]:
+            dollars[scope] += count * price
+
+    for machine in machines:
+        if machine.ended is not None:
+            continue
+        i = machine.instance
+        known[i.generation] += 1
+        price = max(i.price, machine.worst_price, worst.get(i.offer_key, 0.0))
+        add(1, i.cloud, machine.pool, i.market, price)
+    for launch in open_launches:
+        missing = len(launch.nodes) - known[launch.generation]
+        if missing > 0:
+            offer = launch.offer
+            price = max(offer.price, offer.on_demand_price or 0.0, worst.get(offer.key, 0.0))
+            add(missing, launch.cloud, launch.pool, offer.market, price)
+    return Usage(nodes=dict(nodes), dollars_per_hour=dict(dollars))

@@ -1,0 +1,286 @@
+"""What the ledger remembers, as values, and how they become rows and come back."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec, Lease, Market, Offer
+
+INTENT, DONE, FAILED = "intent", "done", "failed"
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
+
+    ``offer`` is what was asked; ``error`` the cloud's words where it failed.
+    """
+
+    generation: str
+    request: str
+    pool: str
+    cloud: str
+    nodes: tuple[str, ...]
+    jobs: tuple[int, ...]
+    offer: Offer
+    minimum: int
+    state: str
+    created: float
+    finished: float | None = None
+    error: str | None = None
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """An instance row: the instance as last seen and what we know beyond the cloud.
+
+    ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
+    its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
+    ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
+    such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
+    """
+
+    instance: Instance
+    pool: str
+    jobs: tuple[int, ...] = ()
+    last_seen: float = 0.0
+    misses: int = 0
+    suspending: float | None = None
+    ended: float | None = None
+    why: str | None = None
+    worst_price: float = 0.0
+
+    @property
+    def lease(self) -> Lease:
+        """What is paid for this machine."""
+        i = self.instance
+        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
+
+
+class Hold(Struct, frozen=True, kw_only=True):
+    """Nodes that are kept from Slurm (DRAIN with our reason) until ``until``. One row a node."""
+
+    node: str
+    pool: str
+    reason: str
+    since: float
+    until: float
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
+    ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors).
+    """
+
+    at: float
+    correlation: str
+    kind: str
+    subjects: tuple[str, ...]
+    reason: str
+    detail: dict[str, object] | None = None
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
+
+    name: str
+    checked: float
+    error: str | None = None
+    code: str | None = None
+
+
+LAUNCH_COLUMNS = (
+    "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created, finished, error"
+)
+MACHINE_COLUMNS = (
+    "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
+    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price"
+)
+MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
+
+
+GONE = "terminated in the cloud"
+
+SEEN = """
+    update machines set
+        state = case when ended is not null and :state = 'stopping' then state else :state end,
+        address = coalesce(:address, address),
+        last_seen = max(last_seen, :now),
+        misses = 0,
+        why = case
+            when :state = 'terminated' and ended is null then coalesce(why, :gone)
+            when :live and ended is not null and suspending is null then null
+            else why end,
+        ended = case
+            when :state = 'terminated' then coalesce(ended, :now)
+            when :live then null
+            else ended end
+    where id = :id and cloud = :cloud
+"""
+"""One machine of a complete read of its cloud, as ``Ledger.observe`` describes it."""
+
+
+def to_json(value: object) -> str:
+    """Any of our values as JSON text."""
+    return msgspec.json.encode(value).decode()
+
+
+def launch_of_spec(spec: LaunchSpec, request: str, now: float) -> Launch:
+    """The row an intent begins with."""
+    return Launch(
+        generation=spec.generation,
+        request=request,
+        pool=spec.pool.name,
+        cloud=spec.offer.cloud,
+        nodes=spec.nodes,
+        jobs=spec.jobs,
+        offer=spec.offer,
+        minimum=spec.minimum,
+        state=INTENT,
+        created=now,
+    )
+
+
+def same_call(one: Launch, other: Launch) -> bool:
+    """Whether two rows ask the cloud for the same thing."""
+
+    def asked(row: Launch) -> tuple[object, ...]:
+        return row.pool, row.cloud, row.nodes, row.jobs, row.offer, row.minimum
+
+    return asked(one) == asked(other)
+
+
+def launch_row(launch: Launch) -> tuple[object, ...]:
+    """Values for LAUNCH_COLUMNS."""
+    return (
+        launch.generation,
+        launch.request,
+        launch.pool,
+        launch.cloud,
+        to_json(launch.nodes),
+        to_json(launch.jobs),
+        to_json(launch.offer),
+        launch.minimum,
+        launch.state,
+        launch.created,
+        launch.finished,
+        launch.error,
+    )
+
+
+def launch_from(row: sqlite3.Row) -> Launch:
+    """A row of LAUNCH_COLUMNS as a value."""
+    decode = msgspec.json.decode
+    return Launch(
+        generation=row["generation"],
+        request=row["request"],
+        pool=row["pool"],
+        cloud=row["cloud"],
+        nodes=decode(row["nodes"], type=tuple[str, ...]),
+        jobs=decode(row["jobs"], type=tuple[int, ...]),
+        offer=decode(row["offer"], type=Offer),
+        minimum=row["minimum"],
+        state=row["state"],
+        created=row["created"],
+        finished=row["finished"],
+        error=row["error"],
+    )
+
+
+def machine_row(machine: Machine) -> tuple[object, ...]:
+    """Values for MACHINE_COLUMNS."""
+    i = machine.instance
+    return (
+        i.id,
+        i.cloud,
+        i.node,
+        i.generation,
+        i.instance_type,
+        i.zone,
+        str(i.market),
+        i.price,
+        str(i.state),
+        i.launched,
+        i.address,
+        machine.pool,
+        to_json(machine.jobs),
+        machine.last_seen,
+        machine.misses,
+        machine.suspending,
+        machine.ended,
+        machine.why,
+        machine.worst_price,
+    )
+
+
+def machine_from(row: sqlite3.Row) -> Machine:
+    """A row of MACHINE_COLUMNS as a value."""
+    instance = Instance(
+        id=row["id"],
+        cloud=row["cloud"],
+        node=row["node"],
+        generation=row["generation"],
+        instance_type=row["instance_type"],
+        zone=row["zone"],
+        market=Market(row["market"]),
+        price=row["price"],
+        state=InstanceState(row["state"]),
+        launched=row["launched"],
+        address=row["address"],
+    )
+    return Machine(
+        instance=instance,
+        pool=row["pool"],
+        jobs=msgspec.json.decode(row["jobs"], type=tuple[int, ...]),
+        last_seen=row["last_seen"],
+        misses=row["misses"],
+        suspending=row["suspending"],
+        ended=row["ended"],
+        why=row["why"],
+        worst_price=row["worst_price"],
+    )
+
+
+def decision_from(row: sqlite3.Row) -> Decision:
+    """A decision row as a value; ``detail`` comes back as plain JSON values."""
+    detail = row["detail"]
+    return Decision(
+        at=row["at"],
+        correlation=row["correlation"],
+        kind=row["kind"],
+        subjects=msgspec.json.decode(row["subjects"], type=tuple[str, ...]),
+        reason=row["reason"],
+        detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
+    )
+
+
+def cool_down_from(row: sqlite3.Row) -> CoolDown:
+    """A cool-down row as a value."""
+    return CoolDown(
+        key=row["key"],
+        until=row["until"],
+        code=row["code"],
+        reason=row["reason"],
+        strikes=row["strikes"],
+    )
+
+
+def seen_values(instance: Instance, cloud: str, now: float) -> dict[str, object]:
+    """Values for SEEN."""
+    return {
+        "id": instance.id,
+        "cloud": cloud,
+        "state": str(instance.state),
+        "live": instance.state in (InstanceState.PENDING, InstanceState.RUNNING),
+        "address": instance.address,
+        "now": now,
+        "gone": GONE,
+    }
+
+
+def worst_price(instance: Instance, launch: Launch | None) -> float:
+    """The highest price ($/h) a machine of that launch may come to; 0 where it is unknown."""
+    if launch is None:
+        return 0.0
+    return max(instance.price, launch.offer.price, launch.offer.on_demand_price or 0.0)

@@ -1,0 +1,207 @@
+"""How the ledger's file is made, opened and brought up to date.
+
+The tables are described in ``slurm_elastic.ledger``. ``MIGRATIONS[n]`` takes a file from
+user_version n to n + 1; each runs in one transaction with the new number, so that a crash leaves
+either the old schema or the new one. Migrations are only ever appended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+from slurm_elastic.errors import SlurmElasticError
+
+BUSY_TIMEOUT = 10.0
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """create table launches (
+            generation text primary key,
+            request text not null,
+            pool text not null,
+            cloud text not null,
+            nodes text not null,
+            jobs text not null,
+            offer text not null,
+            minimum integer not null,
+            state text not null check (state in ('intent', 'done', 'failed')),
+            created real not null,
+            finished real,
+            error text
+        ) without rowid""",
+        "create index launches_request on launches (request)",
+        "create index launches_open on launches (created) where state = 'intent'",
+        """create table machines (
+            id text primary key,
+            cloud text not null,
+            node text not null,
+            generation text not null,
+            instance_type text not null,
+            zone text not null,
+            market text not null,
+            price real not null,
+            state text not null,
+            launched real not null,
+            address text,
+            pool text not null,
+            jobs text not null,
+            last_seen real not null,
+            misses integer not null,
+            suspending real,
+            ended real,
+            why text,
+            worst_price real not null
+        ) without rowid""",
+        "create index machines_live on machines (cloud) where ended is null",
+        "create index machines_ended on machines (ended) where ended is not null",
+        """create table cool_downs (
+            key text primary key,
+            until real not null,
+            code text not null,
+            reason text not null,
+            strikes integer not null
+        ) without rowid""",
+        """create table holds (
+            node text primary key,
+            pool text not null,
+            reason text not null,
+            since real not null,
+            until real not null
+        ) without rowid""",
+        """create table decisions (
+            id integer primary key,
+            at real not null,
+            correlation text not null,
+            kind text not null,
+            subjects text not null,
+            reason text not null,
+            detail text
+        )""",
+        "create index decisions_at on decisions (at)",
+        """create table decision_subjects (
+            subject text not null,
+            decision integer not null,
+            primary key (subject, decision)
+        ) without rowid""",
+        "create index decision_subjects_decision on decision_subjects (decision)",
+        """create table heartbeats (
+            service text primary key,
+            at real not null,
+            pid integer not null
+        ) without rowid""",
+        """create table health (
+            name text primary key,
+            checked real not null,
+            error text,
+            code text
+        ) without rowid""",
+    ),
+)
+
+
+def open_writer(path: Path) -> sqlite3.Connection:
+    """Open for reading and writing; make the file (mode 0644) and migrate it where needed."""
+    _create(path)
+    connection = _connect(f"{_uri(path)}?mode=rw")
+    try:
+        connection.execute("pragma journal_mode = wal")
+        # NORMAL may lose the last commits in a power cut; an intent row must not be lost
+        connection.execute("pragma synchronous = full")
+        _migrate(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """Open for reading only, also for users who may not write in the directory.
+
+    A WAL file can be read by them only while its ``-wal`` and ``-shm`` stand beside it, as they do
+    while the daemon runs. After a clean stop they are gone and the file alone is complete, so that
+    reading it as immutable is right (https://www.sqlite.org/wal.html, "Read-Only Databases").
+    """
+    if not path.exists():
+        raise SlurmElasticError(f"there is no ledger at {path}; the daemon makes it when it starts")
+    try:
+        connection = _connect(f"{_uri(path)}?mode=ro")
+        _check_version(connection, path)
+    except sqlite3.OperationalError:
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        connection = _connect(f"{_uri(path)}?mode=ro&immutable=1")
+        _check_version(connection, path)
+    return connection
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+    )
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _uri(path: Path) -> str:
+    return f"file:{quote(str(path.absolute()))}"
+
+
+def _create(path: Path) -> None:
+    """Make an empty file that everyone may read, whatever the umask.
+
+    When root does it (a command run before the daemon's first start), the file goes to the owner
+    of the directory, or the daemon could not write to it.
+    """
+    with contextlib.suppress(FileExistsError):
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+        try:
+            os.fchmod(fd, 0o644)
+            if os.geteuid() == 0:
+                owner = path.absolute().parent.stat()
+                os.fchown(fd, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(fd)
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    if _version(connection, path) == len(MIGRATIONS):
+        return
+    connection.execute("begin immediate")
+    try:
+        # again under the write lock: another process may have been faster
+        for number in range(_version(connection, path), len(MIGRATIONS)):
+            for statement in MIGRATIONS[number]:
+                connection.execute(statement)
+        connection.execute(f"pragma user_version = {len(MIGRATIONS)}")
+    except BaseException:
+        connection.execute("rollback")
+        raise
+    connection.execute("commit")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    version = int(connection.execute("pragma user_version").fetchone()[0])
+    if version > len(MIGRATIONS):
+        raise SlurmElasticError(
+            f"the ledger {path} has schema {version}, this release knows schemas up to "
+            f"{len(MIGRATIONS)}: install the newer slurm-elastic again"
+        )
+    return version
+
+
+def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+    try:
+        version = _version(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    if version < len(MIGRATIONS):
+        connection.close()
+        raise SlurmElasticError(
+            f"the ledger {path} has schema {version}, this release reads schema "
+            f"{len(MIGRATIONS)}: the daemon brings it up to date when it starts"
+        )
