@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from slurm_elastic.model import Limits, Location, Market, Pool
+
+# What a number means and may be; configshape reads these, nothing else checks them.
+Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
+SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
+SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
+SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
+Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]
+Cpus = Annotated[int, Meta(ge=1, le=65533)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Dollars = Annotated[float, Meta(gt=0)]
 
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,18 +46,19 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bin_dir: str = "/usr/bin"
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
-    command_timeout: float = 60.0
+    command_timeout: Seconds = 60.0
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Who may burst, and for how long (Slurm partition limits). Empty everywhere: nobody, to a
-    cloud that costs money."""
+    cloud that costs money.
+    """
 
     accounts: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
-    max_time: float | None = None
-    default_time: float | None = None
+    max_time: SlurmTime | None = None
+    default_time: SlurmTime | None = None
 
     @property
     def anybody(self) -> bool:
@@ -55,35 +68,40 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds, all of them. ``misses`` is how many reads in a row must lack a machine before it
-    counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an orphan."""
+    counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an
+    orphan.
+    """
 
-    suspend_time: float = 600.0
-    resume_timeout: float = 600.0
-    suspend_timeout: float = 60.0
-    reconcile: float = 30.0
-    capacity_cooldown: float = 180.0
-    quota_cooldown: float = 1800.0
-    cooldown_max: float = 3600.0
-    transient_deadline: float = 60.0
-    grace: float = 120.0
-    misses: int = 3
-    heartbeat_stale: float = 120.0
+    suspend_time: SuspendSeconds = 600.0
+    resume_timeout: SlurmSeconds = 600.0
+    suspend_timeout: SlurmSeconds = 60.0
+    reconcile: Seconds = 30.0
+    capacity_cooldown: Seconds = 180.0
+    quota_cooldown: Seconds = 1800.0
+    cooldown_max: Seconds = 3600.0
+    transient_deadline: Seconds = 60.0
+    grace: Seconds = 120.0
+    misses: Count = 3
+    heartbeat_stale: Seconds = 120.0
 
 
-class CloudSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"):
+class CloudSettings(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"
+):
     """What every cloud has. ``partition`` defaults to ``name``; ``node_address`` says who tells
-    slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS)."""
+    slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS).
+    """
 
     name: str
     location: Location
     partition: str | None = None
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
-    timeout: float = 30.0
+    timeout: Seconds = 30.0
     who: Who | None = None
-    suspend_time: float | None = None
-    resume_timeout: float | None = None
-    suspend_timeout: float | None = None
+    suspend_time: SuspendSeconds | None = None
+    resume_timeout: SlurmSeconds | None = None
+    suspend_timeout: SlurmSeconds | None = None
 
     @property
     def partition_name(self) -> str:
@@ -93,31 +111,33 @@ class CloudSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local"):
     """slurmd processes on this host, started by the root-owned ``slurm-elastic-local`` agent
-    listening on the unix ``socket``. ``price`` is dollars per machine-hour (power, depreciation)."""
+    listening on the unix ``socket``. ``price``: dollars per machine-hour (power, depreciation).
+    """
 
     socket: str = "/run/slurm-elastic/local.sock"
-    capacity: int | None = None
+    capacity: Count | None = None
     price: float = 0.0
 
 
 class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine of this name has, where the provider does not tell; ``price`` on-demand $/h."""
+    """What a machine of this name has, where the provider does not tell; ``price``: on-demand."""
 
-    cpus: int
-    memory: int
+    cpus: Cpus
+    memory: Mebibytes
     price: float
-    gres: dict[str, int] = field(default_factory=dict)
+    gres: dict[str, Count] = field(default_factory=dict)
 
 
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text."""
+    ``user_data`` is a file with cloud-init text.
+    """
 
     region: str
     image: str
-    types: dict[str, InstanceType]
+    types: Annotated[dict[str, InstanceType], Meta(min_length=1)]
     profile: str | None = None
     endpoint: str | None = None
     subnets: dict[str, str] = field(default_factory=dict)
@@ -151,23 +171,24 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: str
     cloud: str
     nodes: str
-    cpus: int
-    memory: int
-    real_memory: int | None = None
-    gres: dict[str, int] = field(default_factory=dict)
+    cpus: Cpus
+    memory: Mebibytes
+    real_memory: Mebibytes | None = None
+    gres: dict[str, Count] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     instance_types: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
-    markets: tuple[Market, ...] = (Market.ON_DEMAND,)
-    max_price: float | None = None
-    max_nodes: int | None = None
-    max_age: float | None = None
-    slurmd_port: int | None = None
+    markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
+    max_price: Dollars | None = None
+    max_nodes: Count | None = None
+    max_age: Seconds | None = None
+    slurmd_port: Port | None = None
 
     @property
     def slurm_memory(self) -> int:
         """RealMemory for slurm.conf: less 5 % and at least 256 MiB, so that a slurmd that reports
-        a little less than the data sheet is not drained for low memory."""
+        a little less than the data sheet is not drained for low memory.
+        """
         if self.real_memory is not None:
             return self.real_memory
         return max(1, min(int(self.memory * 0.95), self.memory - 256))
@@ -177,23 +198,63 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The order of ``clouds`` and ``pools`` is the site's rank among equals."""
 
     cluster: Cluster
-    clouds: tuple[AnyCloud, ...]
-    pools: tuple[PoolSettings, ...]
+    clouds: Annotated[tuple[AnyCloud, ...], Meta(min_length=1)]
+    pools: Annotated[tuple[PoolSettings, ...], Meta(min_length=1)]
     state_dir: str = "/var/lib/slurm-elastic"
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
-    ranking: tuple[str, ...] = ("location", "market", "price", "waste")
+    ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
+        "location",
+        "market",
+        "price",
+        "waste",
+    )
 
     def cloud(self, name: str) -> AnyCloud:
         """The cloud of that name (KeyError where there is none)."""
         return next(c for c in self.clouds if c.name == name)
 
+    def who_of(self, cloud: AnyCloud) -> Who:
+        """Who may use that cloud: its own allow list if it has one, else the cluster's, and each
+        time limit by the same rule; so a cloud's own ``max_time`` alone lets nobody else in.
+        """
+        own, everywhere = cloud.who or Who(), self.who
+        allowed = own if own.anybody else everywhere
+        return Who(
+            accounts=allowed.accounts,
+            groups=allowed.groups,
+            qos=allowed.qos,
+            max_time=everywhere.max_time if own.max_time is None else own.max_time,
+            default_time=everywhere.default_time if own.default_time is None else own.default_time,
+        )
+
     @property
     def state(self) -> Path:
         """The state directory; owned by SlurmUser."""
         return Path(self.state_dir)
+
+
+def blocked_clouds(config: Config) -> dict[str, str]:
+    """By cloud name, why nothing may be started there yet: a public cloud spends money, so it
+    needs an allow list and an hourly cap, its own or the cluster's. Pure; a cloud that may be used
+    has no entry.
+    """
+    return {
+        cloud.name: f"cloud {cloud.name} costs money: {' and '.join(missing)}"
+        for cloud in config.clouds
+        if cloud.location is Location.PUBLIC and (missing := _missing_consents(config, cloud))
+    }
+
+
+def _missing_consents(config: Config, cloud: AnyCloud) -> list[str]:
+    missing = []
+    if not config.who_of(cloud).anybody:
+        missing.append("nobody is allowed to use it (set who.accounts, who.groups or who.qos)")
+    if config.limits.dollars_per_hour is None and cloud.limits.dollars_per_hour is None:
+        missing.append("it has no spending cap (set limits.dollars_per_hour)")
+    return missing
 
 
 def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tuple[Pool, ...]:
