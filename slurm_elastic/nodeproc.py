@@ -1,0 +1,293 @@
+"""Machines that are processes: a slurmd with all its jobs, started and powered off as one.
+
+A process is named by pid *and* start time (``/proc/PID/stat`` field 22, proc(5)), so that a pid
+that was given out again is never taken for ours. What belongs to a machine is found without names:
+
+- Root's processes with ``SLURM_ELASTIC_MACHINE=<id>`` in their environment: slurmd and its prologs.
+  slurmstepd writes its title over its environment, but like slurmd it has the machine's directory
+  as working directory (measured on 22.05). A user can imitate neither.
+- Where the kernel permits it, each machine has a UTS namespace of its own. Nothing a job does as
+  its user leaves that, neither setsid nor a daemon's double fork. It changes nothing else: the
+  host name stays.
+- All children of those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pwd
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from pathlib import Path
+
+from msgspec import Struct
+
+MARKER = "SLURM_ELASTIC_MACHINE"
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PROC = Path("/proc")
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One process for all time: ``start`` is its start in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """What a slurmd runs as. ``directory`` is its working directory, for it alone.
+
+    With ``conf_server`` (``host:port``) slurmd fetches its configuration there and ``conf`` is not
+    used ("configless", slurmd(8) --conf-server).
+    """
+
+    id: str
+    node: str
+    directory: str
+    log: str
+    conf: str = "/etc/slurm/slurm.conf"
+    conf_server: str | None = None
+    slurmd: str = "/usr/sbin/slurmd"
+    environment: dict[str, str] = {}
+
+
+def start(machine: Machine) -> Process:
+    """Start the machine's slurmd; it outlives us. OSError if that is impossible."""
+    Path(machine.directory).mkdir(parents=True, exist_ok=True)
+    config = ["--conf-server", machine.conf_server] if machine.conf_server else ["-f", machine.conf]
+    argv = [machine.slurmd, "-N", machine.node, "-b", "-D", *config]
+    environment = {"PATH": _PATH, **machine.environment, MARKER: machine.id}
+    if machine.conf_server is None:
+        environment["SLURM_CONF"] = machine.conf
+    return spawn(
+        argv, environment, log=machine.log, directory=machine.directory, namespace=has_namespaces()
+    )
+
+
+def spawn(
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    log: str,
+    directory: str = "/",
+    user: str | None = None,
+    namespace: bool = False,
+) -> Process:
+    """Start a program in its own session, signals at their defaults and none blocked.
+
+    slurmctld's children inherit a mask that blocks SIGTERM, and their process group is killed with
+    them: neither must reach a daemon. The chain of small programs below replaces itself, so the
+    pid is the program's own.
+    """
+    chain = ["/usr/bin/env", f"--chdir={directory}"]
+    if namespace:
+        chain += ["unshare", "--uts"]
+    if user is not None:
+        who = pwd.getpwnam(user)
+        chain += ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--init-groups"]
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        pid = os.posix_spawn(
+            chain[0],
+            [*chain, *argv],
+            {"PATH": _PATH, **environment},
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, output, 1),
+                (os.POSIX_SPAWN_DUP2, output, 2),
+            ],
+            setsid=True,
+            setsigmask=[],
+            setsigdef=[
+                s for s in signal.valid_signals() if s not in (signal.SIGKILL, signal.SIGSTOP)
+            ],
+        )
+    finally:
+        os.close(output)
+    stat = _stat(pid)
+    return Process(pid=pid, start=stat.start if stat else 0)
+
+
+def alive(process: Process) -> bool:
+    """Whether this very process runs. One that has ended is reaped if it was our child."""
+    stat = _stat(process.pid)
+    if stat is None or stat.start != process.start:
+        return False
+    if stat.state not in "ZX":
+        return True
+    with contextlib.suppress(OSError):
+        os.waitpid(process.pid, os.WNOHANG)
+    return False
+
+
+def send(process: Process, signum: signal.Signals) -> None:
+    """Signal this very process; no error if it is gone."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return
+    try:
+        # The descriptor holds on to whoever has the pid now: check after opening, then signal.
+        if alive(process):
+            signal.pidfd_send_signal(descriptor, signum)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def stop(process: Process, deadline: float = 10.0) -> None:
+    """SIGTERM, then SIGKILL after ``deadline`` seconds; returns when the process is gone."""
+    send(process, signal.SIGTERM)
+    if not wait_gone([process], deadline):
+        send(process, signal.SIGKILL)
+        wait_gone([process], 10.0)
+
+
+def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
+    """Whether all of them end within ``timeout`` seconds."""
+    left = list(processes)
+    until = time.monotonic() + timeout
+    while left := [p for p in left if alive(p)]:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def power_off(machine: str, directory: str, *, slurmd: Process | None = None) -> None:
+    """End everything that runs on the machine at once, as pulling its plug would.
+
+    slurmd goes first and slurmstepd's next: none lives to tell slurmctld that a job has ended.
+    """
+    if slurmd is not None:
+        send(slurmd, signal.SIGKILL)
+    until = time.monotonic() + 30
+    while (members := belonging(machine, directory)) and time.monotonic() < until:
+        for process in members:
+            send(process, signal.SIGKILL)
+        wait_gone(members, 1.0)
+
+
+def find(machine: str) -> Process | None:
+    """The slurmd started for ``machine``, if it runs (after a crash between start and record)."""
+    found = [s.process for s in _all() if s.name == "slurmd" and _marked(s.process.pid, machine)]
+    return min(found, key=lambda p: (p.start, p.pid), default=None)
+
+
+def belonging(machine: str, directory: str) -> list[Process]:
+    """What runs on the machine: slurmd's, then slurmstepd's, then all others."""
+    everyone = {s.process.pid: s for s in _all()}
+    ours = {pid for pid, s in everyone.items() if _is_root_of(s, machine, directory)}
+    spaces = {_namespace(pid) for pid in ours} - {_namespace(os.getpid()), _namespace(1), None}
+    if spaces:
+        ours |= {pid for pid in everyone if _namespace(pid) in spaces}
+    ours |= _descendants(ours, everyone.values())
+    ours -= {os.getpid(), os.getppid(), 1}
+    members = [everyone[pid] for pid in ours]
+    members.sort(key=lambda s: (_ORDER.get(s.name, len(_ORDER)), s.process.start))
+    return [s.process for s in members]
+
+
+@functools.cache
+def has_namespaces() -> bool:
+    """Whether a machine can have its own UTS namespace here (needs CAP_SYS_ADMIN)."""
+    try:
+        done = subprocess.run(
+            ["unshare", "--uts", "true"], capture_output=True, check=False, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+class _Seen(Struct, frozen=True, kw_only=True):
+    process: Process
+    parent: int
+    name: str
+
+
+_ORDER = {"slurmd": 0, "slurmstepd": 1}
+
+
+def _all() -> Iterator[_Seen]:
+    for entry in os.listdir(_PROC):
+        if entry.isdecimal() and (stat := _stat(int(entry))) and stat.state not in "ZX":
+            process = Process(pid=int(entry), start=stat.start)
+            yield _Seen(process=process, parent=stat.parent, name=stat.name)
+
+
+class _Stat(Struct, frozen=True, kw_only=True):
+    name: str
+    state: str
+    parent: int
+    start: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command name may hold spaces and brackets; what follows the last one is well formed.
+    before, _, after = text.rpartition(")")
+    fields = after.split()
+    return _Stat(
+        name=before.partition("(")[2], state=fields[0], parent=int(fields[1]), start=int(fields[19])
+    )
+
+
+def _is_root_of(seen: _Seen, machine: str, directory: str) -> bool:
+    pid = seen.process.pid
+    if _marked(pid, machine):
+        return True
+    return seen.name in _ORDER and _works_in(pid, directory) and _trusted(pid)
+
+
+def _marked(pid: int, machine: str) -> bool:
+    try:
+        environment = (_PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"{MARKER}={machine}".encode() in environment.split(b"\0") and _trusted(pid)
+
+
+def _works_in(pid: int, directory: str) -> bool:
+    try:
+        return os.readlink(_PROC / str(pid) / "cwd").removesuffix(" (deleted)") == directory
+    except OSError:
+        return False
+
+
+def _trusted(pid: int) -> bool:
+    """Whether the real uid is root's or ours: users can forge what we look for, but not that."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return False
+    uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:")), "")
+    return uid in ("0", str(os.getuid()))
+
+
+def _namespace(pid: int) -> str | None:
+    try:
+        return os.readlink(_PROC / str(pid) / "ns" / "uts")
+    except OSError:
+        return None
+
+
+def _descendants(roots: Set[int], everyone: Iterable[_Seen]) -> set[int]:
+    children: dict[int, list[int]] = {}
+    for seen in everyone:
+        children.setdefault(seen.parent, []).append(seen.process.pid)
+    found: set[int] = set()
+    queue = list(roots)
+    while queue:
+        fresh = [pid for pid in children.get(queue.pop(), []) if pid not in found]
+        found.update(fresh)
+        queue.extend(fresh)
+    return found
