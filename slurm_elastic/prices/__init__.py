@@ -1,0 +1,1 @@
+"""Prices over time, from files."""

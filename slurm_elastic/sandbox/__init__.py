@@ -1,0 +1,1 @@
+"""Emulated clouds and a cluster on one machine: rehearsal, quickstart and end-to-end tests."""

@@ -1,0 +1,161 @@
+"""EC2's query protocol, as far as the front speaks it itself: requests read, answers written."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, urlencode
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
+
+from msgspec import Struct
+
+from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
+
+NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
+
+ElementTree.register_namespace("", NAMESPACE)
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """One request: ``params`` are the form's fields, ``key`` is the access key id it came with."""
+
+    action: str
+    params: dict[str, str]
+    key: str = ""
+    region: str = "us-east-1"
+
+    @property
+    def target(self) -> Target:
+        """What it is about."""
+        p = self.params
+        launch = self.action == "RunInstances"
+        spot = p.get("InstanceMarketOptions.MarketType") == "spot"
+        return Target(
+            action=self.action,
+            market=("spot" if spot else "on-demand") if launch else "",
+            type=p.get("InstanceType", "") if launch else "",
+            zone=p.get("Placement.AvailabilityZone", "") if launch else "",
+        )
+
+    def listed(self, name: str) -> list[str]:
+        """The values of ``name.1``, ``name.2`` and so on."""
+        found = (self.params.get(f"{name}.{n}") for n in range(1, len(self.params) + 1))
+        return [value for value in found if value is not None]
+
+    def filters(self) -> dict[str, list[str]]:
+        """The ``Filter.N`` fields: name to allowed values."""
+        out: dict[str, list[str]] = {}
+        for n in range(1, len(self.params) + 1):
+            name = self.params.get(f"Filter.{n}.Name")
+            if name is None:
+                break
+            out[name] = self.listed(f"Filter.{n}.Value")
+        return out
+
+    def spot_tags(self) -> dict[str, str]:
+        """The tags that a launch gives its spot requests."""
+        for n in range(1, 10):
+            prefix = f"TagSpecification.{n}"
+            if self.params.get(f"{prefix}.ResourceType") == "spot-instances-request":
+                return self._tags(prefix)
+        return {}
+
+    def _tags(self, prefix: str) -> dict[str, str]:
+        tags: dict[str, str] = {}
+        for n in range(1, 51):
+            key = self.params.get(f"{prefix}.Tag.{n}.Key")
+            if key is not None:
+                tags[key] = self.params.get(f"{prefix}.Tag.{n}.Value", "")
+        return tags
+
+    def body(self, changes: Mapping[str, str]) -> bytes:
+        """The form again, with these fields changed."""
+        return urlencode({**self.params, **changes}).encode()
+
+
+def parse(body: bytes, authorization: str) -> Call:
+    """Read a signed form request."""
+    params = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    signed = _CREDENTIAL.search(authorization)
+    key, region = (signed[1], signed[2]) if signed else ("", "us-east-1")
+    return Call(action=params.get("Action", ""), params=params, key=key, region=region)
+
+
+def error_xml(error: Ec2Error) -> bytes:
+    """An error answer."""
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<Response><Errors><Error>'
+        f"<Code>{escape(error.code)}</Code><Message>{escape(error.message)}</Message>"
+        f"</Error></Errors><RequestID>{uuid.uuid4()}</RequestID></Response>"
+    ).encode()
+
+
+def answer_xml(action: str, inner: str) -> bytes:
+    """An answer of ``action`` with these elements."""
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n<{action}Response xmlns="{NAMESPACE}">'
+        f"<requestId>{uuid.uuid4()}</requestId>{inner}</{action}Response>"
+    ).encode()
+
+
+def elements(**values: object) -> str:
+    """XML elements with escaped text; those of None are left out."""
+    return "".join(
+        f"<{name}>{escape(str(value))}</{name}>"
+        for name, value in values.items()
+        if value is not None
+    )
+
+
+def tag_set(tags: Mapping[str, str]) -> str:
+    """A ``tagSet`` element."""
+    items = "".join(f"<item>{elements(key=k, value=v)}</item>" for k, v in tags.items())
+    return f"<tagSet>{items}</tagSet>"
+
+
+def timestamp(when: float) -> str:
+    """A point in time as EC2 writes it."""
+    return datetime.fromtimestamp(when, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def without_instances(body: bytes, hidden: Iterable[str]) -> bytes:
+    """A DescribeInstances answer that lacks these machines."""
+    gone = set(hidden)
+    root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
+    for reservations in root.iter(_tag("reservationSet")):
+        for reservation in list(reservations):
+            instances = reservation.find(_tag("instancesSet"))
+            if instances is None:
+                continue
+            for item in [i for i in instances if i.findtext(_tag("instanceId")) in gone]:
+                instances.remove(item)
+            if not len(instances):
+                reservations.remove(reservation)
+    return _written(root)
+
+
+def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
+    """A RunInstances answer, given again, with the states (code, name) of now."""
+    root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
+    for item in root.iter(_tag("item")):
+        state = item.find(_tag("instanceState"))
+        now = states.get(item.findtext(_tag("instanceId"), ""))
+        if state is None or now is None:
+            continue
+        for child, value in zip(("code", "name"), now, strict=True):
+            element = state.find(_tag(child))
+            if element is not None:
+                element.text = str(value)
+    return _written(root)
+
+
+def _tag(name: str) -> str:
+    return f"{{{NAMESPACE}}}{name}"
+
+
+def _written(root: ElementTree.Element) -> bytes:
+    return ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)

@@ -1,0 +1,80 @@
+"""What keeps a rehearsal off real clouds: loopback only, none of the caller's credentials."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from urllib.parse import urlsplit
+
+from slurm_elastic.config import AnyCloud, AwsCloud
+from slurm_elastic.errors import SandboxError
+
+EMULATOR_KEY = "sandbox-emulator-key"
+EMULATOR_SECRET = "sandbox-emulator-secret"  # noqa: S105 - opens nothing but the emulator
+
+_FOREIGN = ("AWS_", "AMAZON_", "OS_", "ONE_", "ONEAUTH", "DOCKER_", "BOTO_")
+
+_EMULATOR = {
+    "AWS_ACCESS_KEY_ID": EMULATOR_KEY,
+    "AWS_SECRET_ACCESS_KEY": EMULATOR_SECRET,
+    "AWS_CONFIG_FILE": "/dev/null",
+    "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
+    "BOTO_CONFIG": "/dev/null",
+    "AWS_EC2_METADATA_DISABLED": "true",
+    # A client that was given no endpoint meets a closed port here and not a real cloud.
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "OS_CLIENT_CONFIG_FILE": "/dev/null",
+    "ONE_AUTH": "/dev/null",
+    "DOCKER_CONFIG": "/dev/null",
+}
+
+
+def require_loopback(url: str) -> str:
+    """Hand back ``url`` if it is http(s) on this host's loopback; SandboxError otherwise.
+
+    Names other than ``localhost`` are refused unresolved, so that nothing is asked of a resolver.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise SandboxError(f"endpoint {url!r} is not a URL: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise SandboxError(f"endpoint {url!r} is not an http URL of this host's loopback")
+    if not _is_loopback(host):
+        raise SandboxError(
+            f"endpoint {url!r} is not on this host's loopback; the sandbox refuses every other"
+        )
+    return url
+
+
+def require_emulated(clouds: Iterable[AnyCloud]) -> None:
+    """SandboxError unless each cloud that has an API is an emulated one, reached by loopback."""
+    for cloud in clouds:
+        if not isinstance(cloud, AwsCloud):
+            continue
+        if cloud.endpoint is None:
+            raise SandboxError(f"cloud {cloud.name!r} names no endpoint; that is Amazon's own")
+        if cloud.profile is not None:
+            raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
+        require_loopback(cloud.endpoint)
+
+
+def isolated_env(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` without any cloud's credentials, configuration or proxy, and with the emulator's."""
+    kept = {name: value for name, value in env.items() if not _foreign(name)}
+    return kept | _EMULATOR | {"NO_PROXY": "*", "no_proxy": "*"}
+
+
+def _foreign(name: str) -> bool:
+    upper = name.upper()
+    return upper.startswith(_FOREIGN) or upper.endswith("_PROXY")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
