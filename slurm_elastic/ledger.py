@@ -161,9 +161,10 @@ class Ledger:
         """Take in a complete read of ``cloud`` that *began* at ``now``.
 
         Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
-        one has ended; one that had ended but is PENDING or RUNNING is live again (the cloud is
-        the truth). Live ones not seen: one more miss, unless they were launched or last seen at
-        ``now`` or later. Machines that the ledger does not know are not inserted: see ``adopt``.
+        one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
+        (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
+        last seen at ``now`` or later. Machines that the ledger does not know are not inserted:
+        see ``adopt``.
         """
         ids = to_json([i.id for i in seen])
         with self._transaction() as db:

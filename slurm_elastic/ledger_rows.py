@@ -104,7 +104,7 @@ GONE = "terminated in the cloud"
 
 SEEN = """
     update machines set
-        state = case when ended is not null and :state = 'stopping' then state else :state end,
+        state = :state,
         address = coalesce(:address, address),
         last_seen = max(last_seen, :now),
         misses = 0,
@@ -116,7 +116,7 @@ SEEN = """
             when :state = 'terminated' then coalesce(ended, :now)
             when :live then null
             else ended end
-    where id = :id and cloud = :cloud
+    where id = :id and cloud = :cloud and (ended is null or (:live and ended < :now))
 """
 """One machine of a complete read of its cloud, as ``Ledger.observe`` describes it."""
 
