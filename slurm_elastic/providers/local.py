@@ -1,0 +1,138 @@
+"""slurmd processes on this host, by the root-owned agent ``slurm-elastic-local``."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from slurm_elastic.config import Cluster, LocalCloud
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.local_wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Notice, Offer, Pool
+
+ZONE = "local"
+TYPE = "slurmd"
+
+_ERRORS: dict[str, type[ProviderError]] = {
+    "InsufficientCapacity": CapacityError,
+    "NotPermitted": AuthError,
+    "NodeBusy": TransientError,
+    "InternalError": TransientError,
+}
+
+
+class LocalProvider:
+    """A client of the agent at ``settings.socket``; see protocols.Provider for the contract."""
+
+    def __init__(self, settings: LocalCloud, cluster: Cluster) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._cluster = cluster.uuid or cluster.name
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """One offer for each of the pool's markets but spot, which an own host does not have."""
+        markets = [m for m in pool.markets if m is not Market.SPOT]
+        if not markets or (pool.zones and ZONE not in pool.zones):
+            return ()
+        status = self._ask(Ping())
+        free = None
+        if status.capacity is not None and status.used is not None:
+            free = max(0, status.capacity - status.used)
+        return tuple(
+            Offer(
+                cloud=self.name,
+                location=self._settings.location,
+                instance_type=instance_type,
+                zone=ZONE,
+                market=market,
+                price=self._settings.price,
+                cpus=pool.cpus,
+                memory=pool.real_memory,
+                gres=pool.gres,
+                on_demand_price=self._settings.price,
+                free=free,
+            )
+            for instance_type in pool.instance_types or (TYPE,)
+            for market in markets
+        )
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """Have slurmd's started; the answer comes before they have registered."""
+        answer = self._ask(
+            Launch(
+                cluster=self._cluster,
+                generation=spec.generation,
+                pool=spec.pool.name,
+                nodes=spec.nodes,
+                minimum=spec.minimum,
+                instance_type=spec.offer.instance_type,
+                market=spec.offer.market,
+                price=spec.offer.price,
+                jobs=spec.jobs,
+            )
+        )
+        return tuple(self._instance(record) for record in answer.machines)
+
+    def instances(self) -> Sequence[Instance]:
+        """The cluster's machines; one whose slurmd has ended is not among them."""
+        answer = self._ask(List(cluster=self._cluster))
+        return tuple(self._instance(record) for record in answer.machines)
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Begin to end these machines; they are STOPPING until slurmd and its jobs are gone."""
+        if ids:
+            self._ask(Terminate(cluster=self._cluster, ids=tuple(ids)))
+
+    def notices(self) -> Sequence[Notice]:
+        """None: nobody reclaims an own host."""
+        return ()
+
+    def check(self) -> None:
+        """Prove that the agent is there and lets us speak."""
+        self._ask(Ping())
+
+    def _instance(self, record: Record) -> Instance:
+        return Instance(
+            id=record.id,
+            cloud=self.name,
+            node=record.node,
+            generation=record.generation,
+            instance_type=record.instance_type,
+            zone=ZONE,
+            market=record.market,
+            price=record.price,
+            state=InstanceState(record.state),
+            launched=record.launched,
+            address="127.0.0.1",
+        )
+
+    def _ask(self, message: Message) -> Answer:
+        try:
+            line = self._exchange(msgspec.json.encode(message))
+            answer = msgspec.json.decode(line, type=Answer)
+        except PermissionError as error:
+            raise AuthError(self.name, "NotPermitted", f"{self._agent}: {error.strerror}") from None
+        except TimeoutError:
+            raise TransientError(self.name, "Timeout", f"{self._agent} does not answer") from None
+        except OSError as error:
+            text = f"{self._agent} is not running ({error.strerror or error})"
+            raise TransientError(self.name, "Unreachable", text) from None
+        except msgspec.DecodeError as error:
+            raise TransientError(self.name, "BadAnswer", f"{self._agent}: {error}") from None
+        if not answer.ok:
+            raise _ERRORS.get(answer.code, ProviderError)(self.name, answer.code, answer.message)
+        return answer
+
+    @property
+    def _agent(self) -> str:
+        return f"slurm-elastic-local at {self._settings.socket}"
+
+    def _exchange(self, line: bytes) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(self._settings.timeout)
+            connection.connect(self._settings.socket)
+            connection.sendall(line + b"\n")
+            with connection.makefile("rb") as answers:
+                return answers.readline()
