@@ -1,0 +1,417 @@
+-- Made by `slurm-elastic conf install`: changes are lost at the next install.
+--
+-- slurm_elastic_submit(job_desc, part_list, submit_uid), for job_submit/lua: a job that names no
+-- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
+-- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
+-- are used first. All other jobs pass as they came, and so does every job after an error in here:
+-- this file never refuses a submission. Runs on Lua 5.1 (Debian's Slurm 22.05) to 5.4.
+--
+-- When in doubt a partition is NOT listed: with EnforcePartLimits=ALL one listed partition that
+-- cannot hold a job makes Slurm refuse it, though it would run elsewhere.
+
+-- Generated: our partitions, best rank first; memory in MiB.
+local SITE = {}
+
+-- "Not set" and "unlimited" of slurm.h, by the width of the field.
+local NO_VAL16, NO_VAL, INFINITE = 65534, 4294967294, 4294967295
+local NO_VAL64 = 2 ^ 64 - 4096
+local UP, SUBMIT_ONLY = 3, 1 -- part_record_t.state_up: PARTITION_SUBMIT 1, PARTITION_SCHED 2
+
+local function blank(text)
+  return text == nil or text == ""
+end
+
+-- The number, or nil where Slurm means "not set" (or, but for times, "unlimited").
+local function number(value, unset)
+  if type(value) ~= "number" or value >= unset then
+    return nil
+  end
+  return value
+end
+
+-- A time limit in minutes; math.huge is unlimited.
+local function minutes(value)
+  if value == INFINITE then
+    return math.huge
+  end
+  return number(value, NO_VAL)
+end
+
+local function items(text)
+  return string.gmatch(text or "", "[^,]+")
+end
+
+local function in_list(text, wanted)
+  for item in items(text) do
+    if string.lower(item) == string.lower(wanted) then
+      return true
+    end
+  end
+  return false
+end
+
+-- "gres:gpu:a100:2,gres/shard=4" -> { ["gpu:a100"] = 2, shard = 4 }; nil where not understood.
+local function gres_counts(text)
+  local counts = {}
+  for item in items(text) do
+    local name = string.gsub(string.gsub(item, "^gres[:/]", ""), "=", ":")
+    local head, tail = string.match(name, "^(.+):(%d+)$")
+    if head then
+      name = head
+    end
+    if not string.match(name, "^[%w_.-]+$") and not string.match(name, "^[%w_.-]+:[%w_.-]+$") then
+      return nil
+    end
+    counts[name] = (counts[name] or 0) + tonumber(tail or "1")
+  end
+  return counts
+end
+
+-- How many of a gres a node has: "gpu" counts every type, "gpu:a100" that type only.
+local function gres_of(pool, name)
+  local found = 0
+  for key, count in pairs(pool.gres) do
+    if key == name or string.sub(key, 1, #name + 1) == name .. ":" then
+      found = found + count
+    end
+  end
+  return found
+end
+
+-- Whether the user chose where to run, or asked for something that no list may change.
+local CHOSEN = { "partition", "req_nodes", "exc_nodes", "reservation", "clusters" }
+
+local function chosen(job)
+  for _, field in ipairs(CHOSEN) do
+    if not blank(job[field]) then
+      return true
+    end
+  end
+  -- The parts of a heterogeneous job must not end up in clouds far from each other; a job that
+  -- wants its nodes at once is not served by machines that have yet to boot.
+  return number(job.het_job_offset, NO_VAL) ~= nil
+    or job.cron_job == true
+    or (number(job.immediate, NO_VAL16) or 0) ~= 0
+end
+
+-- Requests that we do not judge: who makes one stays with the site's default.
+local STRANGE_TEXT = {
+  "batch_features", "burst_buffer", "container", "network", "prefer", "tres_per_socket",
+}
+local STRANGE_16 = {
+  "boards_per_node", "contiguous", "core_spec", "cores_per_socket", "ntasks_per_board",
+  "ntasks_per_gpu", "ntasks_per_socket", "ntasks_per_tres", "reboot", "sockets_per_board",
+  "sockets_per_node", "thread_spec",
+}
+local STRANGE_32 = { "pn_min_tmp_disk", "req_switch", "segment_size" }
+local ONE_AT_MOST = { "ntasks_per_core", "threads_per_core" } -- our nodes have no hyperthreads
+
+local function any_above(job, fields, unset, limit)
+  for _, field in ipairs(fields) do
+    if (number(job[field], unset) or 0) > limit then
+      return true
+    end
+  end
+  return false
+end
+
+local function strange(job)
+  for _, field in ipairs(STRANGE_TEXT) do
+    if not blank(job[field]) then
+      return true
+    end
+  end
+  return any_above(job, STRANGE_16, NO_VAL16, 0)
+    or any_above(job, STRANGE_32, NO_VAL, 0)
+    or any_above(job, ONE_AT_MOST, NO_VAL16, 1)
+end
+
+-- cpus-per-gpu and mem-per-gpu become needs of a node where the GPUs of a node are known.
+local function per_gpu(text, per_node)
+  if blank(text) then
+    return 0
+  end
+  local counts, total = gres_counts(text), 0
+  if not counts or next(per_node) == nil then
+    return nil
+  end
+  for name, each in pairs(counts) do
+    local gres = string.match(name, "^[^:]+")
+    for have, count in pairs(per_node) do
+      if have == gres or string.sub(have, 1, #gres + 1) == gres .. ":" then
+        total = total + each * count
+      end
+    end
+  end
+  return total
+end
+
+-- What the job needs, in plain numbers; nil where that cannot be told.
+local function needs(job)
+  if strange(job) then
+    return nil
+  end
+  local need = {
+    node_gres = gres_counts(job.tres_per_node),
+    job_gres = gres_counts(job.tres_per_job),
+    task_gres = gres_counts(job.tres_per_task),
+    features = job.features,
+    exclusive = number(job.shared, NO_VAL16) == 0,
+    mem_node = number(job.min_mem_per_node, NO_VAL64),
+    mem_cpu = number(job.min_mem_per_cpu, NO_VAL64),
+    time = minutes(job.time_limit),
+    time_min = minutes(job.time_min),
+    nodes = number(job.min_nodes, NO_VAL),
+    max_nodes = number(job.max_nodes, NO_VAL),
+    cpus = number(job.min_cpus, NO_VAL) or 1,
+    tasks = number(job.num_tasks, NO_VAL),
+    node_tasks = number(job.ntasks_per_node, NO_VAL16) or 0,
+    task_cpus = number(job.cpus_per_task, NO_VAL16) or 1,
+    node_cpus = number(job.pn_min_cpus, NO_VAL16) or 1,
+  }
+  if not (need.node_gres and need.job_gres and need.task_gres) then
+    return nil
+  end
+  if need.max_nodes == 0 then
+    need.max_nodes = nil
+  end
+  -- Since 23.11 `-c 4` also says tres_per_task=cpu:4.
+  need.task_cpus = math.max(need.task_cpus, need.task_gres.cpu or 1, 1)
+  need.task_gres.cpu = nil
+  local gpu_cpus = per_gpu(job.cpus_per_tres, need.node_gres)
+  local gpu_mem = per_gpu(job.mem_per_tres, need.node_gres)
+  if not gpu_cpus or not gpu_mem then
+    return nil
+  end
+  need.node_cpus = math.max(need.node_cpus, gpu_cpus)
+  if gpu_mem > 0 then
+    need.mem_node = math.max(need.mem_node or 0, gpu_mem)
+  end
+  return need
+end
+
+local function has_features(pool, wanted)
+  for name in string.gmatch(wanted or "", "[^&]+") do
+    if not pool.features[name] then
+      return false -- also for | [] () * and whatever else is not a plain name
+    end
+  end
+  return blank(wanted) or not string.match(wanted, "^&") and not string.match(wanted, "&$")
+end
+
+-- CPUs of one node that the job's memory request leaves usable; 0 where the node cannot hold it.
+local function usable_cpus(pool, need, part)
+  local cpus = math.min(pool.cpus, number(part.max_cpus_per_node, NO_VAL) or math.huge)
+  local per_node, per_cpu = need.mem_node, need.mem_cpu
+  if not per_node and not per_cpu then
+    per_node = number(part.def_mem_per_node, NO_VAL64)
+    per_cpu = number(part.def_mem_per_cpu, NO_VAL64)
+    if (per_node or 0) == 0 and (per_cpu or 0) == 0 then
+      per_node, per_cpu = SITE.def_mem_per_node, SITE.def_mem_per_cpu
+    end
+  end
+  local most_node = number(part.max_mem_per_node, NO_VAL64) or 0
+  local most_cpu = number(part.max_mem_per_cpu, NO_VAL64) or 0
+  if most_node == 0 then
+    most_node = math.huge
+  end
+  if (per_node or 0) > math.min(pool.memory, most_node) then
+    return 0
+  end
+  if (per_cpu or 0) > 0 then
+    if most_cpu > 0 and per_cpu > most_cpu then
+      return 0
+    end
+    local by_memory = math.floor(math.min(pool.memory, most_node) / per_cpu)
+    if need.exclusive and by_memory < pool.cpus then
+      return 0
+    end
+    cpus = math.min(cpus, by_memory)
+  end
+  return cpus
+end
+
+-- How much of the job one node of the pool takes: its usable CPUs and how many tasks.
+local function room(pool, need, part)
+  local cpus = usable_cpus(pool, need, part)
+  if cpus < need.node_cpus or not has_features(pool, need.features) then
+    return 0, 0
+  end
+  local tasks = math.floor(cpus / need.task_cpus)
+  for name, count in pairs(need.node_gres) do
+    if gres_of(pool, name) < count then
+      return 0, 0
+    end
+  end
+  for name, count in pairs(need.task_gres) do
+    if count > 0 then
+      tasks = math.min(tasks, math.floor(gres_of(pool, name) / count))
+    end
+  end
+  if tasks < math.max(need.node_tasks, 1) then
+    return 0, 0
+  end
+  return cpus, need.node_tasks > 0 and need.node_tasks or tasks
+end
+
+-- The pools that take part, roomiest first, each with what its nodes take.
+local function fitting(pools, need, part)
+  local found = {}
+  for _, pool in ipairs(pools) do
+    local cpus, tasks = room(pool, need, part)
+    if cpus > 0 then
+      found[#found + 1] = { pool = pool, cpus = cpus, tasks = tasks }
+    end
+  end
+  table.sort(found, function(a, b)
+    if a.tasks ~= b.tasks then
+      return a.tasks > b.tasks
+    end
+    return a.cpus > b.cpus
+  end)
+  return found
+end
+
+-- Whether a set of nodes that holds the job can be named; `most` nodes at most.
+local function enough(found, need, most)
+  local nodes, cpus, tasks, gres = 0, 0, 0, {}
+  for _, one in ipairs(found) do
+    local count = math.min(one.pool.count, most - nodes)
+    nodes, cpus, tasks = nodes + count, cpus + count * one.cpus, tasks + count * one.tasks
+    for name in pairs(need.job_gres) do
+      gres[name] = (gres[name] or 0) + count * gres_of(one.pool, name)
+    end
+  end
+  for name, count in pairs(need.job_gres) do
+    -- Slurm gives every node of the job one at least.
+    if gres[name] == nil or gres[name] < math.max(count, need.nodes or 1) then
+      return false
+    end
+  end
+  return nodes >= (need.nodes or 1) and cpus >= need.cpus and tasks >= (need.tasks or 1)
+end
+
+-- A job without a limit gets DefaultTime of the FIRST partition of its list (22.05, job_mgr.c), or
+-- else, in each partition, that one's DefaultTime or MaxTime. Never one that is cut shorter here.
+local function time_fits(need, part, default)
+  local most = minutes(part.max_time) or math.huge
+  local wanted = need.time or minutes(default.default_time)
+  if wanted then
+    return wanted <= most
+  end
+  local given = math.min(minutes(part.default_time) or most, most)
+  return given >= (minutes(default.max_time) or math.huge)
+end
+
+local function permits(allow, deny, value)
+  if not blank(allow) and string.upper(allow) ~= "ALL" then
+    return value ~= nil and in_list(allow, value)
+  end
+  return blank(deny) or value == nil or not in_list(deny, value)
+end
+
+local function admits_host(part, job)
+  local allow = part.allow_alloc_nodes
+  return blank(allow) or string.upper(allow) == "ALL" or in_list(allow, job.alloc_node or "")
+end
+
+local function permitted(part, job)
+  local account, qos = job.account, job.qos
+  if blank(account) then
+    account = job.default_account
+  end
+  if blank(qos) then
+    qos = job.default_qos
+  end
+  return part.state_up == UP
+    and admits_host(part, job)
+    and permits(part.allow_accounts, part.deny_accounts, account)
+    and permits(part.allow_qos, part.deny_qos, qos)
+end
+
+local function holds(data, part, need, default)
+  local most = need.max_nodes or math.huge
+  local least = number(part.min_nodes, NO_VAL) or 0
+  if least > (need.nodes or math.huge) or least > most then
+    return false
+  end
+  most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge)
+  return time_fits(need, part, default) and enough(fitting(data.pools, need, part), need, most)
+end
+
+-- Whether the site's default surely cannot hold the job (judged by what Slurm tells of it): then
+-- it would only make EnforcePartLimits=ALL refuse a job that a cloud can run.
+local function hopeless(default, need)
+  if default.state_up ~= UP then
+    return false
+  end
+  local nodes = need.nodes or 1
+  local too_long = need.time and not need.time_min
+    and need.time > (minutes(default.max_time) or math.huge)
+  return nodes > (number(default.total_nodes, NO_VAL) or math.huge)
+    or nodes > (number(default.max_nodes, NO_VAL) or math.huge)
+    or need.cpus > (number(default.total_cpus, NO_VAL) or math.huge)
+    or too_long
+    or false
+end
+
+local function default_of(part_list)
+  for name, part in pairs(part_list) do
+    if part.flag_default == 1 then
+      return name, part
+    end
+  end
+  return nil
+end
+
+-- Whether a list may begin with this partition without changing what becomes of the job there.
+local function sound(default, job)
+  if default.state_up ~= UP and default.state_up ~= SUBMIT_ONLY then
+    return false -- drained or inactive: Slurm refuses the job, as before
+  end
+  -- With a list Slurm takes the smallest MinNodes of its partitions.
+  local least = number(default.min_nodes, NO_VAL) or 0
+  local asked = number(job.min_nodes, NO_VAL)
+  return admits_host(default, job) and (least <= 1 or (asked ~= nil and asked >= least))
+end
+
+-- The partition list for the job, or nil: leave it alone.
+local function partition_list(job, part_list)
+  if chosen(job) then
+    return nil
+  end
+  local first, default = default_of(part_list)
+  local need = first and sound(default, job) and needs(job)
+  if not need then
+    return nil
+  end
+  local names = {}
+  for _, data in ipairs(SITE.partitions or {}) do
+    local part = part_list[data.name]
+    if part and data.name ~= first and permitted(part, job) and holds(data, part, need, default) then
+      names[#names + 1] = data.name
+    end
+  end
+  if #names == 0 then
+    return nil
+  end
+  if not hopeless(default, need) then
+    table.insert(names, 1, first)
+  end
+  return table.concat(names, ",")
+end
+
+function slurm_elastic_submit(job_desc, part_list, submit_uid)
+  local ok, answer = pcall(partition_list, job_desc, part_list)
+  if ok and answer then
+    ok, answer = pcall(function()
+      job_desc.partition = answer
+    end)
+  end
+  if not ok then
+    pcall(function()
+      slurm.log_error("%s", "slurm-elastic: job left as it came: " .. tostring(answer))
+    end)
+  end
+  return slurm and slurm.SUCCESS or 0
+end

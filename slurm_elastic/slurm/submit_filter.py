@@ -1,0 +1,104 @@
+"""The job submit filter: ``slurm_elastic.lua`` and, where a site has none, ``job_submit.lua``.
+
+The code is Lua, for Slurm's job_submit/lua plugin, and lies beside this module; here it gets its
+data: our partitions in rank order with what their nodes have. Who may use a partition, its state
+and its limits are not in the data: the filter asks Slurm for those at each submission.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from slurm_elastic.config import Config
+from slurm_elastic.model import Location, Pool
+
+FILTER = "slurm_elastic.lua"
+PLUGIN_SCRIPT = "job_submit.lua"
+_DATA_LINE = "local SITE = {}\n"
+
+LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
+
+
+def render(
+    config: Config,
+    pools: Sequence[Pool],
+    *,
+    def_mem_per_cpu: int | None = None,
+    def_mem_per_node: int | None = None,
+) -> dict[str, str]:
+    """Name -> text of the files that go beside slurm.conf.
+
+    ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
+    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. The site's
+    DefMemPerCPU or DefMemPerNode (MiB, slurm.conf(5)) is what a job gets that asks for no memory;
+    Slurm does not show it to the filter.
+    """
+    site: dict[str, LuaValue] = {"partitions": _partitions(config, pools)}
+    if def_mem_per_cpu:
+        site["def_mem_per_cpu"] = def_mem_per_cpu
+    if def_mem_per_node:
+        site["def_mem_per_node"] = def_mem_per_node
+    code = _source(FILTER)
+    if code.count(_DATA_LINE) != 1:
+        raise AssertionError(f"{FILTER} lacks its data line")
+    return {
+        FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(site)}\n"),
+        PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
+    }
+
+
+def to_lua(value: LuaValue, indent: int = 0) -> str:
+    """The value as a Lua expression (5.1 and later); tables with one line for each entry."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, Mapping):
+        entries = [f"[{_quoted(key)}] = {to_lua(item, indent + 1)}" for key, item in value.items()]
+    else:
+        entries = [to_lua(item, indent + 1) for item in value]
+    if not entries:
+        return "{}"
+    pad = "  " * (indent + 1)
+    return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
+
+
+def _partitions(config: Config, pools: Sequence[Pool]) -> list[LuaValue]:
+    """On-premises before public, then in the order of the configuration."""
+    clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
+    partitions: list[LuaValue] = []
+    for cloud in clouds:
+        own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
+        if own:
+            data: list[LuaValue] = [_pool(pool) for pool in own]
+            partitions.append({"name": cloud.partition_name, "pools": data})
+    return partitions
+
+
+def _pool(pool: Pool) -> LuaValue:
+    return {
+        "count": len(pool.nodes),
+        "cpus": pool.cpus,
+        "memory": pool.real_memory,
+        "gres": dict(pool.gres),
+        "features": dict.fromkeys(pool.features, True),
+    }
+
+
+def _quoted(text: str) -> str:
+    """A Lua string of printable ASCII; all else as decimal escapes of its UTF-8 bytes.
+
+    Three digits always, so that a digit that follows is not read as part of the escape.
+    """
+    plain = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03d}"
+        for byte in text.encode("utf-8", "surrogateescape")
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def _source(name: str) -> str:
+    return resources.files("slurm_elastic.slurm").joinpath(name).read_text(encoding="utf-8")
