@@ -1,0 +1,175 @@
+"""A Slurm in memory: for tests, rehearsals and the simulator."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import SlurmJob, SlurmNode
+
+
+class FakeSlurm:
+    """``protocols.Slurm`` over values that the test sets. Thread-safe; commands do not overlap.
+
+    ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
+    ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
+    ``latency`` (s) is how long each command takes.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[SlurmNode] = (),
+        jobs: Sequence[SlurmJob] = (),
+        *,
+        version: tuple[int, int] = (22, 5),
+    ) -> None:
+        self._lock = threading.RLock()
+        self._nodes = {node.name: node for node in nodes}
+        self._jobs = {job.id: job for job in jobs}
+        self._version = version
+        self.calls: Counter[str] = Counter()
+        self.updates: list[tuple[str, Mapping[str, Any]]] = []
+        self.fail_next: deque[Exception] = deque()
+        self.broken: Exception | None = None
+        self.latency = 0.0
+
+    # What a test sets.
+
+    def set_node(self, name: str, *states: str, **fields: Any) -> None:  # noqa: ANN401
+        """Add a node, or change what is given; ``states`` replace all of its states."""
+        with self._lock:
+            old = self._nodes.get(name) or SlurmNode(name=name, states=frozenset({"IDLE"}))
+            if states:
+                fields["states"] = frozenset(states)
+            self._nodes[name] = msgspec.structs.replace(old, **fields)
+
+    def set_job(self, job: int, *states: str, **fields: Any) -> None:  # noqa: ANN401
+        """Add a job, or change what is given; ``states`` replace all of its states."""
+        with self._lock:
+            old = self._jobs.get(job) or SlurmJob(id=job, states=frozenset({"PENDING"}))
+            if states:
+                fields["states"] = frozenset(states)
+            self._jobs[job] = msgspec.structs.replace(old, **fields)
+
+    def remove_job(self, job: int) -> None:
+        """Take a job out of the queue."""
+        with self._lock:
+            self._jobs.pop(job, None)
+
+    # protocols.Slurm
+
+    def version(self) -> tuple[int, int]:
+        """As given."""
+        self._command("version")
+        return self._version
+
+    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        """All nodes, or those of ``names`` that exist."""
+        with self._lock:
+            self._command("nodes")
+            wanted = self._nodes if names is None else set(names)
+            return {name: node for name, node in self._nodes.items() if name in wanted}
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        """All jobs, by id."""
+        with self._lock:
+            self._command("jobs")
+            return tuple(self._jobs[job] for job in sorted(self._jobs))
+
+    def update_nodes(
+        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        """Apply ``state`` as slurmctld does in the end: see ``_after``."""
+        with self._lock:
+            self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            for name in names:
+                node = self._known(name)
+                changed = _after(node, state, reason)
+                self._nodes[name] = changed
+
+    def set_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Keep the addresses."""
+        with self._lock:
+            self._command("set_addresses", addresses=dict(addresses))
+            for name, address in addresses.items():
+                self._nodes[name] = msgspec.structs.replace(self._known(name), address=address)
+
+    def requeue(self, job: int) -> None:
+        """Pending again, with one more restart and a start time in the future."""
+        with self._lock:
+            self._command("requeue", job=job)
+            old = self._known_job(job)
+            self._jobs[job] = msgspec.structs.replace(
+                old,
+                states=frozenset({"PENDING"}),
+                nodes=(),
+                restarts=old.restarts + 1,
+                reason="BeginTime",
+                start=time.time() + 121,
+            )
+
+    def start_now(self, job: int) -> None:
+        """No start time in the future any more."""
+        with self._lock:
+            self._command("start_now", job=job)
+            self._jobs[job] = msgspec.structs.replace(
+                self._known_job(job), reason="None", start=0.0
+            )
+
+    def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
+        with self._lock:
+            self.calls[name] += 1
+            if self.latency:
+                time.sleep(self.latency)
+            if self.fail_next:
+                raise self.fail_next.popleft()
+            if self.broken is not None:
+                raise self.broken
+            if changes:
+                self.updates.append((name, changes))
+
+    def _known(self, name: str) -> SlurmNode:
+        if name not in self._nodes:
+            command = ("scontrol", "update", f"nodename={name}")
+            raise SlurmError(command, 1, "slurm_update error: Invalid node name specified")
+        return self._nodes[name]
+
+    def _known_job(self, job: int) -> SlurmJob:
+        if job not in self._jobs:
+            raise SlurmError(("scontrol", str(job)), 1, "Invalid job id specified")
+        return self._jobs[job]
+
+
+_POWER = frozenset(
+    {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
+)
+_BASE = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+
+
+def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
+    """The node some time after ``scontrol update state=``; the traps are those of real Slurm:
+    power_down clears DRAIN, resume releases a drained node but leaves it powered down.
+    """
+    states = set(node.states)
+    match (state or "").lower():
+        case "drain":
+            states.add("DRAIN")
+        case "resume" | "undrain" | "idle":
+            states = (states - {"DRAIN", "DOWN", "FAIL"}) | (
+                {"IDLE"} if "DOWN" in states else set()
+            )
+            reason = reason or ""
+        case "down":
+            states = (states - _BASE) | {"DOWN"}
+        case "power_down" | "power_down_asap" | "power_down_force":
+            states = (states - _POWER - _BASE - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
+        case "power_up":
+            states = (states - _POWER) | {"POWERING_UP"}
+    new_reason = node.reason if reason is None else reason
+    return msgspec.structs.replace(node, states=frozenset(states), reason=new_reason)
