@@ -97,3 +97,7 @@ class Slurm(Protocol):
     def start_now(self, job: int) -> None:
         """Remove the BeginTime hold that a requeue puts on a PENDING job."""
         ...
+
+    def set_requeue(self, job: int, *, requeue: bool) -> None:
+        """``scontrol update jobid=... requeue=0|1``: whether Slurm may requeue the job."""
+        ...

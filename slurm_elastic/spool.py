@@ -89,10 +89,10 @@ class Spool:
         """How many requests wait."""
         return sum(1 for _ in self._dir.glob("*.json"))
 
-    def done(self, request: Request) -> None:
-        """Remove a request that was carried out or dropped; removing twice is no error."""
+    def remove(self, request_id: str) -> None:
+        """Forget a request that was carried out or dropped; removing twice is no error."""
         with contextlib.suppress(FileNotFoundError):
-            (self._dir / f"{request.id}.json").unlink()
+            (self._dir / f"{request_id}.json").unlink()
 
     def _set_aside(self, path: Path, error: Exception) -> None:
         log.error("request set aside file=%s reason=%s", path.name, error)

@@ -82,7 +82,7 @@ def rank(
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
 ) -> Placement:
-    """Offers that can serve ``request`` now, best first, each with its room, and the others with why.
+    """Offers that can serve ``request`` now, best first, with their room; the others with why.
 
     Ties are broken by the offer's key, so the answer does not depend on the order of ``offers``.
     """
@@ -133,7 +133,10 @@ def _too_dear(pool: Pool, offer: Offer) -> str | None:
     if pool.max_price is not None and offer.price > pool.max_price:
         return f"costs ${offer.price:.4f}/h, the pool pays at most ${pool.max_price:.4f}/h"
     if offer.market is Market.SPOT and not _spot_is_cheaper(offer):
-        return f"spot at ${offer.price:.4f}/h is not cheaper than on-demand at ${offer.on_demand_price:.4f}/h"
+        return (
+            f"spot at ${offer.price:.4f}/h is not cheaper than on-demand"
+            f" at ${offer.on_demand_price:.4f}/h"
+        )
     return None
 
 

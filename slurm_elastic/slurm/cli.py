@@ -1,7 +1,7 @@
 """Slurm through its own commands with JSON answers: the default client.
 
 Only ``scontrol``, ``squeue`` and ``sinfo`` are run, with a list of arguments, a time limit and
-nearly no environment. Updates go out by compressed hostlist, so that a thousand nodes cost one call.
+nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost one call.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from slurm_elastic.slurm.hostlist import chunks
 log = logging.getLogger(__name__)
 
 MAX_HOSTLIST_CHARS = 60_000
-"""Of one argument: Linux takes 128 KiB (MAX_ARG_STRLEN), Slurm's own parser is happier with less."""
+"""Of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
 MAX_ADDRESSES = 1000
 _DATA_PARSER = "v0.0.42"
 """In both 24.11 and 26.05."""
 
 
 class SlurmCli:
-    """``protocols.Slurm`` by the command line. ``calls`` counts commands by name, for benchmarks."""
+    """``protocols.Slurm`` by the command line; ``calls`` counts commands by name."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
@@ -90,6 +90,10 @@ class SlurmCli:
     def start_now(self, job: int) -> None:
         """``scontrol update jobid=JOB starttime=now``."""
         self._run("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def set_requeue(self, job: int, *, requeue: bool) -> None:
+        """``scontrol update jobid=JOB requeue=0|1``."""
+        self._run("scontrol", "update", f"jobid={job}", f"requeue={int(requeue)}")
 
     def _json(self, *command: str) -> Mapping[str, Any]:
         text = self._run(*command)

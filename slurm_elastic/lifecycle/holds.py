@@ -1,0 +1,151 @@
+"""Nodes kept from Slurm while nothing can serve them: DRAIN with our reason.
+
+The order is measured (Slurm 22.05.8 to 26.05.5): DRAIN lasts on a node that is POWERED_DOWN or
+POWERING_DOWN, while a DRAIN sent to one that only has POWER_DOWN set is wiped when its suspend
+starts. So a hold is a row in the ledger first, and ``settle`` puts it on the node when it can last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.ledger import Hold
+from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model import NodeRequest, Pool, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.ranking import rank
+from slurm_elastic.policies.recovery import OUR_MARK
+from slurm_elastic.slurm.hostlist import compress
+
+log = logging.getLogger(__name__)
+
+HOLD_MARK = f"{OUR_MARK}hold:"
+MAX_REASON = 200
+RECHECK = 60.0
+"""Seconds until a pool that is full by a limit (not by a cool-down) is looked at again."""
+
+
+def hold_reason(why: str) -> str:
+    """The node reason of a hold: our mark and one short line."""
+    text = " ".join(why.replace('"', "'").split())
+    return f"{HOLD_MARK}{text}"[:MAX_REASON]
+
+
+def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
+    """Remember that these nodes are to be held; ``settle`` carries it out."""
+    now = site.now()
+    until = ends_at(site, pool)
+    site.ledger.hold(
+        [Hold(node=n, pool=pool.name, reason=why, since=now, until=until) for n in nodes]
+    )
+
+
+def ends_at(site: Site, pool: Pool) -> float:
+    """When the cloud's first cool-down ends; soon, where a limit is what is in the way."""
+    now = site.now()
+    cooling = [
+        c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
+    ]
+    return min(cooling, default=now + RECHECK)
+
+
+def can_drain(node: SlurmNode) -> bool:
+    """Whether a DRAIN sent now would last, hurts nobody and overwrites no admin's own."""
+    if is_drained(node) or is_down(node) or is_busy(node):
+        return False
+    where = phase(node)
+    return where is Phase.POWERED_DOWN or "POWERING_DOWN" in node.states
+
+
+def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
+    """Put due holds on their nodes; True while some still wait for their node to power down."""
+    due: dict[str, list[str]] = {}
+    waiting = False
+    for row in site.ledger.holds():
+        node = view.get(row.node)
+        if node is None or is_drained(node):
+            continue
+        if can_drain(node):
+            due.setdefault(hold_reason(row.reason), []).append(row.node)
+        elif phase(node) is not Phase.UP:
+            waiting = True
+    for reason, nodes in due.items():
+        site.slurm.update_nodes(nodes, state="DRAIN", reason=reason)
+        log.info("held nodes=%s reason=%s", compress(nodes), reason)
+    return waiting
+
+
+def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    """Let go what can be served again, keep longer what cannot, and hold what is blocked."""
+    _hold_blocked(site, cloud, view)
+    now = site.now()
+    by_pool: dict[str, list[Hold]] = {}
+    for row in site.ledger.holds():
+        if row.pool in site.pools and site.pools[row.pool].cloud == cloud:
+            by_pool.setdefault(row.pool, []).append(row)
+    for name, rows in by_pool.items():
+        if min(row.until for row in rows) <= now:
+            _review_pool(site, site.pools[name], rows, view)
+    _release_unknown(site, cloud, view)
+
+
+def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str) -> None:
+    """Undo holds: only DRAIN with our own reason is lifted, an admin's stays."""
+    ours = [n for n in nodes if n in view and _is_ours(view[n])]
+    if ours:
+        site.slurm.update_nodes(ours, state="RESUME")
+    site.ledger.release(nodes)
+    log.info("released nodes=%s reason=%s", compress(nodes), why)
+    site.record("holds", "released", nodes, why)
+
+
+def _is_ours(node: SlurmNode) -> bool:
+    return is_drained(node) and node.reason.startswith(HOLD_MARK)
+
+
+def _hold_blocked(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    why = site.scope().blocked.get(cloud)
+    if why is None:
+        return
+    held = {row.node for row in site.ledger.holds()}
+    for pool in site.pools_of_cloud(cloud):
+        nodes = [n for n in pool.nodes if n not in held and n in view and can_drain(view[n])]
+        if nodes:
+            hold(site, pool, nodes, why)
+
+
+def _review_pool(
+    site: Site, pool: Pool, rows: Sequence[Hold], view: Mapping[str, SlurmNode]
+) -> None:
+    """Release as many nodes as offers have room for; the others are looked at again later."""
+    nodes = tuple(row.node for row in rows)
+    request = NodeRequest(id="holds", pool=pool, nodes=nodes)
+    try:
+        offers = site.providers[pool.cloud].offers(pool)
+    except ProviderError as error:
+        log.warning("held pool cannot be looked at pool=%s error=%s", pool.name, error)
+        offers = ()
+    placement = rank(request, offers, site.scope(), site.now(), site.config.ranking)
+    room = min(sum(r.room for r in placement.ranked), len(nodes))
+    # Nodes still on their way down keep their row: lifting it now would race with their suspend.
+    free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
+    if free:
+        release(site, free, view, f"{placement.ranked[0].offer.key} can be had again")
+    kept = [row.node for row in rows if row.node not in free]
+    if kept:
+        hold(site, pool, kept, rows[0].reason)
+
+
+def _release_unknown(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    """A hold of ours that the ledger does not know (it was lost) is lifted."""
+    rows = {row.node for row in site.ledger.holds()}
+    lost = [
+        n
+        for pool in site.pools_of_cloud(cloud)
+        for n in pool.nodes
+        if n not in rows and n in view and _is_ours(view[n])
+    ]
+    if lost:
+        release(site, lost, view, "its hold is not in the ledger")

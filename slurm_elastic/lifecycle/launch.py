@@ -1,0 +1,156 @@
+"""One launch: intent first, the cloud call, the result after; and what each failure means."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from enum import Enum
+
+from msgspec import Struct
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    SlurmError,
+    TransientError,
+)
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Health, Launch
+from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
+
+log = logging.getLogger(__name__)
+
+AUTH_COOLDOWN = 60.0
+"""Seconds before a cloud that refused our credentials is asked again."""
+FIRST_BACKOFF = 0.5
+
+
+class Outcome(Enum):
+    """How a launch ended. IN_DOUBT: the call may have taken effect; its intent stays open."""
+
+    STARTED = "started"
+    REFUSED = "refused"
+    IN_DOUBT = "in doubt"
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """The answer to one launch: ``instances`` may be fewer than asked; ``why`` where it lacks."""
+
+    outcome: Outcome
+    instances: tuple[Instance, ...] = ()
+    why: str = ""
+
+
+def launch(site: Site, spec: LaunchSpec, request: str) -> Launched:
+    """Start ``spec``. The intent is in the ledger before the cloud is called.
+
+    A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
+    five leave the intent open, as the machines may exist, and are logged whole.
+    """
+    reach("launch.after-intent")
+    try:
+        instances = _call(site, spec)
+    except TransientError as error:
+        log.warning(
+            "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
+        )
+        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+    except ProviderError as error:
+        return _refused(site, spec, error)
+    except Exception as error:
+        log.exception("launch failed in an unknown way generation=%s", spec.generation)
+        return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
+    reach("launch.after-call")
+    keep(site, spec, instances, request)
+    return Launched(outcome=Outcome.STARTED, instances=instances)
+
+
+def keep(site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str) -> None:
+    """Write a launch's result, and tell slurmctld the addresses where the provider is asked to."""
+    site.ledger.launched(spec.generation, instances, site.now())
+    reach("launch.after-result")
+    log.info(
+        "launched request=%s generation=%s offer=%s count=%d wanted=%d",
+        request, spec.generation, spec.offer.key, len(instances), len(spec.nodes),
+    )  # fmt: skip
+    if site.config.cloud(spec.offer.cloud).node_address == "provider":
+        assign_addresses(site, instances)
+    reach("launch.after-slurm")
+
+
+def assign_addresses(site: Site, instances: Sequence[Instance]) -> None:
+    """NodeAddr for those machines that have an address already; reconcile does the others."""
+    addresses = {i.node: i.address for i in instances if i.address}
+    if not addresses:
+        return
+    try:
+        site.slurm.set_addresses(addresses)
+    except SlurmError as error:
+        log.warning("addresses not set, reconcile tries again: %s", error)
+
+
+def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
+    """The very spec of an earlier launch, to repeat it under the same token."""
+    return LaunchSpec(
+        generation=launch_row.generation,
+        pool=site.pools[launch_row.pool],
+        nodes=launch_row.nodes,
+        offer=launch_row.offer,
+        minimum=launch_row.minimum,
+        jobs=launch_row.jobs,
+    )
+
+
+def _call(site: Site, spec: LaunchSpec) -> tuple[Instance, ...]:
+    """The cloud call, repeated with the same token while the cloud is only busy."""
+    provider = site.providers[spec.offer.cloud]
+    deadline = time.monotonic() + site.config.timings.transient_deadline
+    pause = FIRST_BACKOFF
+    while True:
+        try:
+            return tuple(provider.launch(spec))
+        except TransientError as error:
+            if time.monotonic() + pause > deadline:
+                raise
+            log.info("launch repeated generation=%s after=%s", spec.generation, error)
+        # Full jitter: many clusters of one account must not come back at the same moment.
+        time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+        pause = min(pause * 2, 8.0)
+
+
+def _refused(site: Site, spec: LaunchSpec, error: ProviderError) -> Launched:
+    site.ledger.failed(spec.generation, str(error), site.now())
+    site.ledger.cool_down(cool_down_for(site, spec.offer, error))
+    if isinstance(error, AuthError):
+        log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
+        site.ledger.report_health(
+            Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
+        )
+    return Launched(outcome=Outcome.REFUSED, why=str(error))
+
+
+def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
+    """What not to ask again, and for how long: it doubles with each refusal in a row."""
+    timings = site.config.timings
+    if isinstance(error, AuthError):
+        key, seconds = f"{offer.cloud}/*/*/*", AUTH_COOLDOWN
+    elif isinstance(error, QuotaError):
+        key, seconds = f"{offer.cloud}/*/*/{offer.market}", timings.quota_cooldown
+    elif isinstance(error, CapacityError):
+        key, seconds = offer.key, timings.capacity_cooldown
+    else:
+        key, seconds = offer.key, timings.capacity_cooldown
+    strikes = site.ledger.strikes(key, site.now())
+    grown = min(seconds * 2**strikes, max(timings.cooldown_max, seconds))
+    return CoolDown(
+        key=key,
+        until=site.now() + grown,
+        code=error.code,
+        reason=error.message,
+        strikes=strikes + 1,
+    )

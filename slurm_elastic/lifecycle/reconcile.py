@@ -1,0 +1,260 @@
+"""One round of repair of one cloud: read three views, decide (policies.recovery), act in bulk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
+from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.lifecycle import holds
+from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.lifecycle.refuse import give_back
+from slurm_elastic.lifecycle.resume import place
+from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.lifecycle.suspend import end
+from slurm_elastic.model import Action, Instance, NodeRequest, SlurmNode
+from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.recovery import (
+    OUR_MARK,
+    Intent,
+    Known,
+    Patience,
+    View,
+    capped,
+    mature,
+    recover,
+)
+from slurm_elastic.slurm.hostlist import compress
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "reconcile"
+Standing = Mapping[tuple[str, str], float]
+
+
+class Round:
+    """One cloud's repair rounds; keeps only since when each finding has stood."""
+
+    def __init__(self, site: Site, cloud: str) -> None:
+        self._site = site
+        self._cloud = cloud
+        self._standing: Standing = {}
+
+    def run(self) -> None:
+        """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+        site = self._site
+        view = site.slurm.nodes()
+        seen = self._read_cloud()
+        if seen is not None:
+            site.ledger.observe(self._cloud, seen, site.now())
+        world = _world(site, self._cloud, view, seen)
+        timings = site.config.timings
+        actions = recover(world, Patience(grace=timings.grace, misses=timings.misses))
+        ready, self._standing = mature(actions, self._standing, site.now(), timings.grace)
+        ready, waiting = capped(ready, len(world.known))
+        if waiting:
+            log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
+        self._act(ready, view, seen or ())
+        self._addresses(view)
+        holds.review(site, self._cloud, view)
+
+    def _read_cloud(self) -> tuple[Instance, ...] | None:
+        site, error = self._site, None
+        try:
+            return tuple(site.providers[self._cloud].instances())
+        except ProviderError as failure:
+            error = failure
+            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, failure)
+            return None
+        finally:
+            code = "auth" if isinstance(error, AuthError) else "unreadable" if error else None
+            site.ledger.report_health(
+                Health(
+                    name=self._cloud,
+                    checked=site.now(),
+                    error=str(error) if error else None,
+                    code=code,
+                )
+            )
+
+    def _act(
+        self,
+        actions: Sequence[Action],
+        view: Mapping[str, SlurmNode],
+        seen: Sequence[Instance],
+    ) -> None:
+        by_kind: dict[str, list[Action]] = {}
+        for action in actions:
+            by_kind.setdefault(action.kind, []).append(action)
+        doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
+            "adopt": lambda some: _adopt(self._site, some, seen),
+            "end": self._end,
+            "confirm": lambda some: _confirm(self._site, some, seen),
+            "retry": lambda some: _retry(self._site, some, view),
+            "abandon": self._abandon,
+            "launch": self._launch,
+            "terminate": self._terminate,
+            "terminate-orphan": self._terminate,
+            "terminate-double": self._terminate,
+            "fail-node": lambda some: _fail_nodes(self._site, some),
+            "give-back": self._give_back,
+            "power-down": lambda some: self._set(some, "POWER_DOWN"),
+            "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
+            "restore": lambda some: self._set(some, "RESUME"),
+        }
+        for kind, some in by_kind.items():
+            for action in some:
+                log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
+            try:
+                doers[kind](some)
+            except SlurmElasticError as error:
+                log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+
+    def _end(self, actions: Sequence[Action]) -> None:
+        nodes = self._nodes_of(actions)
+        for reason in {a.reason for a in actions}:
+            ids = [a.subject for a in actions if a.reason == reason]
+            self._site.ledger.ended(ids, reason, self._site.now())
+            self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
+
+    def _abandon(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._site.ledger.failed(action.subject, action.reason, self._site.now())
+
+    def _terminate(self, actions: Sequence[Action]) -> None:
+        machines = {m.instance.id: m for m in self._site.ledger.machines()}
+        for reason in {a.reason for a in actions}:
+            doomed = [machines[a.subject] for a in actions if a.reason == reason]
+            end(self._site, self._cloud, doomed, reason, CORRELATION)
+
+    def _launch(self, actions: Sequence[Action]) -> None:
+        nodes = tuple(a.subject for a in actions)
+        jobs = _jobs_of(self._site, nodes)
+        for pool in self._site.pools_of_cloud(self._cloud):
+            mine = tuple(n for n in nodes if n in pool.nodes)
+            if mine:
+                request = NodeRequest(id=CORRELATION, pool=pool, nodes=mine, jobs=jobs)
+                place(self._site, request)
+
+    def _give_back(self, actions: Sequence[Action]) -> None:
+        reasons = {row.node: row.reason for row in self._site.ledger.holds()}
+        nodes = [a.subject for a in actions]
+        give_back(self._site, nodes, reasons.get(nodes[0], actions[0].reason))
+
+    def _set(self, actions: Sequence[Action], state: str) -> None:
+        """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
+        nodes = [a.subject for a in actions]
+        self._site.slurm.update_nodes(nodes, state=state)
+        self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
+
+    def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
+        machines = {m.instance.id: m.instance.node for m in self._site.ledger.machines()}
+        return {a.subject: machines.get(a.subject, a.subject) for a in actions}
+
+    def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
+        """Addresses that the provider learnt after the launch (where it is the one to tell)."""
+        if self._site.config.cloud(self._cloud).node_address != "provider":
+            return
+        late = [
+            m.instance
+            for m in _machines_of(self._site, self._cloud)
+            if m.instance.address
+            and m.instance.node in view
+            and view[m.instance.node].address != m.instance.address
+            and phase(view[m.instance.node]) is Phase.POWERING_UP
+        ]
+        assign_addresses(self._site, late)
+
+
+def _machines_of(site: Site, cloud: str) -> list[Machine]:
+    return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
+
+
+def _world(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], seen: tuple[Instance, ...] | None
+) -> View:
+    pools = site.pools_of_cloud(cloud)
+    known = tuple(
+        Known(
+            id=m.instance.id,
+            node=m.instance.node,
+            generation=m.instance.generation,
+            decided=generation_time(m.instance.generation) or m.instance.launched,
+            misses=m.misses,
+            suspending=m.suspending is not None,
+            address=m.instance.address,
+            max_age=site.pools[m.pool].max_age if m.pool in site.pools else None,
+        )
+        for m in _machines_of(site, cloud)
+    )
+    intents = tuple(
+        Intent(generation=row.generation, nodes=row.nodes, created=row.created)
+        for row in site.ledger.open_launches()
+        if row.cloud == cloud
+    )
+    return View(
+        now=site.now(),
+        nodes={n: view[n] for pool in pools for n in pool.nodes if n in view},
+        known=known,
+        intents=intents,
+        seen=seen,
+        held=frozenset(row.node for row in site.ledger.holds()),
+    )
+
+
+def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+    wanted = {a.subject: a.reason for a in actions}
+    for instance in seen:
+        if instance.id in wanted:
+            pool = site.pool_of.get(instance.node)
+            site.ledger.adopt(instance, pool.name if pool else "", site.now())
+            site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+
+
+def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+    for action in actions:
+        found = [i for i in seen if i.generation == action.subject]
+        site.ledger.launched(action.subject, found, site.now())
+        site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
+
+
+def _retry(site: Site, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
+    """The same call under the same token; where it is refused now, the nodes are placed anew."""
+    for action in actions:
+        row = site.ledger.launch(action.subject)
+        if row is None or row.pool not in site.pools:
+            continue
+        result = launch(site, spec_of(site, row), CORRELATION)
+        site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, action.reason)
+        if result.outcome is Outcome.IN_DOUBT:
+            continue
+        started = {i.node for i in result.instances}
+        left = tuple(
+            n
+            for n in row.nodes
+            if n not in started and n in view and phase(view[n]) is Phase.POWERING_UP
+        )
+        if left:
+            pool = site.pools[row.pool]
+            place(site, NodeRequest(id=row.request, pool=pool, nodes=left, jobs=row.jobs))
+
+
+def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
+    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
+    nodes = [a.subject for a in actions]
+    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    site.slurm.update_nodes(nodes, state="DOWN", reason=f"{OUR_MARK}lost: the machine is gone")
+    log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
+    for job in jobs:
+        site.restarts.expect(job, site.now())
+    subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
+    site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
+
+
+def _jobs_of(site: Site, nodes: Sequence[str]) -> tuple[int, ...]:
+    try:
+        queue = site.slurm.jobs()
+    except SlurmError:
+        return ()
+    return tuple(j.id for j in queue if not set(nodes).isdisjoint(j.nodes))

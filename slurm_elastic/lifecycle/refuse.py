@@ -1,0 +1,60 @@
+"""No offer is left for nodes that Slurm is powering up: give them back, the jobs move on.
+
+Measured recipe, the same on 22.05, 24.11 and 26.05: drain the pool's other powered-down nodes (or
+the job walks into them one by one), ``power_down_force`` the failing ones (their jobs are requeued
+within 0.1 s), lift the requeue hold of those jobs (121 s otherwise), and hold the failing nodes
+once they are POWERING_DOWN.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
+from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model import NodeRequest, SlurmJob
+from slurm_elastic.slurm.hostlist import compress
+
+log = logging.getLogger(__name__)
+
+
+def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> None:
+    """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool."""
+    view = site.slurm.nodes(request.pool.nodes)
+    siblings = [
+        n for n in request.pool.nodes if n not in nodes and n in view and can_drain(view[n])
+    ]
+    hold(site, request.pool, [*nodes, *siblings], why)
+    log.warning(
+        "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
+        request.id, request.pool.name, compress(nodes), compress(siblings), why,
+    )  # fmt: skip
+    site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
+    if siblings:
+        site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
+    give_back(site, nodes, why)
+
+
+def give_back(site: Site, nodes: Sequence[str], why: str) -> None:
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere."""
+    waiting = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    for job in waiting:
+        _allow_requeue(site, job)
+    site.slurm.update_nodes(nodes, state="POWER_DOWN_FORCE", reason=hold_reason(why))
+    for job in waiting:
+        site.restarts.expect(job, site.now())
+        site.record("refuse", "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+
+
+def _allow_requeue(site: Site, job: SlurmJob) -> None:
+    """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
+    it with NODE_FAIL. Its own setting is put back once it is pending.
+    """
+    if job.requeue:
+        return
+    try:
+        site.slurm.set_requeue(job.id, requeue=True)
+    except SlurmError as error:
+        log.warning("job cannot be made requeueable job=%d error=%s", job.id, error)

@@ -1,0 +1,99 @@
+"""What the lifecycle works on: configuration opened up, clouds, Slurm and the ledger."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_elastic.accounting import usage
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.lifecycle.restarts import Restarts
+from slurm_elastic.model import Pool, Usage
+from slurm_elastic.policies.ranking import Scope
+from slurm_elastic.protocols import Provider, Slurm
+from slurm_elastic.slurm.hostlist import expand
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster as its daemon knows it. ``now`` is the clock (Unix time).
+
+    ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
+    cluster's limits are one.
+    """
+
+    config: Config
+    slurm: Slurm
+    ledger: Ledger
+    providers: Mapping[str, Provider]
+    now: Callable[[], float]
+    pools: Mapping[str, Pool]
+    pool_of: Mapping[str, Pool]
+    spending: threading.Lock = field(default_factory=threading.Lock)
+    restarts: Restarts = field(default_factory=Restarts)
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        slurm: Slurm,
+        ledger: Ledger,
+        providers: Mapping[str, Provider],
+        now: Callable[[], float],
+    ) -> Site:
+        """Open the configuration's pools up."""
+        pools = {pool.name: pool for pool in domain_pools(config, expand)}
+        pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
+        return cls(config, slurm, ledger, providers, now, pools, pool_of)
+
+    def pools_of_cloud(self, cloud: str) -> Sequence[Pool]:
+        """The pools of one cloud, in the site's order."""
+        return [pool for pool in self.pools.values() if pool.cloud == cloud]
+
+    def usage(self) -> Usage:
+        """What is paid for now, by the ledger."""
+        return usage(self.ledger.machines(), self.ledger.open_launches())
+
+    def scope(self) -> Scope:
+        """All bounds of a launch, as they are now."""
+        return Scope(
+            limits=self.config.limits,
+            cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
+            usage=self.usage(),
+            cool_downs=self.ledger.cool_downs(self.now()),
+            blocked=blocked_clouds(self.config),
+        )
+
+    def record(
+        self,
+        correlation: str,
+        kind: str,
+        subjects: Iterable[str],
+        reason: str,
+        detail: dict[str, object] | None = None,
+    ) -> None:
+        """Keep one decision for ``explain``."""
+        self.ledger.record(
+            Decision(
+                at=self.now(),
+                correlation=correlation,
+                kind=kind,
+                subjects=tuple(subjects),
+                reason=reason,
+                detail=detail,
+            )
+        )
+
+
+def new_generation(now: float) -> str:
+    """A name for one launch: sorts by time, unique, safe as a tag and as a client token."""
+    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}"
+
+
+def generation_time(generation: str) -> float:
+    """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
+    digits = generation[1:14]
+    return int(digits) / 1000 if generation.startswith("g") and digits.isdigit() else 0.0

@@ -1,0 +1,72 @@
+"""A suspend request: end exactly the machines of the nodes that Slurm has powered down."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.errors import InstanceNotFound, ProviderError
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Machine
+from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.model import SlurmNode
+from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.spool import Request
+
+log = logging.getLogger(__name__)
+
+
+def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
+    """End the machines of ``request``'s nodes of ``cloud``.
+
+    Only machines launched before the request, and only where Slurm has the node powering down or
+    powered down: an old request must not end a new machine.
+    """
+    doomed: list[Machine] = []
+    kept: list[str] = []
+    asked = {n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud}
+    for machine in site.ledger.machines():
+        instance = machine.instance
+        if instance.node not in asked:
+            continue
+        node = view.get(instance.node)
+        if node is None or phase(node) not in (Phase.POWERING_DOWN, Phase.POWERED_DOWN):
+            kept.append(instance.node)
+        elif generation_time(instance.generation) <= request.received:
+            doomed.append(machine)
+    if kept:
+        why = "Slurm does not have the node powering down (any more)"
+        log.info("suspend dropped request=%s nodes=%s reason=%s", request.id, compress(kept), why)
+        site.record(request.id, "dropped", kept, why)
+    end(site, cloud, doomed, "suspended by Slurm", request.id)
+
+
+def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str) -> None:
+    """Terminate these machines of one cloud in one bulk call; the intent is written first.
+
+    After an error the intent stays and reconcile repeats the call. Providers count what is gone
+    already as done.
+    """
+    if not machines:
+        return
+    ids = [m.instance.id for m in machines]
+    nodes = [m.instance.node for m in machines]
+    reach("suspend.before-intent")
+    site.ledger.suspending(ids, why, site.now())
+    reach("suspend.after-intent")
+    try:
+        site.providers[cloud].terminate(ids)
+    except InstanceNotFound:
+        log.info("already gone cloud=%s nodes=%s", cloud, compress(nodes))
+    except ProviderError as error:
+        log.warning(
+            "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
+        )
+        site.record(correlation, "terminate-failed", nodes, str(error))
+        return
+    reach("suspend.after-call")
+    site.ledger.ended(ids, why, site.now())
+    reach("suspend.after-result")
+    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
+    site.record(correlation, "terminated", nodes, why)

@@ -1,0 +1,47 @@
+"""Where a cloud node stands in its life, read off Slurm's state words. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from slurm_elastic.model import SlurmNode
+
+
+class Phase(Enum):
+    """A cloud node's life (power_save.html): powered down, up, and the two ways between."""
+
+    POWERED_DOWN = "powered down"
+    POWERING_UP = "powering up"
+    UP = "up"
+    POWERING_DOWN = "powering down"
+
+
+def phase(node: SlurmNode) -> Phase:
+    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05).
+
+    POWERING_UP wins: a node asked for again while it was going down is wanted up. POWER_DOWN on a
+    busy node (``allocated!``) only announces what follows its jobs, so the node is up.
+    """
+    states = node.states
+    if states & {"POWERING_UP", "POWER_UP"}:
+        return Phase.POWERING_UP
+    if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not is_busy(node)):
+        return Phase.POWERING_DOWN
+    if "POWERED_DOWN" in states:
+        return Phase.POWERED_DOWN
+    return Phase.UP
+
+
+def is_down(node: SlurmNode) -> bool:
+    """Base state DOWN: Slurm has given the node up."""
+    return "DOWN" in node.states
+
+
+def is_drained(node: SlurmNode) -> bool:
+    """The DRAIN flag: no new jobs."""
+    return "DRAIN" in node.states
+
+
+def is_busy(node: SlurmNode) -> bool:
+    """Some job holds the node (COMPLETING counts: its processes may still run)."""
+    return bool(node.states & {"ALLOCATED", "MIXED", "COMPLETING"})

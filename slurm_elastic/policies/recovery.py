@@ -1,0 +1,318 @@
+"""What to repair: Slurm's view x the ledger x the cloud's view -> actions. Pure.
+
+Level-triggered: each round reads the world anew, so a crash between any two steps needs no recovery
+code of its own. The table, per node (rows are tried in this order; "machine" is a live ledger row):
+
+===============  ==================  =======================  =====================================
+Slurm's node     ledger              cloud                    action
+===============  ==================  =======================  =====================================
+any              no row              has the machine          adopt
+any              machine             missing N reads in a row end (a missing answer is not counted)
+any              suspending          still there              terminate (again)
+any              open intent         machines of it are seen  confirm
+powering up      open intent         nothing                  retry (same token)
+not powering up  open intent         nothing, long enough     abandon
+powering up      nothing             nothing                  launch (the request was lost)
+powering up      nothing, held       nothing                  give-back (no offer was left)
+up               nothing             nothing                  fail-node (its machine is gone)
+powered down     machine             there                    terminate (orphan), after the grace
+two machines     two                 there                    terminate the older one if Slurm's
+                                                              node is not at its address
+down, ours       any                 any                      power-down (never leave a node DOWN)
+down~, ours      any                 any                      restore (to the powered-down nodes)
+up, idle         machine over age    there                    power-down
+up, busy         machine over age    there                    power-down-asap (after its jobs)
+===============  ==================  =======================  =====================================
+
+Deletions that no request asked for are capped per round at 20 % of the live machines or 10,
+whichever is more (an error in a view must not empty the site).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.model import Action, Instance, InstanceState, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
+
+OUR_MARK = "slurm-elastic:"
+"""What every node reason of ours starts with."""
+_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
+"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+CAP_SHARE = 0.2
+CAP_FLOOR = 10
+
+
+class Known(Struct, frozen=True, kw_only=True):
+    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock)."""
+
+    id: str
+    node: str
+    generation: str
+    decided: float
+    misses: int = 0
+    suspending: bool = False
+    address: str | None = None
+    max_age: float | None = None
+
+
+class Intent(Struct, frozen=True, kw_only=True):
+    """An open launch: its call is not known to have answered."""
+
+    generation: str
+    nodes: tuple[str, ...]
+    created: float
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
+
+    ``nodes`` are the cloud's nodes by Slurm; ``held`` the nodes kept from Slurm on purpose.
+    """
+
+    now: float
+    nodes: Mapping[str, SlurmNode]
+    known: tuple[Known, ...]
+    intents: tuple[Intent, ...]
+    seen: tuple[Instance, ...] | None
+    held: frozenset[str] = field(default_factory=frozenset)
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """How long (s) a finding must stand before it is acted on, and how many reads must miss."""
+
+    grace: float = 120.0
+    misses: int = 3
+    visibility: float = 600.0
+
+
+PATIENT = frozenset({"terminate-orphan", "terminate-double", "launch", "fail-node"})
+"""Findings that a race could fake for a moment: acted on only after ``Patience.grace``."""
+
+
+def recover(view: View, patience: Patience) -> tuple[Action, ...]:
+    """All findings of this round, in the order they should be acted on."""
+    actions: list[Action] = []
+    actions += _adoptions(view)
+    actions += _intents(view, patience)
+    for machine in view.known:
+        action = _machine(view, machine, patience)
+        if action is not None:
+            actions.append(action)
+    actions += _doubles(view)
+    actions += _nodes(view)
+    return tuple(actions)
+
+
+def mature(
+    actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
+) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
+    """Those actions that may be taken now, and since when each patient one has stood.
+
+    A finding that is gone for one round starts anew.
+    """
+    ready: list[Action] = []
+    standing: dict[tuple[str, str], float] = {}
+    for action in actions:
+        if action.kind not in PATIENT:
+            ready.append(action)
+            continue
+        since = first_seen.get((action.kind, action.subject), now)
+        standing[action.kind, action.subject] = since
+        if now - since >= grace:
+            ready.append(action)
+    return tuple(ready), standing
+
+
+def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
+    """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
+    cap = max(int(live * CAP_SHARE), CAP_FLOOR)
+    kept: list[Action] = []
+    deletions = 0
+    for action in actions:
+        if action.kind in ("terminate-orphan", "terminate-double"):
+            deletions += 1
+            if deletions > cap:
+                continue
+        kept.append(action)
+    return tuple(kept), max(deletions - cap, 0)
+
+
+def _adoptions(view: View) -> list[Action]:
+    known = {m.id for m in view.known}
+    open_generations = {i.generation for i in view.intents}
+    return [
+        Action(
+            kind="adopt",
+            subject=instance.id,
+            reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
+        )
+        for instance in view.seen or ()
+        if instance.id not in known
+        and instance.generation not in open_generations
+        and instance.state is not InstanceState.TERMINATED
+    ]
+
+
+def _intents(view: View, patience: Patience) -> list[Action]:
+    return [a for intent in view.intents if (a := _intent(view, intent, patience)) is not None]
+
+
+def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
+    if view.seen is None:
+        return None
+    found = [i for i in view.seen if i.generation == intent.generation]
+    if found:
+        return Action(
+            kind="confirm",
+            subject=intent.generation,
+            reason=f"{len(found)} machine(s) of this open launch are there",
+        )
+    wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
+    if wanted:
+        return Action(
+            kind="retry",
+            subject=intent.generation,
+            reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
+        )
+    age = view.now - intent.created
+    if age < patience.visibility:
+        return None
+    return Action(
+        kind="abandon",
+        subject=intent.generation,
+        reason=f"no machine of it was seen for {age:.0f} s and Slurm wants none of its nodes",
+    )
+
+
+def _machine(view: View, machine: Known, patience: Patience) -> Action | None:
+    if view.seen is None:
+        return None
+    there = any(i.id == machine.id for i in view.seen)
+    if not there:
+        return _missing(machine, patience)
+    if machine.suspending:
+        return Action(
+            kind="terminate",
+            subject=machine.id,
+            reason="its end was decided and it is still there",
+        )
+    node = view.nodes.get(machine.node)
+    if node is not None and phase(node) is Phase.POWERED_DOWN and not is_busy(node):
+        return Action(
+            kind="terminate-orphan",
+            subject=machine.id,
+            reason=f"Slurm has node {machine.node} powered down",
+        )
+    return _aged(view, machine)
+
+
+def _missing(machine: Known, patience: Patience) -> Action | None:
+    if machine.suspending:
+        return Action(kind="end", subject=machine.id, reason="its end was decided and it is gone")
+    if machine.misses < patience.misses:
+        return None
+    return Action(
+        kind="end",
+        subject=machine.id,
+        reason=f"the cloud did not list it {machine.misses} times in a row",
+    )
+
+
+def _aged(view: View, machine: Known) -> Action | None:
+    age = view.now - machine.decided
+    node = view.nodes.get(machine.node)
+    if machine.max_age is None or age <= machine.max_age or node is None:
+        return None
+    if phase(node) is not Phase.UP or is_down(node):
+        return None
+    kind = "power-down-asap" if is_busy(node) else "power-down"
+    return Action(
+        kind=kind,
+        subject=machine.node,
+        reason=f"its machine is {age:.0f} s old, the pool's maximum is {machine.max_age:.0f} s",
+    )
+
+
+def _doubles(view: View) -> list[Action]:
+    """Of several live machines of one node the newest generation stays, or the one at whose
+    address Slurm has the node.
+    """
+    by_node: dict[str, list[Known]] = {}
+    for machine in view.known:
+        if not machine.suspending:
+            by_node.setdefault(machine.node, []).append(machine)
+    actions: list[Action] = []
+    for node, machines in by_node.items():
+        if len(machines) < 2 or view.seen is None:
+            continue
+        keeper = _keeper(view.nodes.get(node), machines)
+        actions += [
+            Action(
+                kind="terminate-double",
+                subject=machine.id,
+                reason=f"node {node} has machine {keeper.id} of generation {keeper.generation}",
+            )
+            for machine in machines
+            if machine.id != keeper.id
+        ]
+    return actions
+
+
+def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known:
+    at_address = [m for m in machines if node and m.address and m.address == node.address]
+    if len(at_address) == 1:
+        return at_address[0]
+    return max(machines, key=lambda m: (m.generation, m.id))
+
+
+def _nodes(view: View) -> list[Action]:
+    served = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
+    served |= {i.node for i in view.seen or ()}
+    actions: list[Action] = []
+    for name, node in view.nodes.items():
+        action = _node(node, served=name in served or view.seen is None, held=name in view.held)
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _node(node: SlurmNode, *, served: bool, held: bool) -> Action | None:
+    where = phase(node)
+    if is_down(node):
+        return _down(node, where)
+    if served:
+        return None
+    if where is Phase.POWERING_UP:
+        if held:
+            return Action(kind="give-back", subject=node.name, reason="no offer was left for it")
+        return Action(
+            kind="launch",
+            subject=node.name,
+            reason="Slurm waits for it and nothing serves it: the request was lost",
+        )
+    if where is Phase.UP and not held:
+        return Action(
+            kind="fail-node",
+            subject=node.name,
+            reason="Slurm has it up and its machine is gone",
+        )
+    return None
+
+
+def _down(node: SlurmNode, where: Phase) -> Action | None:
+    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
+    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+        return None
+    return Action(
+        kind="restore" if where is Phase.POWERED_DOWN else "power-down",
+        subject=node.name,
+        reason=f"DOWN ({node.reason}): back to the powered-down nodes",
+    )
+
+
+def _phase(view: View, name: str) -> Phase | None:
+    node = view.nodes.get(name)
+    return None if node is None else phase(node)
