@@ -1,0 +1,235 @@
+"""``slurm-elastic.conf``: what slurm.conf includes. Pure: the same arguments, the same text.
+
+It holds our nodes, a partition for each cloud and, of options that are lists, the union with the
+site's own values, because the last of two lines wins in Slurm. It sets nothing that changes how the
+site's own jobs run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.config import AnyCloud, Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import Location, Pool
+from slurm_elastic.slurm import conflicts
+from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.slurm.siteconf import Site
+
+FILE_NAME = "slurm-elastic.conf"
+
+_PARTITION_RESETS = {
+    "alternate": 'Alternate=""',
+    "hidden": "Hidden=NO",
+    "lln": "LLN=NO",
+    "maxcpuspernode": "MaxCPUsPerNode=UNLIMITED",
+    "maxcpuspersocket": "MaxCPUsPerSocket=UNLIMITED",
+    "maxnodes": "MaxNodes=UNLIMITED",
+    "minnodes": "MinNodes=0",
+    "powerdownonidle": "PowerDownOnIdle=NO",
+    "reqresv": "ReqResv=NO",
+    "rootonly": "RootOnly=NO",
+}
+"""Of the site's PartitionName=DEFAULT: what would cripple a cloud partition, at Slurm's default."""
+
+_PARTITION_SET_BY_US = frozenset(
+    {
+        "default",
+        "nodes",
+        "priority",
+        "prioritytier",
+        "resumetimeout",
+        "state",
+        "suspendtime",
+        "suspendtimeout",
+    }
+)
+
+
+def render(
+    config: Config,
+    pools: Sequence[Pool],
+    site: Site,
+    version: tuple[int, int],
+    *,
+    lua: bool = True,
+) -> str:
+    """The fragment for this site and Slurm version (22, 5); ``lua``: Slurm has job_submit/lua.
+
+    Raises ConfigError with every conflict between our lines and the site's.
+    """
+    problems = conflicts.find(config, pools, site)
+    if problems:
+        raise ConfigError(*problems)
+    sections = (
+        _header(config, version),
+        list(_options(config, pools, site, version, lua=lua)),
+        list(_nodes(config, pools, site)),
+        list(_partitions(config, pools, site)),
+    )
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def slurm_time(seconds: float) -> str:
+    """Seconds as ``D-HH:MM:SS``, rounded up to the minute that Slurm's time limits have."""
+    minutes = math.ceil(seconds / 60)
+    days, rest = divmod(minutes, 24 * 60)
+    return f"{days}-{rest // 60:02}:{rest % 60:02}:00"
+
+
+def _header(config: Config, version: tuple[int, int]) -> list[str]:
+    return [
+        f"# Cloud nodes and partitions of cluster {config.cluster.name}, included by slurm.conf.",
+        "# Written by `slurm-elastic conf install`; change slurm-elastic.yaml and install again.",
+        f"# For Slurm {version[0]}.{version[1]:02}.",
+    ]
+
+
+def _options(
+    config: Config, pools: Sequence[Pool], site: Site, version: tuple[int, int], *, lua: bool
+) -> Iterator[str]:
+    for name, value in conflicts.programs(config).items():
+        yield f"{name}={value}"
+    base = config.slurm.programs_dir.rstrip("/")
+    yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
+    yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
+    yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
+    yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
+    yield from _union(site, "GresTypes", _gres_types(pools))
+    yield from _union(site, "JobSubmitPlugins", ["lua"] if lua else [])
+
+
+def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:
+    wanted = ["power_save_interval=1", "power_save_min_interval=0"]
+    if version < (23, 11):
+        wanted.append("cloud_reg_addrs")
+    if any(cloud.__struct_config__.tag != "local" for cloud in config.clouds):
+        wanted.append("enable_configless")
+    return wanted
+
+
+def _union(site: Site, name: str, wanted: Sequence[str]) -> Iterator[str]:
+    """The site's items, then ours that it lacks; no line where it lacks none.
+
+    An item with a value (``power_save_interval=5``) stays the site's.
+    """
+    own = site.items(name)
+    have = {item.partition("=")[0].lower() for item in own}
+    new = [item for item in wanted if item.partition("=")[0].lower() not in have]
+    if new:
+        yield f"{name}={','.join((*own, *new))}"
+
+
+def _gres_types(pools: Sequence[Pool]) -> list[str]:
+    return sorted({name.partition(":")[0] for pool in pools for name in pool.gres})
+
+
+def ranked(config: Config, pools: Sequence[Pool]) -> list[Pool]:
+    """On-premises pools first, each location in the file's order."""
+    return sorted(
+        pools, key=lambda p: (config.cloud(p.cloud).location != Location.ON_PREMISES, p.weight)
+    )
+
+
+def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    ports = {pool.name: pool.slurmd_port for pool in config.pools}
+    weights = sorted(pool.weight for pool in pools)
+    for pool, weight in zip(ranked(config, pools), weights, strict=True):
+        yield " ".join(
+            (
+                f"NodeName={_hostlist(pool.nodes)}",
+                f"CPUs={pool.cpus}",
+                f"RealMemory={pool.real_memory}",
+                *_gres(pool),
+                f"Feature={','.join(conflicts.features(pool))}",
+                f"Weight={weight}",
+                *_address(pool, ports[pool.name], site),
+                *_node_resets(pool, site),
+                "State=CLOUD",
+            )
+        )
+
+
+def _hostlist(nodes: Sequence[str]) -> str:
+    """Compressed, but never reordered: the i-th name has the i-th port."""
+    text = compress(nodes)
+    return text if expand(text) == list(nodes) else ",".join(nodes)
+
+
+def _gres(pool: Pool) -> Iterator[str]:
+    if pool.gres:
+        yield "Gres=" + ",".join(f"{name}:{count}" for name, count in pool.gres.items())
+
+
+def _address(pool: Pool, port: int | None, site: Site) -> Iterator[str]:
+    """Several slurmd's on this host need a port each; else the cloud tells the address."""
+    if port is not None:
+        last = port + len(pool.nodes) - 1
+        yield f"NodeAddr=127.0.0.1 Port={port if last == port else f'[{port}-{last}]'}"
+    elif "port" in site.node_defaults:
+        slurmd_port = site.option("SlurmdPort")
+        yield f"Port={slurmd_port.value if slurmd_port else 6818}"
+
+
+def _node_resets(pool: Pool, site: Site) -> Iterator[str]:
+    for key, entry in site.node_defaults.items():
+        if key == "corespersocket":
+            yield f"{entry.name}={pool.cpus}"
+        elif key in conflicts.NODE_RESETS and not (key == "gres" and pool.gres):
+            yield f"{entry.name}={conflicts.NODE_RESETS[key]}"
+
+
+def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    kept = [
+        f"{entry.name}={entry.value} ({entry.where})"
+        for key, entry in site.partition_defaults.items()
+        if key not in _PARTITION_SET_BY_US and key not in _PARTITION_RESETS
+    ]
+    if kept:
+        yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(kept)
+    for cloud in config.clouds:
+        nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
+        if nodes:
+            yield _partition(config, cloud, nodes, site)
+
+
+def _partition(config: Config, cloud: AnyCloud, nodes: Sequence[str], site: Site) -> str:
+    resets = (_PARTITION_RESETS[k] for k in site.partition_defaults if k in _PARTITION_RESETS)
+    return " ".join(
+        (
+            f"PartitionName={cloud.partition_name}",
+            f"Nodes={compress(nodes)}",
+            "Default=NO",
+            f"PriorityTier={site.priority_tier}",
+            *_who(config, cloud),
+            *_times(config, cloud),
+            *resets,
+            "State=UP",
+        )
+    )
+
+
+def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
+    """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
+    who = config.who if cloud.who is None else cloud.who
+    for name, allowed in (
+        ("AllowAccounts", who.accounts),
+        ("AllowGroups", who.groups),
+        ("AllowQos", who.qos),
+    ):
+        if allowed:
+            yield f"{name}={','.join(allowed)}"
+    if who.default_time is not None:
+        yield f"DefaultTime={slurm_time(who.default_time)}"
+    if who.max_time is not None:
+        yield f"MaxTime={slurm_time(who.max_time)}"
+
+
+def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
+    for name, own, general in (
+        ("SuspendTime", cloud.suspend_time, config.timings.suspend_time),
+        ("ResumeTimeout", cloud.resume_timeout, config.timings.resume_timeout),
+        ("SuspendTimeout", cloud.suspend_timeout, config.timings.suspend_timeout),
+    ):
+        yield f"{name}={math.ceil(general if own is None else own)}"
