@@ -217,23 +217,29 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return next(c for c in self.clouds if c.name == name)
 
     def who_of(self, cloud: AnyCloud) -> Who:
-        """Who may use that cloud: its own allow list if it has one, else the cluster's, and each
-        time limit by the same rule; so a cloud's own ``max_time`` alone lets nobody else in.
-        """
-        own, everywhere = cloud.who or Who(), self.who
-        allowed = own if own.anybody else everywhere
-        return Who(
-            accounts=allowed.accounts,
-            groups=allowed.groups,
-            qos=allowed.qos,
-            max_time=everywhere.max_time if own.max_time is None else own.max_time,
-            default_time=everywhere.default_time if own.default_time is None else own.default_time,
-        )
+        """Who may use that cloud: see ``effective_who``."""
+        return effective_who(cloud.who, self.who)
 
     @property
     def state(self) -> Path:
         """The state directory; owned by SlurmUser."""
         return Path(self.state_dir)
+
+
+def effective_who(own: Who | None, everywhere: Who) -> Who:
+    """A cloud's own allow list if it has one, else the cluster's; each time limit by the same rule.
+
+    So a cloud that only sets its own ``max_time`` lets nobody else in.
+    """
+    own = own or Who()
+    allowed = own if own.anybody else everywhere
+    return Who(
+        accounts=allowed.accounts,
+        groups=allowed.groups,
+        qos=allowed.qos,
+        max_time=everywhere.max_time if own.max_time is None else own.max_time,
+        default_time=everywhere.default_time if own.default_time is None else own.default_time,
+    )
 
 
 def blocked_clouds(config: Config) -> dict[str, str]:

@@ -1,0 +1,269 @@
+"""Whether names, paths and references of a configuration make sense. Pure; collects everything.
+
+What Slurm and the shell will read (partition, node and feature names, allow lists, paths) is held
+to safe characters here, so that nothing in the file can add a second option to slurm.conf.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+
+from slurm_elastic.config import (
+    AwsCloud,
+    Cluster,
+    Config,
+    FakeCloud,
+    LocalCloud,
+    SlurmSettings,
+    Who,
+)
+from slurm_elastic.configdraft import Draft
+from slurm_elastic.configfit import FITS
+from slurm_elastic.configshape import nearest
+from slurm_elastic.configyaml import KeyPath, shown
+from slurm_elastic.policies.ranking import KEYS
+from slurm_elastic.slurm.hostlist import HostlistError, compress, expand
+
+NODE_ADDRESSES = ("registration", "provider")
+_LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
+_LONGEST_NODE_NAME = 63
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_CLUSTER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/-]{0,127}")
+_GRES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_RESERVED = ("default", "all")  # slurm.conf(5): not names but keywords in any case
+
+_NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
+_WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
+
+
+def check(draft: Draft) -> None:
+    """Add every complaint about the whole parts of a file to its problems."""
+    for one in (*_CHECKS, *FITS):
+        one(draft)
+
+
+def site_clashes(
+    config: Config, node_names: Collection[str], partition_names: Collection[str]
+) -> tuple[str, ...]:
+    """Which of our names the site's own slurm.conf (without our fragment) already has, in words."""
+    clashes = []
+    for i, cloud in enumerate(config.clouds):
+        if cloud.partition_name in partition_names:
+            key = "partition" if cloud.partition else "name"
+            clashes.append(
+                f"clouds[{i}] ({cloud.name}).{key}: found {cloud.partition_name!r}, which is a"
+                " partition of the site already, expected a new name for the partition"
+            )
+    for i, pool in enumerate(config.pools):
+        taken = set(expand(pool.nodes)) & set(node_names)
+        if taken:
+            clashes.append(
+                f"pools[{i}] ({pool.name}).nodes: found {compress(taken)}, which the site's"
+                " slurm.conf has already, expected new node names"
+            )
+    return tuple(clashes)
+
+
+def _cluster(draft: Draft) -> None:
+    cluster = draft.section("cluster", Cluster)
+    if cluster is None:
+        return
+    if not _CLUSTER.fullmatch(cluster.name):
+        lower = cluster.name.lower()
+        hint = repr(lower) if _CLUSTER.fullmatch(lower) else None
+        expected = "slurm.conf's ClusterName: lower-case letters, digits, '_' and '-', at most 40"
+        draft.problems.add(("cluster", "name"), shown(cluster.name), expected, hint)
+    if cluster.uuid is not None and not is_uuid(cluster.uuid):
+        lower = cluster.uuid.lower()
+        hint = repr(lower) if is_uuid(lower) else None
+        draft.problems.add(("cluster", "uuid"), shown(cluster.uuid), UUID_FORM, hint)
+
+
+UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
+
+
+def is_uuid(text: str) -> bool:
+    """Whether ``text`` is a UUID in the one form that machines' tags are compared in."""
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _names(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        _name(draft, ("clouds", i, "name"), cloud.name)
+        if cloud.partition is not None:
+            _name(draft, ("clouds", i, "partition"), cloud.partition)
+    for i, pool in draft.pools.items():
+        _name(draft, ("pools", i, "name"), pool.name)
+
+
+def _name(draft: Draft, at: KeyPath, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        draft.problems.add(at, shown(name), _NAME_FORM)
+    elif name.lower() in _RESERVED:
+        draft.problems.add(at, shown(name), "a name that is no keyword of Slurm")
+
+
+def _words(draft: Draft) -> None:
+    for at, words in _all_words(draft):
+        for i, word in enumerate(words):
+            if not _WORD.fullmatch(word):
+                draft.problems.add((*at, i), shown(word), _WORD_FORM)
+    for at, gres in _all_gres(draft):
+        for name in gres:
+            if not _GRES.fullmatch(name):
+                expected = "a gres name such as gpu or gpu:a100"
+                draft.problems.add((*at, name), shown(name), expected)
+    slurm = draft.section("slurm", SlurmSettings, SlurmSettings())
+    if slurm is not None and not _NAME.fullmatch(slurm.user):
+        draft.problems.add(("slurm", "user"), shown(slurm.user), "a user name")
+
+
+def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
+    for i, pool in draft.pools.items():
+        at = ("pools", i)
+        yield (*at, "features"), pool.features
+        yield (*at, "instance_types"), pool.instance_types
+        yield (*at, "zones"), pool.zones
+    allow_lists: list[tuple[KeyPath, Who]] = [(("who",), draft.who)]
+    allow_lists += [(("clouds", i, "who"), c.who) for i, c in draft.clouds.items() if c.who]
+    for where, who in allow_lists:
+        yield (*where, "accounts"), who.accounts
+        yield (*where, "groups"), who.groups
+        yield (*where, "qos"), who.qos
+
+
+def _all_gres(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
+    for i, pool in draft.pools.items():
+        yield ("pools", i, "gres"), pool.gres
+    for i, cloud in draft.clouds.items():
+        if isinstance(cloud, AwsCloud | FakeCloud):
+            for name, kind in cloud.types.items():
+                yield ("clouds", i, "types", name, "gres"), kind.gres
+
+
+def _duplicates(draft: Draft) -> None:
+    cloud_names = {i: cloud.name for i, cloud in draft.clouds.items()}
+    pool_names = {i: pool.name for i, pool in draft.pools.items()}
+    _once(draft, "clouds", "name", cloud_names, "a name that no other cloud has")
+    _once(draft, "pools", "name", pool_names, "a name that no other pool has")
+    doubled = {i for i, name in cloud_names.items() if list(cloud_names.values()).count(name) > 1}
+    partitions = {i: c.partition_name for i, c in draft.clouds.items() if i not in doubled}
+    _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")
+
+
+def _once(draft: Draft, section: str, key: str, names: dict[int, str], expected: str) -> None:
+    first: dict[str, int] = {}
+    for i, name in names.items():
+        other = first.setdefault(name, i)
+        if other != i:
+            words = f"{shown(name)}, which {section}[{other}] has already"
+            draft.problems.add((section, i, key), words, expected)
+
+
+def _pool_clouds(draft: Draft) -> None:
+    for i, pool in draft.pools.items():
+        if pool.cloud not in draft.cloud_names:
+            expected = f"the name of a cloud: one of {', '.join(draft.cloud_names) or '(none)'}"
+            hint = nearest(pool.cloud, draft.cloud_names)
+            draft.problems.add(("pools", i, "cloud"), shown(pool.cloud), expected, hint)
+
+
+def _node_names(draft: Draft) -> None:
+    owner: dict[str, int] = {}
+    for i, pool in draft.pools.items():
+        at = ("pools", i, "nodes")
+        if i not in draft.nodes:
+            draft.problems.add(at, shown(pool.nodes), _hostlist_form(pool.nodes))
+            continue
+        names = draft.nodes[i]
+        odd = [n for n in names if len(n) > _LONGEST_NODE_NAME or not _NAME.fullmatch(n)]
+        if odd or any(n.lower() in (*_RESERVED, "localhost") for n in names):
+            expected = f"names of {_NAME_FORM}, no keyword of Slurm"
+            draft.problems.add(at, shown(pool.nodes), expected)
+        _own_twice(draft, at, names)
+        _overlaps(draft, i, names, owner)
+
+
+def _own_twice(draft: Draft, at: KeyPath, names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
+
+
+def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:
+    """Complain once for each earlier pool that has some of ``names``."""
+    shared: dict[int, list[str]] = {}
+    for name in names:
+        other = owner.setdefault(name, i)
+        if other != i:
+            shared.setdefault(other, []).append(name)
+    for other, taken in shared.items():
+        whose = f"pools[{other}] ({draft.pools[other].name})"
+        words = f"{compress(taken)}, which {whose} has already"
+        draft.problems.add(("pools", i, "nodes"), words, "node names that no other pool has")
+
+
+def _hostlist_form(text: str) -> str:
+    try:
+        expand(text)
+    except HostlistError as error:
+        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
+        return f"a hostlist such as pub[1-8] ({why})"
+    return "a hostlist such as pub[1-8]"
+
+
+def _paths(draft: Draft) -> None:
+    slurm = draft.section("slurm", SlurmSettings, SlurmSettings())
+    for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
+        if slurm is not None:
+            _path(draft, ("slurm", key), getattr(slurm, key))
+    state_dir = draft.section("state_dir", str, "/var/lib/slurm-elastic")
+    if state_dir is not None:
+        _path(draft, ("state_dir",), state_dir, _LONGEST_SOCKET - len("/prolog.sock"))
+    for i, cloud in draft.clouds.items():
+        if isinstance(cloud, LocalCloud):
+            _path(draft, ("clouds", i, "socket"), cloud.socket, _LONGEST_SOCKET)
+        if isinstance(cloud, AwsCloud) and cloud.user_data is not None:
+            _path(draft, ("clouds", i, "user_data"), cloud.user_data)
+
+
+def _path(draft: Draft, at: KeyPath, path: str, longest: int = 1000) -> None:
+    if not re.fullmatch(r"/[^\s\"'#=,;$`\\]*", path):
+        expected = "an absolute path without blanks, quotes and shell characters"
+        draft.problems.add(at, shown(path), expected)
+    elif len(path.encode()) > longest:
+        expected = f"at most {longest} bytes (a unix socket's address is short)"
+        draft.problems.add(at, f"a path of {len(path.encode())} bytes", expected)
+
+
+def _choices(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if cloud.node_address not in NODE_ADDRESSES:
+            expected = f"one of {', '.join(NODE_ADDRESSES)}"
+            hint = nearest(cloud.node_address, NODE_ADDRESSES)
+            at = ("clouds", i, "node_address")
+            draft.problems.add(at, shown(cloud.node_address), expected, hint)
+    for i, key in enumerate(draft.section("ranking", tuple, ()) or ()):
+        if key not in KEYS:
+            expected = f"one of {', '.join(KEYS)}"
+            draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
+
+
+_CHECKS: tuple[Callable[[Draft], None], ...] = (
+    _cluster,
+    _names,
+    _words,
+    _duplicates,
+    _pool_clouds,
+    _node_names,
+    _paths,
+    _choices,
+)

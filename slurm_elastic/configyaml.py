@@ -1,0 +1,198 @@
+"""YAML text to plain values that remember their lines, and back. Nothing here knows our keys.
+
+Stricter than PyYAML's safe load: only ``true`` and ``false`` are booleans (a zone may be called
+``no``), numbers are decimal (``010`` and ``1:30:00`` stay text), a key may stand once in a mapping,
+and aliases cannot make the document endless. Raises ConfigError with line and column.
+"""
+
+from __future__ import annotations
+
+import re
+
+import yaml
+from msgspec import Struct
+
+from slurm_elastic.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+"""Where a value stands: keys and list indices, outermost first."""
+
+MAX_VALUES = 100_000
+_CORE = "tag:yaml.org,2002:"
+_SCALARS = {f"{_CORE}{kind}" for kind in ("str", "int", "float", "bool", "null")}
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with our own idea of what an unquoted scalar is."""
+
+
+_Loader.yaml_implicit_resolvers = {}  # our own, not the base class's
+_RESOLVERS = (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][-+][0-9]+)?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("merge", r"<<", "<"),
+)
+for _kind, _regexp, _first in _RESOLVERS:
+    _Loader.add_implicit_resolver(f"{_CORE}{_kind}", re.compile(f"(?:{_regexp})\\Z"), list(_first))
+
+
+class Document(Struct, frozen=True, kw_only=True):
+    """A file's values and, for each path in them, the line (from 1) it starts on.
+
+    ``repeated`` has the line and a sentence for each key that stands twice in one mapping; the
+    last one counts in ``value``.
+    """
+
+    source: str
+    value: object
+    lines: dict[KeyPath, int]
+    repeated: tuple[tuple[int, str], ...] = ()
+
+    def line(self, path: KeyPath) -> int:
+        """The line of ``path``, or of the nearest thing around it that is in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+    def locate(self, path: KeyPath) -> str:
+        """``path`` as people read it: ``pools[0] (std).nodes``."""
+        text, here = "", self.value
+        for step in path:
+            here = _step(here, step)
+            text += f"[{step}]" if isinstance(step, int) else f".{step}"
+            name = here.get("name") if isinstance(here, dict) else None
+            if isinstance(step, int) and isinstance(name, str):
+                text += f" ({name})"
+        return text.removeprefix(".")
+
+
+def read(text: str, source: str) -> Document:
+    """Parse one YAML document. Raises ConfigError naming ``source``."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        walk = _Walk(loader, source)
+        value = None if node is None else walk.value(node, (), ())
+    except RecursionError:
+        raise ConfigError(
+            f"{source}: found YAML nested too deeply, expected a few levels"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(_complaint(error, text, source)) from None
+    return Document(source=source, value=value, lines=walk.lines, repeated=tuple(walk.repeated))
+
+
+def write(value: object) -> str:
+    """YAML that ``read`` gives back as ``value``: mappings in their order, block style."""
+    return yaml.dump(value, Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def _step(here: object, step: str | int) -> object:
+    if isinstance(here, dict):
+        return here.get(step)
+    if isinstance(here, list) and isinstance(step, int) and step < len(here):
+        return here[step]
+    return None
+
+
+def _complaint(error: yaml.YAMLError, text: str, source: str) -> str:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        return f"{source}:{mark.line + 1}:{mark.column + 1}: not YAML: {what}"
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f"{source}:{line}: not YAML: unprintable character {_code(error.character)}"
+    return f"{source}: not YAML: {error}"
+
+
+def _code(character: str | int) -> str:
+    return f"U+{character if isinstance(character, int) else ord(character):04X}"
+
+
+def shown(text: str, most: int = 60) -> str:
+    """``text`` in quotes for a message, cut where it is long."""
+    return repr(text if len(text) <= most else text[: most - 3] + "...")
+
+
+class _Walk:
+    """One pass over the nodes: their values, their lines, their repeated keys."""
+
+    def __init__(self, loader: _Loader, source: str) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self.repeated: list[tuple[int, str]] = []
+        self._loader = loader
+        self._source = source
+        self._left = MAX_VALUES
+
+    def value(self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]) -> object:
+        """The plain value of ``node``, which stands at ``path`` inside those nodes."""
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        self._left -= 1
+        if self._left < 0:
+            raise self._wrong(node, f"more than {MAX_VALUES} values")
+        if any(node is outer for outer in inside):
+            raise self._wrong(node, "an alias that contains itself")
+        inside = (*inside, node)
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_CORE}map":
+            return self._mapping(node, path, inside)
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_CORE}seq":
+            return [self.value(item, (*path, i), inside) for i, item in enumerate(node.value)]
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
+            return self._scalar(node)
+        raise self._wrong(node, f"the tag {node.tag!r}")
+
+    def _mapping(
+        self, node: yaml.MappingNode, path: KeyPath, inside: tuple[yaml.Node, ...]
+    ) -> dict[str, object]:
+        merged: dict[str, object] = {}
+        own: dict[str, object] = {}
+        for key, value in node.value:
+            if key.tag == f"{_CORE}merge":
+                merged = self._merge(value, path, inside) | merged
+                continue
+            name = self._key(key)
+            if name in own:
+                self._repeat(name, key, path)
+            self.lines[*path, name] = key.start_mark.line + 1
+            own[name] = self.value(value, (*path, name), inside)
+        return merged | own
+
+    def _merge(
+        self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]
+    ) -> dict[str, object]:
+        """What ``<<`` brings in: a mapping, or several of which the first has precedence."""
+        merged: dict[str, object] = {}
+        for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            value = self.value(item, path, inside)
+            if not isinstance(value, dict):
+                raise self._wrong(item, "'<<' with something that is no mapping")
+            merged = value | merged
+        return merged
+
+    def _key(self, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise self._wrong(node, "a key that is a list or a mapping")
+        return str(node.value)
+
+    def _scalar(self, node: yaml.ScalarNode) -> object:
+        try:
+            return self._loader.construct_object(node)
+        except (ValueError, KeyError):
+            raise self._wrong(node, f"{shown(node.value)} tagged as {node.tag!r}") from None
+
+    def _repeat(self, name: str, node: yaml.Node, path: KeyPath) -> None:
+        first = self.lines[*path, name]
+        line = node.start_mark.line + 1
+        self.repeated.append(
+            (line, f"found the key {name!r} again, it stands on line {first} already")
+        )
+
+    def _wrong(self, node: yaml.Node, found: str) -> ConfigError:
+        return ConfigError(
+            f"{self._source}:{node.start_mark.line + 1}: found {found},"
+            " expected plain YAML: text, numbers, lists and mappings"
+        )

@@ -1,0 +1,63 @@
+"""Durations and sizes as people write them, to seconds and MiB and back. Pure.
+
+Durations: plain seconds, ``90s 15m 2h 7d``, and Slurm's ``D-HH``, ``D-HH:MM``, ``D-HH:MM:SS`` and
+``HH:MM:SS`` (sbatch(1), --time). Slurm's ``MM:SS`` is refused: half of its readers take it for
+hours and minutes. Sizes: plain MiB, ``512M 4G 1T`` in powers of 1024, as in slurm.conf(5).
+"""
+
+from __future__ import annotations
+
+import re
+
+DURATION_FORMS = "a duration such as 90s, 15m, 2h, 7d, HH:MM:SS or D-HH:MM:SS"
+SIZE_FORMS = "a size such as 512M, 4G or plain MiB"
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_MEBIBYTES = {"M": 1, "G": 1024, "T": 1024 * 1024}
+_WITH_UNIT = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([smhd]?)", re.ASCII)
+_SLURM = re.compile(
+    r"(?:(\d{1,6})-(\d{1,2})(?::(\d\d))?(?::(\d\d))?|(\d{1,6}):(\d\d):(\d\d))", re.ASCII
+)
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)\s*([MGT]?)(?:iB)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. Raises ValueError if ``text`` is none of the forms above."""
+    plain = _WITH_UNIT.fullmatch(text.strip())
+    if plain:
+        return float(plain[1]) * _SECONDS[plain[2] or "s"]
+    slurm = _SLURM.fullmatch(text.strip())
+    if not slurm:
+        raise ValueError(f"{text!r} is not {DURATION_FORMS}")
+    days, hours, minutes, seconds = (int(slurm[i] or 0) for i in (1, 2, 3, 4))
+    if slurm[5] is not None:
+        hours, minutes, seconds = (int(slurm[i]) for i in (5, 6, 7))
+    elif hours > 23:
+        raise ValueError(f"{text!r} has more than 23 hours beside its days")
+    if minutes > 59 or seconds > 59:
+        raise ValueError(f"{text!r} has more than 59 minutes or seconds")
+    return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+
+
+def format_duration(seconds: float) -> str | float:
+    """The shortest exact form that ``parse_duration`` reads; a plain number where none is exact."""
+    if seconds <= 0 or seconds != int(seconds):
+        return seconds
+    unit = next(u for u in ("d", "h", "m", "s") if seconds % _SECONDS[u] == 0)
+    return f"{int(seconds) // _SECONDS[unit]}{unit}"
+
+
+def parse_size(text: str) -> int:
+    """MiB. Raises ValueError if ``text`` is no size, or not a whole number of MiB."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"{text!r} is not {SIZE_FORMS}")
+    size = float(match[1]) * _MEBIBYTES[match[2].upper() or "M"]
+    if size != int(size):
+        raise ValueError(f"{text!r} is not a whole number of MiB")
+    return int(size)
+
+
+def format_size(mebibytes: int) -> str | int:
+    """``4G`` where that is exact, else plain MiB."""
+    return f"{mebibytes // 1024}G" if mebibytes > 0 and mebibytes % 1024 == 0 else mebibytes
