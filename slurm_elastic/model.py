@@ -130,7 +130,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(Struct, frozen=True, kw_only=True):
-    """An offer (``key`` = Offer.key) or a whole cloud market (``cloud/*/*/market``) not to be asked.
+    """An offer (``key`` = Offer.key) or a cloud's market (``cloud/*/*/market``) not to be asked.
 
     ``strikes`` counts consecutive refusals; the next cool-down grows with it.
     """
@@ -246,7 +246,7 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
-    """A queued or running job. ``nodes`` is empty while it is pending; times are Unix, 0 unknown."""
+    """A queued or running job; ``nodes`` is empty while pending, times are Unix, 0 unknown."""
 
     id: int
     states: frozenset[str]

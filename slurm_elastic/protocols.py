@@ -1,4 +1,4 @@
-"""The shapes that parts meet at. Each contract stands in the docstring; each has a contract suite."""
+"""The shapes that parts meet at: contracts in the docstrings, a contract suite for each."""
 
 from __future__ import annotations
 
@@ -48,8 +48,10 @@ class Provider(Protocol):
         ...
 
     def instances(self) -> Sequence[Instance]:
-        """All machines with this cluster's UUID that are not TERMINATED; the truth, though a
-        fresh machine may be missing for minutes (eventual consistency)."""
+        """All machines with this cluster's UUID that are not TERMINATED: the truth.
+
+        A fresh machine may be missing for minutes (eventual consistency).
+        """
         ...
 
     def terminate(self, ids: Sequence[str]) -> None:

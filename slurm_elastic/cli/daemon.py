@@ -19,7 +19,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
-from slurm_elastic.lifecycle.prolog import PrologWaiter
+from slurm_elastic.lifecycle.prolog import PrologServer
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.providers import open_provider
@@ -105,7 +105,7 @@ def _serve(config: Config) -> None:
     slurm = SlurmCli(config.slurm)
     providers = {c.name: open_provider(c, config.cluster) for c in config.clouds}
     site = Site.of(config, slurm, ledger, providers, time.time)
-    waiter = PrologWaiter(slurm, config.state / "prolog.sock")
+    waiter = PrologServer(config.state / "prolog.sock", slurm)
     log.info("serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state)
     try:
         waiter.start(stop)
