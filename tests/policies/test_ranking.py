@@ -1,0 +1,140 @@
+"""Ranking: what fits, in which order, with which room, and why not."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import CoolDown, Limits, Location, Market, Offer, Usage
+from slurm_elastic.policies.ranking import Scope, rank, worst_price
+from tests.policies.strategies import NOW, offers, request
+
+OFFER = Offer(
+    cloud="aws",
+    location=Location.PUBLIC,
+    instance_type="m5.large",
+    zone="a",
+    market=Market.ON_DEMAND,
+    price=0.10,
+    cpus=2,
+    memory=8000,
+    on_demand_price=0.10,
+)
+SPOT = replace(OFFER, market=Market.SPOT, price=0.04)
+
+
+def reason(offer: Offer, scope: Scope | None = None, **pool: object) -> str:
+    placement = rank(request(**pool), [offer], scope or Scope(), NOW)
+    assert not placement.ranked
+    return placement.rejected[0].reason
+
+
+def test_on_premises_is_taken_before_a_cheaper_public_offer() -> None:
+    own = replace(OFFER, location=Location.ON_PREMISES, price=9.0, zone="own", on_demand_price=None)
+    placement = rank(request(), [OFFER, own, SPOT], Scope(), NOW)
+    assert [r.offer for r in placement.ranked] == [own, SPOT, OFFER]
+
+
+def test_reserved_spot_on_demand_then_price_then_waste() -> None:
+    reserved = replace(OFFER, market=Market.RESERVED, price=0.2)
+    dear_spot = replace(SPOT, price=0.05, zone="b")
+    wasteful = replace(OFFER, instance_type="m5.xlarge", cpus=4)
+    placement = rank(request(), [wasteful, OFFER, dear_spot, SPOT, reserved], Scope(), NOW)
+    assert [r.offer for r in placement.ranked] == [reserved, SPOT, dear_spot, OFFER, wasteful]
+
+
+def test_the_keys_are_data() -> None:
+    placement = rank(request(), [SPOT, replace(OFFER, price=0.01)], Scope(), NOW, ["price"])
+    assert [r.offer.market for r in placement.ranked] == [Market.ON_DEMAND, Market.SPOT]
+
+
+@pytest.mark.parametrize(
+    ("offer", "pool", "words"),
+    [
+        (replace(OFFER, cpus=1), {}, "has 1 cpus, the pool's nodes need 2"),
+        (replace(OFFER, memory=900), {}, "has 900 MiB, the pool's nodes need 1000 MiB"),
+        (OFFER, {"gres": {"gpu": 1}}, "has 0 gpu, the pool's nodes need 1"),
+        (OFFER, {"markets": (Market.SPOT,)}, "the pool does not use the on-demand market"),
+        (OFFER, {"zones": ("b",)}, "zone a is not among the pool's zones"),
+        (OFFER, {"instance_types": ("c5",)}, "m5.large is not among the pool's instance types"),
+        (OFFER, {"max_price": 0.05}, "costs $0.1000/h, the pool pays at most $0.0500/h"),
+        (
+            replace(SPOT, price=0.1),
+            {},
+            "spot at $0.1000/h is not cheaper than on-demand at $0.1000/h",
+        ),
+        (replace(OFFER, free=0), {}, "aws has 0 free"),
+    ],
+)
+def test_rejections_say_why(offer: Offer, pool: dict[str, object], words: str) -> None:
+    assert reason(offer, **pool) == words
+
+
+@pytest.mark.parametrize("key", [SPOT.key, "aws/*/*/spot", "aws/*/*/*"])
+def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
+    cool = CoolDown(key=key, until=NOW + 30.2, code="ICE", reason="no machines")
+    assert reason(SPOT, Scope(cool_downs=(cool,))) == (
+        "cools down for another 31 s after ICE: no machines"
+    )
+    over = replace(cool, until=NOW)
+    assert rank(request(), [SPOT], Scope(cool_downs=(over,)), NOW).ranked
+
+
+def test_a_market_cool_down_leaves_the_other_market() -> None:
+    cool = CoolDown(key="aws/*/*/spot", until=NOW + 30, code="quota", reason="limit")
+    placement = rank(request(), [SPOT, OFFER], Scope(cool_downs=(cool,)), NOW)
+    assert [r.offer for r in placement.ranked] == [OFFER]
+
+
+def test_blocked_clouds_give_their_sentence() -> None:
+    assert reason(OFFER, Scope(blocked={"aws": "no hourly cap is set"})) == "no hourly cap is set"
+
+
+def test_the_tightest_limit_bounds_the_room() -> None:
+    scope = Scope(
+        limits=Limits(nodes=10, on_demand=3),
+        cloud_limits={"aws": Limits(nodes=8)},
+        usage=Usage(nodes={"": 4, "cloud:aws": 4, "market:on-demand": 1}),
+    )
+    assert rank(request(), [OFFER], scope, NOW).ranked[0].room == 2
+    assert rank(request(), [SPOT], scope, NOW).ranked[0].room == 4
+
+
+def test_the_hourly_cap_counts_spot_at_the_on_demand_price() -> None:
+    scope = Scope(
+        limits=Limits(dollars_per_hour=0.35), usage=Usage(dollars_per_hour={"": 0.05})
+    )
+    assert rank(request(), [SPOT], scope, NOW).ranked[0].room == 3
+    assert worst_price(SPOT) == 0.10
+
+
+def test_a_full_limit_is_a_readable_rejection() -> None:
+    scope = Scope(limits=Limits(nodes=4), usage=Usage(nodes={"": 4}))
+    assert reason(OFFER, scope) == "the cluster is limited to 4 nodes, 4 are in use"
+    cap = Scope(limits=Limits(dollars_per_hour=0.05))
+    assert reason(OFFER, cap) == (
+        "the cluster may spend $0.05/h, spends $0.00/h and this costs up to $0.1000/h"
+    )
+
+
+@given(st.lists(offers(), max_size=8), st.randoms(use_true_random=False))
+def test_every_offer_is_ranked_or_rejected_whatever_the_order(found, random) -> None:
+    found = list({o.key: o for o in found}.values())
+    first = rank(request(), found, Scope(), NOW)
+    shuffled = list(found)
+    random.shuffle(shuffled)
+    assert rank(request(), shuffled, Scope(), NOW) == first
+    assert len(first.ranked) + len(first.rejected) == len(found)
+    for ranked in first.ranked:
+        assert ranked.offer.cpus >= 2
+        assert ranked.offer.memory >= 1000
+        assert 1 <= ranked.room <= 4
+
+
+@given(st.lists(offers(), min_size=2, max_size=8))
+def test_no_public_offer_stands_before_an_on_premises_one(found) -> None:
+    ranked = rank(request(), found, Scope(), NOW).ranked
+    locations = [r.offer.location for r in ranked]
+    assert locations == sorted(locations, key=lambda x: x is Location.PUBLIC)

@@ -1,0 +1,148 @@
+"""Repair decisions: the table of policies.recovery, and what must never be decided."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import Action, SlurmNode
+from slurm_elastic.policies.recovery import (
+    Intent,
+    Known,
+    Patience,
+    View,
+    capped,
+    mature,
+    recover,
+)
+from tests.policies.strategies import NOW, instance, views
+
+UP = frozenset({"IDLE", "CLOUD"})
+BUSY = frozenset({"ALLOCATED", "CLOUD"})
+BOOTING = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"})
+OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
+DOWN = frozenset({"DOWN", "CLOUD", "NOT_RESPONDING"})
+DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
+
+KNOWN = Known(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
+SEEN = instance("i-1", "pub1", "g1")
+INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
+
+
+def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> View:
+    nodes = {} if states is None else {"pub1": SlurmNode(name="pub1", states=states, reason=reason)}
+    base = View(now=NOW, nodes=nodes, known=(), intents=(), seen=())
+    return replace(base, **changes)
+
+
+CASES = {
+    "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
+    "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
+    "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
+    "missing three times": (view(UP, known=(replace(KNOWN, misses=3),)), [("end", "i-1")]),
+    "missing, its end was decided": (view(OFF, known=(replace(KNOWN, suspending=True),)),
+                                     [("end", "i-1")]),
+    "cloud unreadable": (view(OFF, known=(replace(KNOWN, misses=9),), seen=None), []),
+    "end decided, still there": (view(OFF, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+                                 [("terminate", "i-1")]),
+    "intent answered": (view(BOOTING, intents=(INTENT,), seen=(replace(SEEN, generation="g9"),)),
+                        [("confirm", "g9")]),
+    "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
+    "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
+    "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
+    "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
+    "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
+    "up without a machine": (view(BUSY), [("fail-node", "pub1")]),
+    "powered down with a machine": (view(OFF, known=(KNOWN,), seen=(SEEN,)),
+                                    [("terminate-orphan", "i-1")]),
+    "powering down with a machine": (view(GOING, known=(KNOWN,), seen=(SEEN,)), []),
+    "node unknown to Slurm": (view(None, known=(KNOWN,), seen=(SEEN,)), []),
+    "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
+                                 [("power-down", "pub1")]),
+    "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
+    "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
+    "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+                      [("power-down", "pub1")]),
+    "too old, busy": (view(BUSY, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+                      [("power-down-asap", "pub1")]),
+    "old enough": (view(BUSY, known=(replace(KNOWN, max_age=500),), seen=(SEEN,)), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_table(name: str) -> None:
+    world, expected = CASES[name]
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == expected
+    assert all(a.reason for a in recover(world, Patience()))
+
+
+def test_of_two_machines_the_newer_stays() -> None:
+    older = replace(KNOWN, id="i-0", generation="g0")
+    world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [("terminate-double", "i-0")]
+
+
+def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
+    older = replace(KNOWN, id="i-0", generation="g0", address="10.0.0.1")
+    newer = replace(KNOWN, address="10.0.0.2")
+    node = SlurmNode(name="pub1", states=BUSY, address="10.0.0.1")
+    world = view(
+        BUSY,
+        nodes={"pub1": node},
+        known=(older, newer),
+        seen=(SEEN, replace(SEEN, id="i-0", generation="g0")),
+    )
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [("terminate-double", "i-1")]
+
+
+@given(views())
+def test_nothing_is_deleted_when_the_cloud_was_not_read(world: View) -> None:
+    actions = recover(replace(world, seen=None), Patience())
+    assert not [a for a in actions if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
+
+
+@given(views())
+def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: View) -> None:
+    orphans = {a.subject for a in recover(world, Patience()) if a.kind == "terminate-orphan"}
+    for machine in world.known:
+        if machine.id in orphans:
+            assert "POWERED_DOWN" in world.nodes[machine.node].states
+
+
+@given(views())
+def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: View) -> None:
+    launched = {a.subject for a in recover(world, Patience()) if a.kind == "launch"}
+    assert launched.isdisjoint(m.node for m in world.known)
+    assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
+    assert launched.isdisjoint(world.held)
+
+
+@given(views())
+def test_an_admins_own_down_node_is_left_alone(world: View) -> None:
+    touched = {a.subject for a in recover(world, Patience())}
+    for node in world.nodes.values():
+        if "DOWN" in node.states and node.reason == "admin: broken fan":
+            assert node.name not in touched
+
+
+def test_patient_findings_must_stand() -> None:
+    finding = Action(kind="terminate-orphan", subject="i-1", reason="x")
+    ready, standing = mature([finding], {}, NOW, grace=60)
+    assert ready == ()
+    ready, standing = mature([finding], standing, NOW + 59, grace=60)
+    assert ready == ()
+    ready, _ = mature([finding], standing, NOW + 60, grace=60)
+    assert ready == (finding,)
+    _, gone = mature([], standing, NOW + 61, grace=60)
+    assert gone == {}
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
+    actions = [Action(kind="terminate-orphan", subject=str(i), reason="x") for i in range(count)]
+    kept, waiting = capped(actions, live)
+    assert len(kept) <= max(10, live * 0.2)
+    assert len(kept) + waiting == count
