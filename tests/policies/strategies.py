@@ -29,7 +29,13 @@ PHASES = [
     frozenset({"DOWN", "CLOUD", "POWERED_DOWN"}),
     frozenset({"IDLE", "CLOUD", "DRAIN", "POWERED_DOWN"}),
 ]
-REASONS = ["", "admin: broken fan", "slurm-elastic:hold:x", "Not responding", "ResumeTimeout reached"]
+REASONS = [
+    "",
+    "admin: broken fan",
+    "slurm-elastic:hold:x",
+    "Not responding",
+    "ResumeTimeout reached",
+]
 
 
 @st.composite

@@ -103,9 +103,7 @@ def test_the_tightest_limit_bounds_the_room() -> None:
 
 
 def test_the_hourly_cap_counts_spot_at_the_on_demand_price() -> None:
-    scope = Scope(
-        limits=Limits(dollars_per_hour=0.35), usage=Usage(dollars_per_hour={"": 0.05})
-    )
+    scope = Scope(limits=Limits(dollars_per_hour=0.35), usage=Usage(dollars_per_hour={"": 0.05}))
     assert rank(request(), [SPOT], scope, NOW).ranked[0].room == 3
     assert worst_price(SPOT) == 0.10
 

@@ -82,7 +82,9 @@ def test_the_table(name: str) -> None:
 def test_of_two_machines_the_newer_stays() -> None:
     older = replace(KNOWN, id="i-0", generation="g0")
     world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))
-    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [("terminate-double", "i-0")]
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+        ("terminate-double", "i-0")
+    ]
 
 
 def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
@@ -95,7 +97,9 @@ def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
         known=(older, newer),
         seen=(SEEN, replace(SEEN, id="i-0", generation="g0")),
     )
-    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [("terminate-double", "i-1")]
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+        ("terminate-double", "i-1")
+    ]
 
 
 @given(views())
