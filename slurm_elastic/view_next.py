@@ -1,0 +1,145 @@
+"""What a node is doing and what will happen to a machine next, in words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_elastic.config import AnyCloud, Config
+from slurm_elastic.ledger_rows import Hold, Machine
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+
+HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
+POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
+NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
+
+OUR_HOLD = "slurm-elastic:hold"
+"""What the reason of a node that we keep from Slurm begins with."""
+NEVER = 10**8
+"""Seconds from which on a suspend time means never."""
+
+
+def brief(seconds: float) -> str:
+    """A duration with its two largest units: ``45s``, ``4m``, ``1h 3m``, ``2d 4h``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 600 and whole % 60:
+        return f"{whole // 60}m {whole % 60}s"
+    minutes = whole // 60
+    if minutes < 60:
+        return f"{minutes}m"
+    large, small = (minutes // 1440, minutes % 1440 // 60), (minutes // 60, minutes % 60)
+    days = minutes >= 1440
+    first, second = large if days else small
+    return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
+
+
+def suspend_time(config: Config, cloud: AnyCloud) -> float:
+    """Seconds a node of that cloud may be idle."""
+    own = cloud.suspend_time
+    return config.timings.suspend_time if own is None else own
+
+
+def resume_timeout(config: Config, cloud: AnyCloud) -> float:
+    """Seconds a node of that cloud may take to boot."""
+    own = cloud.resume_timeout
+    return config.timings.resume_timeout if own is None else own
+
+
+def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) -> str:
+    """One word (or two) for a node of ours, by Slurm and by the ledger."""
+    if node is None:
+        return UNKNOWN
+    where = phase(node)
+    if where is Phase.POWERING_UP:
+        return DOWN if is_down(node) else BOOTING
+    if where is Phase.POWERING_DOWN:
+        return POWERING_DOWN
+    held = is_drained(node) and (hold is not None or node.reason.startswith(OUR_HOLD))
+    if held:
+        return HELD
+    if is_down(node):
+        return DOWN
+    if where is Phase.POWERED_DOWN:
+        return DRAINED if is_drained(node) else POWERED_DOWN
+    if is_busy(node):
+        return IN_USE
+    if is_drained(node):
+        return DRAINED
+    return IDLE if has_machine else NO_MACHINE
+
+
+def node_note(state: str, node: SlurmNode | None, hold: Hold | None, now: float) -> str:
+    """Why a node is in that state, where there is something to say."""
+    if state == HELD and hold is not None:
+        left = hold.until - now
+        when = f"released in {brief(left)}" if left > 0 else "about to be released"
+        return f"{hold.reason}; {when}"
+    if state == NO_MACHINE:
+        return "Slurm has it up, the ledger has no machine for it"
+    if state == UNKNOWN:
+        return "configured, but Slurm does not list it: is the fragment installed?"
+    if node is not None and state in (HELD, DOWN, DRAINED):
+        return node.reason
+    return ""
+
+
+class Outlook:
+    """What will happen next to the machines of one cloud."""
+
+    def __init__(self, config: Config, cloud: AnyCloud | None, now: float) -> None:
+        self._timings = config.timings
+        self._now = now
+        self._suspend = suspend_time(config, cloud) if cloud else 0.0
+        self._boot = resume_timeout(config, cloud) if cloud else 0.0
+
+    def of(
+        self,
+        machine: Machine,
+        node: SlurmNode | None,
+        jobs: Sequence[SlurmJob],
+        max_age: float | None,
+    ) -> str:
+        """One phrase; ``node`` and ``jobs`` are Slurm's."""
+        if machine.suspending is not None:
+            return f"terminating: {machine.why}" if machine.why else "terminating"
+        if machine.misses > 0:
+            needed = self._timings.misses
+            return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
+        if node is None:
+            return "orphan: Slurm has no such node"
+        where = phase(node)
+        if is_down(node):
+            return f"node is down: {node.reason}" if node.reason else "node is down"
+        if where is Phase.POWERED_DOWN:
+            return "orphan: will be deleted"
+        if where is Phase.POWERING_DOWN:
+            return "powering down: Slurm will ask to end it"
+        if where is Phase.POWERING_UP:
+            return self._booting(machine)
+        return self._up(machine, node, jobs, max_age)
+
+    def _booting(self, machine: Machine) -> str:
+        left = machine.instance.launched + self._boot - self._now
+        if left <= 0:
+            return f"booting: overdue by {brief(-left)}, Slurm gives it up"
+        return f"booting: times out in {brief(left)}"
+
+    def _up(
+        self, machine: Machine, node: SlurmNode, jobs: Sequence[SlurmJob], max_age: float | None
+    ) -> str:
+        age = self._now - machine.instance.launched
+        too_old = max_age is not None and age > max_age
+        if jobs or is_busy(node):
+            return "ends after its jobs: over the maximum age" if too_old else "in use"
+        if too_old:
+            return "powers down: over the maximum age"
+        if not 0 <= self._suspend < NEVER:
+            return "idle: is never suspended"
+        # a fresh node was not busy yet: Slurm counts from its registration
+        idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
+        left = idle_since + self._suspend - self._now
+        if left <= 0:
+            return "suspends now unless used"
+        return f"suspends in {brief(left)} unless used"
