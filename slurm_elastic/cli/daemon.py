@@ -109,7 +109,7 @@ def _serve(config: Config) -> None:
     log.info("serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state)
     try:
         waiter.start(stop)
-        Daemon(site, spool, wake).run(stop)
+        Daemon(site, spool, wake, waiter.nudge).run(stop)
     finally:
         waiter.close()
         wake.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
@@ -38,10 +39,13 @@ KEEP_HISTORY = 30 * 86400.0
 class Daemon:
     """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds."""
 
-    def __init__(self, site: Site, spool: Spool, wake: WakeSocket) -> None:
+    def __init__(
+        self, site: Site, spool: Spool, wake: WakeSocket, job_ended: Callable[[], None]
+    ) -> None:
         self._site = site
         self._spool = spool
         self._wake = wake
+        self._job_ended = job_ended
         self._workers = {
             name: ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
             for name in site.providers
@@ -59,7 +63,9 @@ class Daemon:
         while not stop.is_set():
             self.tick()
             hurry = self._settling or bool(self._site.restarts)
-            self._wake.wait(SETTLING_TICK if hurry else TICK)
+            woken = self._wake.wait(SETTLING_TICK if hurry else TICK)
+            if any(b"job-end" in event for event in woken):
+                self._job_ended()
         for worker in self._workers.values():
             worker.shutdown(wait=True, cancel_futures=True)
 

@@ -23,8 +23,6 @@ log = logging.getLogger(__name__)
 
 HOLD_MARK = f"{OUR_MARK}hold:"
 MAX_REASON = 200
-RECHECK = 60.0
-"""Seconds until a pool that is full by a limit (not by a cool-down) is looked at again."""
 
 
 def hold_reason(why: str) -> str:
@@ -48,7 +46,7 @@ def ends_at(site: Site, pool: Pool) -> float:
     cooling = [
         c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
     ]
-    return min(cooling, default=now + RECHECK)
+    return min(cooling, default=now + site.config.timings.capacity_cooldown)
 
 
 def can_drain(node: SlurmNode) -> bool:
