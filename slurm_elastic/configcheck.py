@@ -12,13 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from slurm_elastic.config import (
-    AwsCloud,
-    Cluster,
     Config,
-    FakeCloud,
-    LocalCloud,
-    SlurmSettings,
-    Who,
 )
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
@@ -29,6 +23,7 @@ from slurm_elastic.slurm.hostlist import HostlistError, compress, expand
 
 NODE_ADDRESSES = ("registration", "provider")
 _LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
+_SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
 _LONGEST_NODE_NAME = 63
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -70,18 +65,14 @@ def site_clashes(
 
 
 def _cluster(draft: Draft) -> None:
-    cluster = draft.section("cluster", Cluster)
-    if cluster is None:
-        return
-    if not _CLUSTER.fullmatch(cluster.name):
-        lower = cluster.name.lower()
-        hint = repr(lower) if _CLUSTER.fullmatch(lower) else None
+    name, identity = draft.value(("cluster", "name"), str), draft.value(("cluster", "uuid"), str)
+    if name is not None and not _CLUSTER.fullmatch(name):
+        hint = repr(name.lower()) if _CLUSTER.fullmatch(name.lower()) else None
         expected = "slurm.conf's ClusterName: lower-case letters, digits, '_' and '-', at most 40"
-        draft.problems.add(("cluster", "name"), shown(cluster.name), expected, hint)
-    if cluster.uuid is not None and not is_uuid(cluster.uuid):
-        lower = cluster.uuid.lower()
-        hint = repr(lower) if is_uuid(lower) else None
-        draft.problems.add(("cluster", "uuid"), shown(cluster.uuid), UUID_FORM, hint)
+        draft.problems.add(("cluster", "name"), shown(name), expected, hint)
+    if identity is not None and not is_uuid(identity):
+        hint = repr(identity.lower()) if is_uuid(identity.lower()) else None
+        draft.problems.add(("cluster", "uuid"), shown(identity), UUID_FORM, hint)
 
 
 UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
@@ -96,12 +87,9 @@ def is_uuid(text: str) -> bool:
 
 
 def _names(draft: Draft) -> None:
-    for i, cloud in draft.clouds.items():
-        _name(draft, ("clouds", i, "name"), cloud.name)
-        if cloud.partition is not None:
-            _name(draft, ("clouds", i, "partition"), cloud.partition)
-    for i, pool in draft.pools.items():
-        _name(draft, ("pools", i, "name"), pool.name)
+    for section, key in (("clouds", "name"), ("clouds", "partition"), ("pools", "name")):
+        for i, name in draft.each(section, key, str).items():
+            _name(draft, (section, i, key), name)
 
 
 def _name(draft: Draft, at: KeyPath, name: str) -> None:
@@ -121,41 +109,48 @@ def _words(draft: Draft) -> None:
             if not _GRES.fullmatch(name):
                 expected = "a gres name such as gpu or gpu:a100"
                 draft.problems.add((*at, name), shown(name), expected)
-    slurm = draft.section("slurm", SlurmSettings, SlurmSettings())
-    if slurm is not None and not _NAME.fullmatch(slurm.user):
-        draft.problems.add(("slurm", "user"), shown(slurm.user), "a user name")
+    user = draft.value(("slurm", "user"), str)
+    if user is not None and not _NAME.fullmatch(user):
+        draft.problems.add(("slurm", "user"), shown(user), "a user name")
 
 
-def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
-    for i, pool in draft.pools.items():
-        at = ("pools", i)
-        yield (*at, "features"), pool.features
-        yield (*at, "instance_types"), pool.instance_types
-        yield (*at, "zones"), pool.zones
-    allow_lists: list[tuple[KeyPath, Who]] = [(("who",), draft.who)]
-    allow_lists += [(("clouds", i, "who"), c.who) for i, c in draft.clouds.items() if c.who]
-    for where, who in allow_lists:
-        yield (*where, "accounts"), who.accounts
-        yield (*where, "groups"), who.groups
-        yield (*where, "qos"), who.qos
+def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
+    for i, words in draft.each("pools", "features", tuple).items():
+        yield ("pools", i, "features"), words
+    places: list[KeyPath] = [("who",), *(("clouds", i, "who") for i in draft.indices("clouds"))]
+    for place in places:
+        for key in ("accounts", "groups", "qos"):
+            yield (*place, key), draft.value((*place, key), tuple) or ()
+
+
+def _offer_names(draft: Draft) -> None:
+    """Types and zones are parts of ``Offer.key``, which is cut at slashes."""
+    for section, key in (("pools", "instance_types"), ("pools", "zones"), ("clouds", "zones")):
+        for i, words in draft.each(section, key, tuple).items():
+            for n, word in enumerate(words):
+                _name(draft, (section, i, key, n), word)
+    for key in ("types", "subnets"):
+        for i, mapping in draft.each("clouds", key, dict).items():
+            for word in mapping:
+                _name(draft, ("clouds", i, key, word), word)
 
 
 def _all_gres(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
-    for i, pool in draft.pools.items():
-        yield ("pools", i, "gres"), pool.gres
-    for i, cloud in draft.clouds.items():
-        if isinstance(cloud, AwsCloud | FakeCloud):
-            for name, kind in cloud.types.items():
-                yield ("clouds", i, "types", name, "gres"), kind.gres
+    for i, gres in draft.each("pools", "gres", dict).items():
+        yield ("pools", i, "gres"), gres
+    for i, types in draft.each("clouds", "types", dict).items():
+        for name, kind in types.items():
+            yield ("clouds", i, "types", name, "gres"), kind.gres
 
 
 def _duplicates(draft: Draft) -> None:
-    cloud_names = {i: cloud.name for i, cloud in draft.clouds.items()}
-    pool_names = {i: pool.name for i, pool in draft.pools.items()}
-    _once(draft, "clouds", "name", cloud_names, "a name that no other cloud has")
-    _once(draft, "pools", "name", pool_names, "a name that no other pool has")
-    doubled = {i for i, name in cloud_names.items() if list(cloud_names.values()).count(name) > 1}
-    partitions = {i: c.partition_name for i, c in draft.clouds.items() if i not in doubled}
+    names = draft.each("clouds", "name", str)
+    _once(draft, "clouds", "name", names, "a name that no other cloud has")
+    pools = draft.each("pools", "name", str)
+    _once(draft, "pools", "name", pools, "a name that no other pool has")
+    own = draft.each("clouds", "partition", str)
+    unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
+    partitions = dict(sorted((unique | own).items()))
     _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")
 
 
@@ -169,25 +164,25 @@ def _once(draft: Draft, section: str, key: str, names: dict[int, str], expected:
 
 
 def _pool_clouds(draft: Draft) -> None:
-    for i, pool in draft.pools.items():
-        if pool.cloud not in draft.cloud_names:
+    for i, cloud in draft.each("pools", "cloud", str).items():
+        if cloud not in draft.cloud_names:
             expected = f"the name of a cloud: one of {', '.join(draft.cloud_names) or '(none)'}"
-            hint = nearest(pool.cloud, draft.cloud_names)
-            draft.problems.add(("pools", i, "cloud"), shown(pool.cloud), expected, hint)
+            hint = nearest(cloud, draft.cloud_names)
+            draft.problems.add(("pools", i, "cloud"), shown(cloud), expected, hint)
 
 
 def _node_names(draft: Draft) -> None:
     owner: dict[str, int] = {}
-    for i, pool in draft.pools.items():
+    for i, hostlist in draft.each("pools", "nodes", str).items():
         at = ("pools", i, "nodes")
         if i not in draft.nodes:
-            draft.problems.add(at, shown(pool.nodes), _hostlist_form(pool.nodes))
+            draft.problems.add(at, shown(hostlist), _hostlist_form(hostlist))
             continue
         names = draft.nodes[i]
         odd = [n for n in names if len(n) > _LONGEST_NODE_NAME or not _NAME.fullmatch(n)]
         if odd or any(n.lower() in (*_RESERVED, "localhost") for n in names):
             expected = f"names of {_NAME_FORM}, no keyword of Slurm"
-            draft.problems.add(at, shown(pool.nodes), expected)
+            draft.problems.add(at, shown(hostlist), expected)
         _own_twice(draft, at, names)
         _overlaps(draft, i, names, owner)
 
@@ -206,7 +201,7 @@ def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> 
         if other != i:
             shared.setdefault(other, []).append(name)
     for other, taken in shared.items():
-        whose = f"pools[{other}] ({draft.pools[other].name})"
+        whose = draft.problems.document.locate(("pools", other))
         words = f"{compress(taken)}, which {whose} has already"
         draft.problems.add(("pools", i, "nodes"), words, "node names that no other pool has")
 
@@ -221,21 +216,18 @@ def _hostlist_form(text: str) -> str:
 
 
 def _paths(draft: Draft) -> None:
-    slurm = draft.section("slurm", SlurmSettings, SlurmSettings())
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
-        if slurm is not None:
-            _path(draft, ("slurm", key), getattr(slurm, key))
-    state_dir = draft.section("state_dir", str, "/var/lib/slurm-elastic")
-    if state_dir is not None:
-        _path(draft, ("state_dir",), state_dir, _LONGEST_SOCKET - len("/prolog.sock"))
-    for i, cloud in draft.clouds.items():
-        if isinstance(cloud, LocalCloud):
-            _path(draft, ("clouds", i, "socket"), cloud.socket, _LONGEST_SOCKET)
-        if isinstance(cloud, AwsCloud) and cloud.user_data is not None:
-            _path(draft, ("clouds", i, "user_data"), cloud.user_data)
+        _path(draft, ("slurm", key), draft.value(("slurm", key), str))
+    _path(draft, ("state_dir",), draft.value(("state_dir",), str), _LONGEST_SOCKET - _SOCKET_NAME)
+    for i in draft.indices("clouds"):
+        at = ("clouds", i)
+        _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
+        _path(draft, (*at, "user_data"), draft.value((*at, "user_data"), str))
 
 
-def _path(draft: Draft, at: KeyPath, path: str, longest: int = 1000) -> None:
+def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:
+    if path is None:
+        return
     if not re.fullmatch(r"/[^\s\"'#=,;$`\\]*", path):
         expected = "an absolute path without blanks, quotes and shell characters"
         draft.problems.add(at, shown(path), expected)
@@ -245,13 +237,12 @@ def _path(draft: Draft, at: KeyPath, path: str, longest: int = 1000) -> None:
 
 
 def _choices(draft: Draft) -> None:
-    for i, cloud in draft.clouds.items():
-        if cloud.node_address not in NODE_ADDRESSES:
+    for i, word in draft.each("clouds", "node_address", str).items():
+        if word not in NODE_ADDRESSES:
             expected = f"one of {', '.join(NODE_ADDRESSES)}"
-            hint = nearest(cloud.node_address, NODE_ADDRESSES)
             at = ("clouds", i, "node_address")
-            draft.problems.add(at, shown(cloud.node_address), expected, hint)
-    for i, key in enumerate(draft.section("ranking", tuple, ()) or ()):
+            draft.problems.add(at, shown(word), expected, nearest(word, NODE_ADDRESSES))
+    for i, key in enumerate(draft.value(("ranking",), tuple) or ()):
         if key not in KEYS:
             expected = f"one of {', '.join(KEYS)}"
             draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
@@ -261,6 +252,7 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _cluster,
     _names,
     _words,
+    _offer_names,
     _duplicates,
     _pool_clouds,
     _node_names,

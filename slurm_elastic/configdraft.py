@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 from typing import TypeVar
 
-from slurm_elastic.config import AnyCloud, PoolSettings, Who
+from slurm_elastic.config import AnyCloud, PoolSettings, Timings, Who
 from slurm_elastic.configshape import Problems, Shape
+from slurm_elastic.configyaml import KeyPath
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 T = TypeVar("T")
@@ -30,6 +32,27 @@ class Draft:
         if isinstance(value, kind):
             return value
         return None if name in self._raw else default
+
+    def value(self, at: KeyPath, kind: type[T]) -> T | None:
+        """A value that is in the file and whole, else None."""
+        value = self._shape.built.get(at)
+        return value if isinstance(value, kind) else None
+
+    def indices(self, section: str) -> range:
+        """The indices of a list of the file."""
+        raw = self._raw.get(section)
+        return range(len(raw) if isinstance(raw, list) else 0)
+
+    def each(self, section: str, key: str, kind: type[T]) -> dict[int, T]:
+        """One field of all clouds or pools, where it is in the file and whole, by index."""
+        found = {i: self.value((section, i, key), kind) for i in self.indices(section)}
+        return {i: value for i, value in found.items() if value is not None}
+
+    def timing(self, key: str) -> float | None:
+        """One of the timings (s); the default if the file lacks it, None if it is broken."""
+        raw = self._raw.get("timings", {})
+        default = getattr(Timings(), key) if isinstance(raw, dict) and key not in raw else None
+        return default or self.value(("timings", key), float)
 
     @property
     def who(self) -> Who:
@@ -61,13 +84,11 @@ class Draft:
 
     @cached_property
     def nodes(self) -> dict[int, list[str]]:
-        """The node names of each whole pool whose hostlist can be read."""
+        """The node names of each pool whose hostlist can be read."""
         names: dict[int, list[str]] = {}
-        for i, pool in self.pools.items():
-            try:
-                names[i] = expand(pool.nodes)
-            except HostlistError:
-                continue
+        for i, hostlist in self.each("pools", "nodes", str).items():
+            with contextlib.suppress(HostlistError):
+                names[i] = expand(hostlist)
         return names
 
     def cloud_of(self, pool: PoolSettings) -> AnyCloud | None:
@@ -75,6 +96,4 @@ class Draft:
         return next((c for c in self.clouds.values() if c.name == pool.cloud), None)
 
     def _items(self, name: str) -> list[tuple[int, object]]:
-        raw = self._raw.get(name)
-        count = len(raw) if isinstance(raw, list) else 0
-        return [(i, self._shape.built.get((name, i))) for i in range(count)]
+        return [(i, self._shape.built.get((name, i))) for i in self.indices(name)]

@@ -14,7 +14,6 @@ from slurm_elastic.config import (
     FakeCloud,
     LocalCloud,
     PoolSettings,
-    Timings,
     effective_who,
 )
 from slurm_elastic.configdraft import Draft
@@ -199,28 +198,25 @@ def _local_hosts(draft: Draft) -> None:
 
 
 def _timings(draft: Draft) -> None:
-    timings = draft.section("timings", Timings, Timings())
-    if timings is None:
-        return
-    _at_least(draft, timings, "cooldown_max", "capacity_cooldown")
-    _at_least(draft, timings, "cooldown_max", "quota_cooldown")
-    _at_least(draft, timings, "heartbeat_stale", "reconcile")
-    _at_least(draft, timings, "resume_timeout", "transient_deadline")
-    for i, cloud in draft.clouds.items():
-        boot = cloud.resume_timeout
-        if boot is not None and boot < timings.transient_deadline:
-            expected = f"at least timings.transient_deadline, {_time(timings.transient_deadline)}"
+    _at_least(draft, "cooldown_max", "capacity_cooldown")
+    _at_least(draft, "cooldown_max", "quota_cooldown")
+    _at_least(draft, "heartbeat_stale", "reconcile")
+    _at_least(draft, "resume_timeout", "transient_deadline")
+    retries = draft.timing("transient_deadline")
+    for i, boot in draft.each("clouds", "resume_timeout", float).items():
+        if retries is not None and boot < retries:
+            expected = f"at least timings.transient_deadline, {_time(retries)}"
             draft.problems.add(("clouds", i, "resume_timeout"), _time(boot), expected)
     for i, pool, cloud in _pools_with_clouds(draft):
-        boot = cloud.resume_timeout or timings.resume_timeout
-        if pool.max_age is not None and pool.max_age <= boot:
-            expected = f"more than {_time(boot)}, the resume_timeout of its cloud"
+        longest = cloud.resume_timeout or draft.timing("resume_timeout")
+        if pool.max_age is not None and longest is not None and pool.max_age <= longest:
+            expected = f"more than {_time(longest)}, the resume_timeout of its cloud"
             draft.problems.add(("pools", i, "max_age"), _time(pool.max_age), expected)
 
 
-def _at_least(draft: Draft, timings: Timings, key: str, floor: str) -> None:
-    value, least = getattr(timings, key), getattr(timings, floor)
-    if value < least:
+def _at_least(draft: Draft, key: str, floor: str) -> None:
+    value, least = draft.timing(key), draft.timing(floor)
+    if value is not None and least is not None and value < least:
         expected = f"at least timings.{floor}, {_time(least)}"
         draft.problems.add(("timings", key), _time(value), expected)
 

@@ -176,8 +176,7 @@ class Shape:
 
     def _tuple(self, kind: mi.VarTupleType, raw: object, at: KeyPath) -> object:
         if not isinstance(raw, list):
-            hint = f"[{raw}]" if isinstance(raw, str) and raw else None
-            return self._wrong(at, raw, expectation(kind), hint)
+            return self._wrong(at, raw, expectation(kind), _as_list(kind.item_type, raw))
         if len(raw) < (kind.min_length or 0):
             self._problems.add(at, "an empty list", expectation(kind))
             return BAD
@@ -272,6 +271,15 @@ def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
         return False
     above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)
     return above and value <= (MOST if kind.le is None else kind.le)
+
+
+def _as_list(item: mi.Type, raw: object) -> str | None:
+    """A lone text as the list that it was probably meant to be."""
+    if not isinstance(raw, str) or not raw.isprintable():
+        return None
+    words = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [raw]
+    word = nearest(raw, words) if isinstance(item, mi.EnumType | mi.StrType) else None
+    return f"[{word}]" if word else None
 
 
 def _unquoted(raw: object) -> str | None:

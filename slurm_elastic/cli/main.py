@@ -1,0 +1,146 @@
+"""``slurm-elastic``: finds the sub-command's module, runs it, turns errors into exit codes.
+
+Exit codes: 0 done; 1 it failed; 2 wrong use, wrong configuration or a sandbox that refuses;
+130 interrupted; 141 the reader of the output went away.
+
+A sub-command is a module here with ``add(subparsers)``; it is imported only if it is the one that
+was asked for, so that a missing dependency of one leaves the others working.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
+
+DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
+CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
+
+COMMANDS: Mapping[str, str] = {
+    "conf": "show and check the configuration; write, install and remove its part of slurm.conf",
+    "status": "clouds, pools, nodes and machines now, with what they cost",
+    "explain": "why a node or a job is where it is: the decisions in order",
+    "sandbox": "a whole hybrid cluster on this machine, to try things on",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name) and return its exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    try:
+        code = _run(_config_first(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except SlurmElasticError as error:
+        print(f"slurm-elastic: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError | SandboxError) else 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit; there it must find a reader.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except OSError as error:
+        print(f"slurm-elastic: {_os_sentence(error)}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser = _parser()
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", title="commands", parser_class=argparse.ArgumentParser
+    )
+    wanted = _command(argv)
+    for name, summary in COMMANDS.items():
+        if name == wanted:
+            _add(name, subparsers)
+        else:
+            subparsers.add_parser(name, help=summary)
+    args = parser.parse_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    code: int = args.run(args)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slurm-elastic",
+        description="A Slurm cluster that grows into its own and public clouds, and shrinks again.",
+        epilog="'slurm-elastic COMMAND -h' explains a command.",
+        allow_abbrev=False,
+    )
+    default = os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path(default),
+        metavar="FILE",
+        help=f"the configuration (default: ${CONFIG_VARIABLE} or {DEFAULT_CONFIG})",
+    )
+    parser.add_argument("--version", action="version", version=f"slurm-elastic {_version()}")
+    return parser
+
+
+def _add(name: str, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    try:
+        module = importlib.import_module(f"slurm_elastic.cli.{name}")
+    except ImportError as error:
+        raise SlurmElasticError(f"the command {name!r} cannot be loaded: {error}") from error
+    module.add(subparsers)
+
+
+def _config_first(argv: Sequence[str]) -> list[str]:
+    """``--config FILE`` in front, wherever it stands before a ``--``: people write it last."""
+    front: list[str] = []
+    rest = list(argv)
+    end = rest.index("--") if "--" in rest else len(rest)
+    i = 0
+    while i < end:
+        width = 2 if rest[i] == "--config" else 1
+        if i + width > end:
+            return ["--config"]  # its value is missing, whatever the rest says
+        if width == 2 or rest[i].startswith("--config="):
+            front += rest[i : i + width]
+            del rest[i : i + width]
+            end -= width
+        else:
+            i += 1
+    return front + rest
+
+
+def _command(argv: Sequence[str]) -> str | None:
+    """The first word that is no option, given that ``--config`` stands in front."""
+    skip = 0
+    for word in argv:
+        if skip:
+            skip -= 1
+        elif word == "--config":
+            skip = 1
+        elif not word.startswith("-"):
+            return word
+    return None
+
+
+def _os_sentence(error: OSError) -> str:
+    words = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {words}" if error.filename is not None else words
+
+
+def _version() -> str:
+    try:
+        return version("slurm-elastic")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
