@@ -173,6 +173,16 @@ def power_off(machine: str, directory: str, *, slurmd: Process | None = None) ->
         wait_gone(members, 1.0)
 
 
+def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
+    """Processes of these real uids that were started with ``name=value`` in the environment."""
+    wanted = f"{name}={value}".encode()
+    return [
+        s.process
+        for s in _all()
+        if wanted in _environment(s.process.pid) and _uid(s.process.pid) in uids
+    ]
+
+
 def find(machine: str) -> Process | None:
     """The slurmd started for ``machine``, if it runs (after a crash between start and record)."""
     found = [s.process for s in _all() if s.name == "slurmd" and _marked(s.process.pid, machine)]
@@ -249,11 +259,14 @@ def _is_root_of(seen: _Seen, machine: str, directory: str) -> bool:
 
 
 def _marked(pid: int, machine: str) -> bool:
+    return f"{MARKER}={machine}".encode() in _environment(pid) and _trusted(pid)
+
+
+def _environment(pid: int) -> list[bytes]:
     try:
-        environment = (_PROC / str(pid) / "environ").read_bytes()
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return f"{MARKER}={machine}".encode() in environment.split(b"\0") and _trusted(pid)
+        return []
 
 
 def _works_in(pid: int, directory: str) -> bool:
@@ -264,13 +277,18 @@ def _works_in(pid: int, directory: str) -> bool:
 
 
 def _trusted(pid: int) -> bool:
-    """Whether the real uid is root's or ours: users can forge what we look for, but not that."""
+    """Whether it runs as root or as we do: users can forge what we look for, but not that."""
+    return _uid(pid) in (0, os.getuid())
+
+
+def _uid(pid: int) -> int | None:
+    """The real uid; slurmstepd lends its effective one to the job's user at times."""
     try:
         status = (_PROC / str(pid) / "status").read_text(errors="replace")
     except OSError:
-        return False
-    uid = next((line.split()[1] for line in status.splitlines() if line.startswith("Uid:")), "")
-    return uid in ("0", str(os.getuid()))
+        return None
+    found = (line.split()[1] for line in status.splitlines() if line.startswith("Uid:"))
+    return next((int(uid) for uid in found), None)
 
 
 def _namespace(pid: int) -> str | None:

@@ -1,0 +1,108 @@
+"""``slurm-elastic-local``: the root-owned agent of a ``local`` cloud."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import pwd
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Config, LocalCloud
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.local_agent import Agent, AgentSettings
+from slurm_elastic.local_socket import Server
+from slurm_elastic.slurm.hostlist import expand
+
+log = logging.getLogger(__name__)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve until SIGTERM; the machines outlive the agent."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        config = configfile.load(arguments.config)
+        cloud = _cloud(config, arguments.cloud)
+        settings = _settings(config, cloud, arguments)
+        agent = Agent(settings)
+    except (SlurmElasticError, OSError) as error:
+        print(f"slurm-elastic-local: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
+    try:
+        _serve(agent, Path(cloud.socket), {0, os.getuid(), _uid(config)})
+    finally:
+        agent.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slurm-elastic-local", description=__doc__)
+    default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
+    parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
+    parser.add_argument(
+        "--boot", type=float, default=0.0, metavar="SECONDS", help="start each slurmd so much later"
+    )
+    parser.add_argument(
+        "--never-boot", default="", metavar="NODES", help="machines that never come up"
+    )
+    parser.add_argument("--log-dir", type=Path, default=Path("/var/log/slurm"), metavar="DIR")
+    return parser
+
+
+def _cloud(config: Config, name: str | None) -> LocalCloud:
+    found = [c for c in config.clouds if isinstance(c, LocalCloud) and name in (None, c.name)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise ConfigError(f"no cloud {name or ''!r} with provider local is configured")
+    names = ", ".join(c.name for c in found)
+    raise ConfigError(f"several clouds have provider local ({names}): name one with --cloud")
+
+
+def _settings(config: Config, cloud: LocalCloud, arguments: argparse.Namespace) -> AgentSettings:
+    socket = Path(cloud.socket)
+    hostlists = [p.nodes for p in config.pools if p.cloud == cloud.name]
+    return AgentSettings(
+        nodes=frozenset(node for text in hostlists for node in expand(text)),
+        directory=socket.with_name(f"{socket.name}.machines"),
+        slurm_conf=config.slurm.conf,
+        slurmd=str(Path(config.slurm.sbin_dir) / "slurmd"),
+        log_dir=arguments.log_dir,
+        capacity=cloud.capacity,
+        boot=arguments.boot,
+        never_boot=frozenset(expand(arguments.never_boot) if arguments.never_boot else ()),
+    )
+
+
+def _uid(config: Config) -> int:
+    try:
+        return pwd.getpwnam(config.slurm.user).pw_uid
+    except KeyError:
+        raise ConfigError(f"slurm.user: there is no user {config.slurm.user!r}") from None
+
+
+def _serve(agent: Agent, path: Path, uids: set[int]) -> None:
+    server = Server(path, uids, agent.answer)
+
+    def stop(signum: int, _frame: object) -> None:
+        log.info("stopping signal=%s", signal.Signals(signum).name)
+        # shutdown() waits for serve_forever(), which runs in this very thread.
+        threading.Thread(target=server.shutdown).start()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    log.info("serving socket=%s", path)
+    with server:
+        server.serve_forever(poll_interval=0.2)
+    path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

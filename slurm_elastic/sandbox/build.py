@@ -1,0 +1,169 @@
+"""Before anything of a sandbox runs: is it possible here, free ports, directories and files."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from slurm_elastic.config import AnyCloud
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox.endpoints import require_emulated
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.spec import (
+    Ports,
+    SandboxSpec,
+    elastic,
+    ports_from,
+    ports_needed,
+    site_conf,
+)
+
+USER = "slurm"
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "scontrol", "sbatch", "setpriv")
+_FIRST_PORT, _LAST_PORT = 20000, 32000
+_MAX_PATH = 60
+
+
+def require_host(spec: SandboxSpec, layout: Layout) -> None:
+    """SandboxError, in one sentence, for what this host or directory lacks."""
+    if os.getuid() != 0:
+        raise SandboxError("the sandbox starts slurmd's and munged, which needs root")
+    if missing := [p for p in _PROGRAMS if not shutil.which(p, path=_search_path())]:
+        raise SandboxError(
+            f"not installed: {', '.join(missing)} (Debian: slurmctld slurmd slurm-client"
+            " slurm-wlm-basic-plugins munge)"
+        )
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        raise SandboxError(f"there is no user {USER!r}; Debian's slurmctld makes it") from None
+    if len(str(layout.dir)) > _MAX_PATH or re.search(r"[^\w./-]", str(layout.dir)):
+        raise SandboxError(
+            f"{layout.dir}: sockets and slurm.conf need a directory of at most {_MAX_PATH} plain"
+            " characters"
+        )
+    if spec.static_nodes < 0 or spec.cpus < 1 or spec.memory < 1:
+        raise SandboxError("static nodes, cpus and memory must be positive numbers")
+
+
+def require_python(layout: Layout) -> None:
+    """SandboxError unless SlurmUser can run this Python with this package."""
+    test = "import slurm_elastic.config, msgspec, yaml, rich, boto3"
+    done = subprocess.run(
+        [*as_slurm(), sys.executable, "-c", test],
+        cwd="/",
+        env=layout.daemon_env(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise SandboxError(
+            f"user {USER!r} cannot run slurm-elastic with {sys.executable} ({why});"
+            " install it where everyone may read, as in /opt"
+        )
+
+
+def as_slurm() -> list[str]:
+    """The words before a command that make it run as SlurmUser."""
+    who = pwd.getpwnam(USER)
+    return ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--init-groups"]
+
+
+def free_ports(spec: SandboxSpec) -> Ports:
+    """A block of ports nobody listens on, below those the kernel gives out by itself."""
+    needed = ports_needed(spec)
+    step = -(-needed // 50) * 50
+    blocks = list(range(_FIRST_PORT, _LAST_PORT - step, step))
+    # At random, so that two sandboxes that come up at once hardly choose the same.
+    secrets.SystemRandom().shuffle(blocks)
+    for first in blocks:
+        if all(_is_free(port) for port in range(first, first + needed)):
+            return ports_from(first)
+    raise SandboxError(f"no {needed} consecutive TCP ports are free on loopback")
+
+
+def make_directories(layout: Layout) -> None:
+    """The tree with its owners; slurmctld and the daemon write only below their own."""
+    for name in ("", "etc", "programs", "spool", "log", "run", "run/machines"):
+        _directory(layout.dir / name, 0o755)
+    slurm = pwd.getpwnam(USER)
+    for name in ("slurmctld", "state", "ec2"):
+        _directory(layout.dir / name, 0o755)
+        os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
+    own_log = layout.log / "slurmctld.log"
+    own_log.touch(mode=0o644)
+    os.chown(own_log, slurm.pw_uid, slurm.pw_gid)
+
+
+def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
+    """Munge's key, the site's slurm.conf and our configuration."""
+    etc = layout.dir / "etc"
+    key = etc / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    layout.slurm_conf.write_text(site_conf(spec, ports, host_name()))
+    for name, text in spec.slurm_files.items():
+        (etc / name).write_text(text)
+    if slurm_version() >= (23, 11):
+        # Newer slurmd's want a cgroup plugin or a word that there is none; 22.05 knows no such key.
+        (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+    config = elastic(spec, ports)
+    require_emulated(_clouds(config))
+    layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
+    for path in etc.iterdir():
+        path.chmod(0o600 if path == key else 0o644)
+
+
+def host_name() -> str:
+    """As slurmctld and slurmd name this host: short."""
+    return socket.gethostname().partition(".")[0]
+
+
+def slurm_version() -> tuple[int, int]:
+    """The release of the slurmctld that is installed."""
+    done = subprocess.run(
+        ["slurmctld", "-V"],
+        env={"PATH": _search_path()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    match = re.search(r"(\d+)\.(\d+)", done.stdout)
+    if not match:
+        raise SandboxError(f"slurmctld -V does not tell its version: {done.stderr.strip()}")
+    return int(match[1]), int(match[2])
+
+
+def _clouds(config: dict[str, Any]) -> list[AnyCloud]:
+    return msgspec.convert(config["clouds"], type=list[AnyCloud])
+
+
+def _search_path() -> str:
+    return "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def _directory(path: Path, mode: int) -> None:
+    path.mkdir(exist_ok=True)
+    path.chmod(mode)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

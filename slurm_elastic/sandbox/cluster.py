@@ -1,0 +1,280 @@
+"""A whole cluster on one machine: real munged, slurmctld and slurmd's, beside emulated clouds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_elastic import local_agent, nodeproc
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.errors import SandboxError, SlurmError
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.sandbox import build
+from slurm_elastic.sandbox.control import control
+from slurm_elastic.sandbox.daemons import (
+    AGENT,
+    EC2,
+    ELASTICD,
+    MUNGED,
+    RUNNER,
+    SLURMCTLD,
+    Daemons,
+)
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
+from slurm_elastic.sandbox.processes import Machines, Processes
+from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, static_names
+from slurm_elastic.slurm.cli import SlurmCli
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_NOT_READY = frozenset({"NOT_RESPONDING", "DOWN", "DRAIN", "UNKNOWN"})
+Progress = Callable[[str], None]
+
+
+class Sandbox:
+    """One sandbox, of which all is below ``spec.dir``; ``attach`` finds one that is there."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.layout = Layout(dir=spec.dir.resolve())
+        self.spec = spec
+        self.processes = Processes(self.layout.dir)
+        self.machines = Machines(self.layout.machines)
+        self.slurm = SlurmCli(SlurmSettings(conf=str(self.layout.slurm_conf)))
+        self._daemons = Daemons(self.layout, self.processes)
+
+    @classmethod
+    def attach(cls, directory: Path) -> Sandbox:
+        """The sandbox in ``directory``; SandboxError if there is none."""
+        return cls(Layout(dir=directory.resolve()).read().spec)
+
+    def up(self, progress: Progress = lambda _: None) -> None:
+        """Start everything; a half-dead sandbox is cleared away first.
+
+        After a SandboxError nothing is left of it.
+        """
+        build.require_host(self.spec, self.layout)
+        self._clear_way(progress)
+        try:
+            self._up(progress)
+        except BaseException as error:
+            told = self.log_tails() if isinstance(error, (SandboxError, SlurmError)) else ""
+            if os.environ.get("KEEP"):raise
+            self.down()
+            if told:
+                raise SandboxError(f"{error}\n{told}") from error
+            raise
+
+    def _up(self, progress: Progress) -> None:
+        layout, ports = self.layout, build.free_ports(self.spec)
+        # The marker comes first: what has none is never taken for a sandbox, nor removed.
+        layout.dir.mkdir(exist_ok=True)
+        layout.save(Saved(spec=self.spec, ports=ports))
+        build.make_directories(layout)
+        build.require_python(layout)
+        build.write_files(self.spec, ports, layout)
+        progress("munged")
+        self._daemons.munged()
+        if self._cloud("aws"):
+            progress("emulated EC2")
+            self._daemons.ec2(self.layout.read())
+        progress("slurm-elastic conf install")
+        self._install()
+        progress("slurmctld and static nodes")
+        self._daemons.slurmctld()
+        for node in static_names(self.spec):
+            self.machines.start(self.layout.machine(node, node))
+        progress("slurm-elasticd and its clouds")
+        self._start_clouds()
+        self.daemon_start()
+        self.wait_for(self._static_idle, 60.0, "the static nodes are idle")
+
+    def _start_clouds(self) -> None:
+        if local := self._cloud("local"):
+            self._daemons.agent(self.layout.read(), Path(local["socket"]))
+        if self._cloud("aws"):
+            self._daemons.runner()
+
+    def _static_idle(self) -> bool:
+        nodes = self.slurm.nodes(static_names(self.spec)) if self.spec.static_nodes else {}
+        ready = [n for n in nodes.values() if "IDLE" in n.states and not n.states & _NOT_READY]
+        return len(ready) == self.spec.static_nodes
+
+    def _install(self) -> None:
+        # Until slurm/install.py is there: what it does, for this one well-known site.
+        import uuid as uuids
+
+        from slurm_elastic import configfile
+        from slurm_elastic.config import domain_pools
+        from slurm_elastic.slurm import fragment, siteconf
+        from slurm_elastic.slurm.hostlist import expand
+
+        layout = self.layout
+        (layout.dir / "etc" / "cluster-uuid").write_text(f"{uuids.uuid4()}\n")
+        config = configfile.load(layout.config)
+        site = siteconf.read(layout.slurm_conf)
+        pools = domain_pools(config, expand)
+        text = fragment.render(config, pools, site, build.slurm_version(), lua=False)
+        (layout.dir / "etc" / "slurm-elastic.conf").write_text(text)
+        with layout.slurm_conf.open("a") as conf:
+            conf.write("Include slurm-elastic.conf\n")
+        programs, source = layout.dir / "programs", Path(__file__).parent.parent / "programs"
+        for name in ("resume", "suspend", "resume-fail"):
+            shutil.copy(source / "power.py", programs / f"slurm-elastic-{name}")
+        for name in ("prolog", "epilog", "wait"):
+            shutil.copy(source / f"slurm-elastic-{name}", programs)
+        for path in programs.iterdir():
+            path.chmod(0o755)
+        partitions = " ".join(c.partition_name for c in config.clouds)
+        (programs / "settings").write_text(
+            f"state_dir={config.state_dir}\npartitions={partitions}\nsite_prolog=\nsite_epilog=\n"
+            "prolog_timeout=60\npython=/usr/bin/python3\n"
+        )
+
+    def down(self) -> None:
+        """End all that the sandbox started and remove its directory. Twice is no error."""
+        if not self.layout.dir.exists():
+            return
+        if any(self.layout.dir.iterdir()):
+            self.layout.read()
+        for name in (ELASTICD, AGENT, RUNNER, EC2):
+            self.processes.stop(name, 5.0)
+        self.processes.stop(SLURMCTLD, 10.0)
+        for name in self.machines.ids():
+            self.machines.power_off(name)
+        self._power_off_local()
+        self.processes.stop(MUNGED, 5.0)
+        self._sweep()
+        shutil.rmtree(self.layout.dir)
+
+    def _power_off_local(self) -> None:
+        for record in local_agent.read_records(self.layout.local_machines):
+            directory = local_agent.workdir(self.layout.local_machines, record)
+            nodeproc.power_off(record.id, directory, slurmd=record.process)
+
+    def _sweep(self) -> None:
+        """What was started without being recorded: children, or just before a crash."""
+        mark, uids = str(self.layout.dir), {0, pwd.getpwnam(build.USER).pw_uid}
+        until = time.monotonic() + 10.0
+        while (left := nodeproc.carrying(MARKER, mark, uids)) and time.monotonic() < until:
+            for process in left:
+                nodeproc.send(process, signal.SIGKILL)
+            nodeproc.wait_gone(left, 1.0)
+
+    def _clear_way(self, progress: Progress) -> None:
+        if not self.layout.dir.exists():
+            return
+        if self.is_up():
+            raise SandboxError(f"a sandbox is already up in {self.layout.dir}")
+        if any(self.layout.dir.iterdir()):
+            self.layout.read()
+            progress("clearing away a sandbox that is not whole any more")
+            self.down()
+
+    def is_up(self) -> bool:
+        """Whether all daemons run."""
+        return self.layout.marker.exists() and all(self.status().values())
+
+    def status(self) -> dict[str, bool]:
+        """Each daemon that belongs to this sandbox: does it run?"""
+        return {name: self.processes.alive(name) for name in self._names()}
+
+    def _names(self) -> list[str]:
+        names = [MUNGED, SLURMCTLD, ELASTICD]
+        if self._cloud("local"):
+            names.append(AGENT)
+        if self._cloud("aws"):
+            names += [EC2, RUNNER]
+        return names
+
+    def _cloud(self, provider: str) -> dict[str, Any] | None:
+        clouds = elastic(self.spec, ports_from(1024))["clouds"]
+        return next((c for c in clouds if c["provider"] == provider), None)
+
+    @property
+    def ec2(self) -> Ec2Control:
+        """The control of the emulated EC2."""
+        return control(self.layout.read())
+
+    def slurmctld_start(self) -> None:
+        """Start slurmctld and wait until it answers."""
+        self._daemons.slurmctld()
+
+    def slurmctld_stop(self) -> None:
+        """End slurmctld by SIGTERM, with its state saved; jobs go on."""
+        self.processes.stop(SLURMCTLD, 60.0)
+
+    def daemon_start(self, env_extra: Mapping[str, str] | None = None) -> None:
+        """Start slurm-elasticd."""
+        self._daemons.elasticd(env_extra or {})
+
+    def daemon_stop(self) -> None:
+        """End slurm-elasticd by SIGTERM."""
+        self.processes.stop(ELASTICD, 30.0)
+
+    def daemon_kill(self) -> None:
+        """End slurm-elasticd by SIGKILL, as a crash would."""
+        self.processes.kill(ELASTICD)
+
+    def jobs(self) -> Sequence[SlurmJob]:
+        """All jobs of the queue, finished ones while slurmctld still knows them."""
+        return self.slurm.jobs()
+
+    def nodes(self) -> Mapping[str, SlurmNode]:
+        """All nodes by name."""
+        return self.slurm.nodes()
+
+    def log_tails(self, lines: int = 15) -> str:
+        """The last lines of every log, for an error report."""
+        parts = []
+        for path in sorted(self.layout.log.glob("*")):
+            text = path.read_text(errors="replace").splitlines()[-lines:]
+            if text:
+                parts.append("\n".join([f"--- {path.name}", *text]))
+        return "\n".join(parts)
+
+    def env(self) -> dict[str, str]:
+        """The environment in which Slurm's commands and ours speak to this sandbox."""
+        return self.layout.user_env(os.environ)
+
+    def run(
+        self, command: Sequence[str], *, check: bool = True, timeout: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in ``env``, output captured; SandboxError if it fails."""
+        try:
+            done = subprocess.run(
+                command,
+                env=self.env(),
+                cwd="/",
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise SandboxError(f"{' '.join(command)}: no answer in {timeout:g} s") from None
+        if check and done.returncode != 0:
+            raise SandboxError(
+                f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}"
+            )
+        return done
+
+    def wait_for(
+        self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
+    ) -> T:
+        """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds."""
+        until = time.monotonic() + timeout
+        while not (value := condition()):
+            if time.monotonic() >= until:
+                raise SandboxError(f"not within {timeout:g} s: {what}")
+            time.sleep(period)
+        return value

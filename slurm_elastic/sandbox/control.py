@@ -1,0 +1,58 @@
+"""What a rehearsal does to the emulated EC2 of a sandbox, in the words of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.layout import Layout, Saved
+from slurm_elastic.sandbox.runner import ALIVE, Seen
+
+
+def control(saved: Saved) -> Ec2Control:
+    """The control API of the sandbox's EC2."""
+    return Ec2Control(f"http://127.0.0.1:{saved.ports.ec2}")
+
+
+def attached(directory: Path) -> Ec2Control:
+    """The control API of the sandbox in ``directory``; SandboxError if there is none."""
+    return control(Layout(dir=directory.resolve()).read())
+
+
+def seen(ec2: Ec2Control) -> Sequence[Seen]:
+    """All machines, as the runner wants to know them."""
+    return tuple(
+        Seen(id=m.id, node=m.node, state=m.state, launched=m.launched) for m in ec2.state().machines
+    )
+
+
+def machine(ec2: Ec2Control, name: str) -> MachineView:
+    """The living machine of that id or node; SandboxError if there is none."""
+    living = [m for m in ec2.state().machines if m.state in ALIVE]
+    found = [m for m in living if name in (m.id, m.node)]
+    if not found:
+        there = ", ".join(sorted(f"{m.node or '?'} ({m.id})" for m in living)) or "none"
+        raise SandboxError(f"no emulated machine {name!r} runs; running: {there}")
+    return found[0]
+
+
+def interrupt(ec2: Ec2Control, name: str, notice: float) -> MachineView:
+    """Have the spot machine of that id or node taken in ``notice`` seconds."""
+    taken = machine(ec2, name)
+    ec2.interrupt([taken.id], notice)
+    return taken
+
+
+def fault(kind: str, **where: str | int | None) -> Fault:
+    """A fault of that kind; SandboxError names the kinds there are."""
+    try:
+        chosen = FaultKind(kind)
+    except ValueError:
+        kinds = ", ".join(FaultKind)
+        raise SandboxError(f"there is no failure {kind!r}; there are: {kinds}") from None
+    given = {name: value for name, value in where.items() if value is not None}
+    return Fault(kind=chosen, **given)  # type: ignore[arg-type]

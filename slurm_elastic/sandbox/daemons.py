@@ -1,0 +1,136 @@
+"""How each daemon of a sandbox is started, and when it counts as ready."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox.build import USER
+from slurm_elastic.sandbox.control import control
+from slurm_elastic.sandbox.layout import Layout, Saved
+from slurm_elastic.sandbox.processes import Processes
+
+MUNGED = "munged"
+SLURMCTLD = "slurmctld"
+EC2 = "ec2"
+RUNNER = "runner"
+AGENT = "local-agent"
+ELASTICD = "slurm-elasticd"
+
+READY = 60.0
+"""Seconds a daemon may take; far more than it needs, as the machine may be busy."""
+
+
+class Daemons:
+    """Starts the daemons of one sandbox; each call returns when the daemon answers."""
+
+    def __init__(self, layout: Layout, processes: Processes) -> None:
+        self._layout = layout
+        self._processes = processes
+        self._run = layout.dir / "run"
+
+    def munged(self) -> None:
+        """Root's own munged, key and socket: nothing is shared with the host's."""
+        self._processes.start(
+            MUNGED,
+            [
+                "munged",
+                "--foreground",
+                "--num-threads=4",
+                f"--socket={self._run}/munge.socket",
+                f"--key-file={self._layout.dir}/etc/munge.key",
+                f"--pid-file={self._run}/munged.pid",
+                f"--seed-file={self._run}/munged.seed",
+                f"--log-file={self._layout.log}/munged.log",
+            ],
+            self._layout.daemon_env(),
+        )
+        self._wait(MUNGED, lambda: listens(self._run / "munge.socket"))
+
+    def slurmctld(self) -> None:
+        """As SlurmUser, in the foreground of its own session."""
+        self._processes.start(
+            SLURMCTLD,
+            ["slurmctld", "-D", "-f", str(self._layout.slurm_conf)],
+            self._layout.daemon_env(),
+            user=USER,
+        )
+        self._wait(SLURMCTLD, self.slurmctld_answers)
+
+    def slurmctld_answers(self) -> bool:
+        """Whether ``scontrol ping`` finds slurmctld up."""
+        try:
+            done = subprocess.run(
+                ["scontrol", "ping"],
+                env=self._layout.daemon_env(),
+                capture_output=True,
+                text=True,
+                timeout=20,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return "is UP" in done.stdout
+
+    def ec2(self, saved: Saved) -> None:
+        """The emulated EC2."""
+        argv = [
+            *(sys.executable, "-m", "slurm_elastic.sandbox.ec2"),
+            *("--dir", str(self._layout.dir), "--port", str(saved.ports.ec2)),
+            *("--speed", str(saved.spec.price_speed)),
+        ]
+        if saved.spec.prices:
+            argv += ["--prices", saved.spec.prices]
+        self._processes.start(EC2, argv, self._layout.daemon_env(), user=USER)
+        self._wait(EC2, (self._layout.dir / "ec2" / "ready").exists)
+        control(saved).wait_ready(READY)
+
+    def runner(self) -> None:
+        """What turns emulated machines into slurmd's; as root."""
+        argv = [sys.executable, "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
+        self._processes.start(RUNNER, argv, self._layout.daemon_env())
+
+    def agent(self, saved: Saved, socket_path: Path) -> None:
+        """The local cloud's agent; as root."""
+        argv = [
+            *(sys.executable, "-m", "slurm_elastic.cli.local_agent"),
+            *("--config", str(self._layout.config)),
+            *("--log-dir", str(self._layout.log)),
+            *("--boot", str(saved.spec.local_boot_seconds)),
+            *("--never-boot", saved.spec.never_boot),
+        ]
+        self._processes.start(AGENT, argv, self._layout.daemon_env())
+        self._wait(AGENT, lambda: listens(socket_path))
+
+    def elasticd(self, extra: Mapping[str, str]) -> None:
+        """slurm-elasticd as SlurmUser; ``extra`` goes into its environment (fault points)."""
+        argv = [
+            *(sys.executable, "-m", "slurm_elastic.cli.daemon"),
+            *("--config", str(self._layout.config)),
+        ]
+        self._processes.start(ELASTICD, argv, self._layout.daemon_env() | dict(extra), user=USER)
+        self._wait(ELASTICD, lambda: listens(self._layout.dir / "state" / "prolog.sock"))
+
+    def _wait(self, name: str, ready: Callable[[], bool]) -> None:
+        until = time.monotonic() + READY
+        while not ready():
+            if not self._processes.alive(name):
+                raise SandboxError(f"{name} ended at once; see {self._processes.log(name)}")
+            if time.monotonic() > until:
+                raise SandboxError(f"{name} does not answer after {READY:g} s")
+            time.sleep(0.1)
+
+
+def listens(path: Path) -> bool:
+    """Whether somebody accepts connections at a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,112 @@
+"""Where everything of a sandbox lies: DIR holds all of it, and a marker file says what it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.local_agent import write_atomically
+from slurm_elastic.nodeproc import Machine
+from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.spec import Ports, SandboxSpec
+
+MARKER = "SLURM_ELASTIC_SANDBOX_DIR"
+"""In the environment of all that a sandbox starts, but not of what is run in it."""
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_KEPT = ("PYTHONPATH", "SLURM_ELASTIC_FAULT", "SLURM_ELASTIC_FAULT_ONCE", "COVERAGE_PROCESS_START")
+
+
+class Saved(Struct, frozen=True, kw_only=True):
+    """The marker file: as what the sandbox was made."""
+
+    spec: SandboxSpec
+    ports: Ports
+
+
+class Layout(Struct, frozen=True, kw_only=True):
+    """The paths below ``dir``."""
+
+    dir: Path
+
+    @property
+    def marker(self) -> Path:
+        """Says that this directory is a sandbox, and which."""
+        return self.dir / "sandbox.json"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """The site's slurm.conf."""
+        return self.dir / "etc" / "slurm.conf"
+
+    @property
+    def config(self) -> Path:
+        """The slurm-elastic.yaml."""
+        return self.dir / "etc" / "slurm-elastic.yaml"
+
+    @property
+    def machines(self) -> Path:
+        """The records of static and emulated machines."""
+        return self.dir / "run" / "machines"
+
+    @property
+    def local_machines(self) -> Path:
+        """The records of the local agent."""
+        return self.dir / "run" / "local.sock.machines"
+
+    @property
+    def log(self) -> Path:
+        """All logs."""
+        return self.dir / "log"
+
+    def machine(self, name: str, node: str) -> Machine:
+        """A slurmd of this sandbox as a machine."""
+        return Machine(
+            id=name,
+            node=node,
+            directory=str(self.machines / name),
+            log=str(self.log / f"slurmd-{node}.out"),
+            conf=str(self.slurm_conf),
+            environment={MARKER: str(self.dir)},
+        )
+
+    def daemon_env(self) -> dict[str, str]:
+        """For what the sandbox starts: nearly nothing, and no cloud's credentials."""
+        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        base = {"PATH": _PATH, "LANG": "C.UTF-8", **kept, **self._own(), MARKER: str(self.dir)}
+        return isolated_env(base)
+
+    def user_env(self, base: Mapping[str, str]) -> dict[str, str]:
+        """For commands in the sandbox: ``base`` with its Slurm and without cloud credentials."""
+        slurm = {k: v for k, v in base.items() if not k.startswith(("SLURM_", "SBATCH_"))}
+        return isolated_env(slurm) | {"PATH": f"{slurm.get('PATH', '')}:{_PATH}"} | self._own()
+
+    def _own(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.slurm_conf), "SLURM_ELASTIC_CONFIG": str(self.config)}
+
+    def save(self, saved: Saved) -> None:
+        """Write the marker file."""
+        write_atomically(self.marker, msgspec.json.format(msgspec.json.encode(saved, enc_hook=str)))
+
+    def read(self) -> Saved:
+        """As what the sandbox was made; SandboxError if there is none."""
+        if self.dir.exists() and self.dir.stat().st_uid != os.getuid():
+            # Its files tell which processes to end and what to remove: never by another's word.
+            raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
+        try:
+            return msgspec.json.decode(self.marker.read_bytes(), type=Saved, dec_hook=_path)
+        except FileNotFoundError:
+            raise SandboxError(
+                f"{self.dir} is not a sandbox: it has no {self.marker.name}"
+            ) from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise SandboxError(f"{self.marker} cannot be read: {error}") from None
+
+
+def _path(wanted: type, text: Any) -> Any:  # noqa: ANN401 - msgspec's hook
+    return wanted(text)

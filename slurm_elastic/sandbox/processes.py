@@ -1,0 +1,133 @@
+"""What a sandbox has started: a file for each process and machine, so that another process, or this
+one after a crash, ends exactly those.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic import nodeproc
+from slurm_elastic.local_agent import write_atomically
+from slurm_elastic.nodeproc import Machine, Process
+
+log = logging.getLogger(__name__)
+
+
+class Processes:
+    """The daemons, by name; files ``run/NAME.json``, output ``log/NAME.out``."""
+
+    def __init__(self, directory: Path) -> None:
+        self._run = directory / "run"
+        self._log = directory / "log"
+
+    def start(
+        self,
+        name: str,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        user: str | None = None,
+    ) -> Process:
+        """Start a daemon that is not running yet."""
+        process = nodeproc.spawn(argv, environment, log=str(self.log(name)), user=user)
+        write_atomically(self._run / f"{name}.json", msgspec.json.encode(process))
+        return process
+
+    def log(self, name: str) -> Path:
+        """Where the daemon's output goes."""
+        return self._log / f"{name}.out"
+
+    def names(self) -> list[str]:
+        """All daemons ever started, whether alive or not."""
+        return sorted(path.stem for path in self._run.glob("*.json"))
+
+    def get(self, name: str) -> Process | None:
+        """The process of that name as last started, None if it never was."""
+        try:
+            return msgspec.json.decode((self._run / f"{name}.json").read_bytes(), type=Process)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def alive(self, name: str) -> bool:
+        """Whether the daemon runs."""
+        process = self.get(name)
+        return process is not None and nodeproc.alive(process)
+
+    def stop(self, name: str, deadline: float = 20.0) -> None:
+        """SIGTERM, then SIGKILL after ``deadline`` seconds."""
+        if process := self.get(name):
+            nodeproc.stop(process, deadline)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL, as a crash; returns when the process is gone."""
+        if process := self.get(name):
+            nodeproc.send(process, signal.SIGKILL)
+            nodeproc.wait_gone([process], 10.0)
+
+
+class Started(Struct, frozen=True, kw_only=True):
+    """A machine and its slurmd (None: not started yet)."""
+
+    machine: Machine
+    process: Process | None = None
+
+
+class Machines:
+    """slurmd's as machines, by id; files in ``directory``, kept until the power-off is done."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def start(self, machine: Machine) -> Process:
+        """Start a machine; its file is there before its slurmd is."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._save(Started(machine=machine))
+        process = nodeproc.start(machine)
+        self._save(Started(machine=machine, process=process))
+        log.info("started machine=%s node=%s pid=%d", machine.id, machine.node, process.pid)
+        return process
+
+    def power_off(self, name: str) -> None:
+        """End all that runs on the machine and forget it; no error if there is no such machine."""
+        path = self._directory / f"{name}.json"
+        started = _read(path)
+        if started is None:
+            return
+        nodeproc.power_off(started.machine.id, started.machine.directory, slurmd=started.process)
+        path.unlink(missing_ok=True)
+        log.info("powered off machine=%s node=%s", name, started.machine.node)
+
+    def alive(self, name: str) -> bool:
+        """Whether the machine's slurmd runs."""
+        started = self.get(name)
+        return bool(started and started.process and nodeproc.alive(started.process))
+
+    def get(self, name: str) -> Started | None:
+        """The machine of that id."""
+        return _read(self._directory / f"{name}.json")
+
+    def directory(self, name: str) -> str:
+        """The working directory for the machine of that id."""
+        return str((self._directory / name).resolve())
+
+    def ids(self) -> Iterator[str]:
+        """All machines that were started and not powered off."""
+        return (path.stem for path in sorted(self._directory.glob("*.json")))
+
+    def _save(self, started: Started) -> None:
+        write_atomically(
+            self._directory / f"{started.machine.id}.json", msgspec.json.encode(started)
+        )
+
+
+def _read(path: Path) -> Started | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Started)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None

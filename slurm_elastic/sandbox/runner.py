@@ -1,0 +1,91 @@
+"""Turns each machine of the emulated EC2 into a slurmd on this host, and powers it off with it.
+
+``python -m slurm_elastic.sandbox.runner DIR``, as root. A machine that is terminated before its
+boot time has passed never gets a slurmd. One whose slurmd died by itself stays dead, as a crashed
+machine does: that is for reconcile to find.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.nodeproc import Machine
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.processes import Machines
+from slurm_elastic.slurm.hostlist import expand
+
+log = logging.getLogger(__name__)
+
+PERIOD = 0.25
+ALIVE = frozenset({"pending", "running"})
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A machine as the cloud has it; ``launched`` is Unix time."""
+
+    id: str
+    node: str
+    state: str
+    launched: float
+
+
+class Runner:
+    """One step at a time: ``step`` is given what the cloud has, and makes it so."""
+
+    def __init__(self, layout: Layout, boot_seconds: float, never_boot: Iterable[str] = ()) -> None:
+        self._layout = layout
+        self._machines = Machines(layout.machines)
+        self._boot = boot_seconds
+        self._never = frozenset(never_boot)
+
+    def step(self, seen: Iterable[Seen], now: float) -> None:
+        """Power off what is gone, start what has booted."""
+        alive = {m.id: m for m in seen if m.state in ALIVE}
+        known = set(self._machines.ids())
+        for gone in sorted(name for name in known - alive.keys() if name.startswith("i-")):
+            self._machines.power_off(gone)
+        for machine in alive.values():
+            if machine.id not in known and self._booted(machine, now):
+                self._machines.start(self._machine(machine))
+
+    def _booted(self, machine: Seen, now: float) -> bool:
+        if not machine.node or machine.node in self._never:
+            return False
+        return now >= machine.launched + self._boot
+
+    def _machine(self, machine: Seen) -> Machine:
+        return self._layout.machine(machine.id, machine.node)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until SIGTERM; the machines go on."""
+    from slurm_elastic.sandbox.control import control, seen
+
+    (directory,) = sys.argv[1:] if argv is None else argv
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    layout = Layout(dir=Path(directory))
+    saved = layout.read()
+    never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
+    runner = Runner(layout, saved.spec.boot_seconds, never)
+    ec2, stop = control(saved), threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    while not stop.wait(PERIOD):
+        try:
+            runner.step(seen(ec2), time.time())
+        except (SlurmElasticError, OSError):
+            # An API that does not answer says nothing about the machines: leave them as they are.
+            log.exception("step failed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
