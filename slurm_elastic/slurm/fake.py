@@ -122,6 +122,12 @@ class FakeSlurm:
                 self._known_job(job), reason="None", start=0.0
             )
 
+    def set_requeue(self, job: int, *, requeue: bool) -> None:
+        """Whether Slurm may requeue the job."""
+        with self._lock:
+            self._command("set_requeue", job=job, requeue=requeue)
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), requeue=requeue)
+
     def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
         with self._lock:
             self.calls[name] += 1

@@ -1,0 +1,69 @@
+"""Slurm's JSON in the forms of 22.05 and of 23.02 and later."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_elastic.slurm import answers
+
+
+def num(value: int) -> dict[str, object]:
+    return {"set": True, "infinite": False, "number": value}
+
+
+OLD_NODE = {
+    "name": "pub1", "state": "allocated", "state_flags": ["CLOUD", "POWERING_UP"], "reason": "",
+    "reason_set_by_user": None, "partitions": ["public"], "address": "10.0.0.9", "cpus": 2,
+    "real_memory": 1000, "last_busy": 1700000000, "boot_time": 0,
+}  # fmt: skip
+NEW_NODE = OLD_NODE | {
+    "state": ["ALLOCATED", "CLOUD", "POWERING_UP"], "reason_set_by_user": "",
+    "last_busy": num(1700000000), "boot_time": num(0),
+}  # fmt: skip
+OLD_JOB = {
+    "job_id": 7, "job_state": "PENDING", "user_name": "ann", "account": "", "nodes": "",
+    "partition": "batch,onprem", "state_reason": "BeginTime", "start_time": 1700000121,
+    "submit_time": 1700000000, "requeue": True, "restart_cnt": 1, "name": "j",
+}  # fmt: skip
+NEW_JOB = OLD_JOB | {
+    "job_state": ["PENDING"], "start_time": num(1700000121), "submit_time": num(1700000000),
+}  # fmt: skip
+
+
+def test_both_forms_of_a_node_are_one_value() -> None:
+    old, new = (
+        answers.node(OLD_NODE),
+        answers.node({k: v for k, v in NEW_NODE.items() if k != "state_flags"}),
+    )
+    assert old == new
+    assert old.states == {"ALLOCATED", "CLOUD", "POWERING_UP"}
+
+
+def test_both_forms_of_a_job_are_one_value() -> None:
+    assert answers.job(OLD_JOB) == answers.job(NEW_JOB)
+    assert answers.job(OLD_JOB).partitions == ("batch", "onprem")
+    assert answers.job(OLD_JOB | {"nodes": "n[1-2]"}).nodes == ("n1", "n2")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (3, 3.0), (None, None), (num(4), 4.0), ({"set": False, "number": 0}, None),
+        ({"set": True, "infinite": True, "number": 0}, None), (True, None), ("7", None),
+    ],
+)  # fmt: skip
+def test_numbers(value: object, expected: float | None) -> None:
+    assert answers.number(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("slurm-wlm 22.05.8\n", (22, 5)), ("slurm 24.11.5", (24, 11))]
+)
+def test_versions(text: str, expected: tuple[int, int]) -> None:
+    assert answers.version(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "slurm", "slurm x.y"])
+def test_what_is_no_version(text: str) -> None:
+    with pytest.raises(ValueError, match="does not end in a Slurm version"):
+        answers.version(text)

@@ -1,0 +1,104 @@
+"""The command-line client: which commands it runs, and what their failures become."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.slurm.cli import SlurmCli
+
+
+class Stub:
+    """A directory of commands that write their arguments down and answer what they are told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = path / "log"
+
+    def command(
+        self, name: str, answer: str = "", code: int = 0, stderr: str = "", pause: float = 0
+    ) -> None:
+        body = f'#!/bin/sh\necho "{name} $*" >> {self.log}\n'
+        if name == "scontrol":
+            body += '[ "$1" = --version ] && echo "slurm-wlm 22.05.8" && exit 0\n'
+        body += f"sleep {pause}\ncat <<'EOF'\n{answer}\nEOF\necho '{stderr}' >&2\nexit {code}\n"
+        (self.path / name).write_text(body)
+        (self.path / name).chmod(0o755)
+
+    def ran(self) -> list[str]:
+        return [line for line in self.log.read_text().splitlines() if "--version" not in line]
+
+    def client(self, timeout: float = 20.0) -> SlurmCli:
+        return SlurmCli(SlurmSettings(bin_dir=str(self.path), command_timeout=timeout))
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> Stub:
+    stub = Stub(tmp_path)
+    stub.command("scontrol")
+    return stub
+
+
+def test_updates_go_out_by_compressed_hostlist(stub: Stub) -> None:
+    client = stub.client()
+    client.update_nodes([f"n{i}" for i in range(1, 5001)], state="DRAIN", reason="a b")
+    assert stub.ran() == ["scontrol update nodename=n[1-5000] state=DRAIN reason=a b"]
+    assert client.calls == {"scontrol": 1}
+
+
+def test_addresses_are_one_list_each(stub: Stub) -> None:
+    stub.client().set_addresses({"n1": "10.0.0.1", "n2": "10.0.0.2"})
+    assert stub.ran() == ["scontrol update nodename=n1,n2 nodeaddr=10.0.0.1,10.0.0.2"]
+
+
+def test_jobs_commands(stub: Stub) -> None:
+    client = stub.client()
+    client.requeue(7)
+    client.start_now(7)
+    client.set_requeue(7, requeue=True)
+    assert stub.ran() == [
+        "scontrol requeue 7",
+        "scontrol update jobid=7 starttime=now",
+        "scontrol update jobid=7 requeue=1",
+    ]
+
+
+def test_nodes_and_jobs_are_one_command_each(stub: Stub) -> None:
+    nodes = [{"name": n, "state": "idle", "state_flags": ["CLOUD"]} for n in ("a", "b")]
+    stub.command("sinfo", json.dumps({"nodes": nodes}))
+    stub.command("squeue", json.dumps({"jobs": [{"job_id": 3, "job_state": "RUNNING"}]}))
+    client = stub.client()
+    assert set(client.nodes()) == {"a", "b"}
+    assert set(client.nodes(["b", "gone"])) == {"b"}
+    assert client.jobs()[0].id == 3
+    assert stub.ran() == ["sinfo --all --json", "sinfo --all --json", "squeue --all --json"]
+
+
+def test_a_failing_command_is_a_slurm_error_with_its_words(stub: Stub) -> None:
+    stub.command(
+        "squeue", code=1, stderr="slurm_load_jobs error: Unable to contact slurm controller"
+    )
+    with pytest.raises(SlurmError, match="exit 1: slurm_load_jobs error"):
+        stub.client().jobs()
+
+
+def test_a_hanging_command_is_a_slurm_error(stub: Stub) -> None:
+    stub.command("squeue", pause=30)
+    with pytest.raises(SlurmError, match="timed out"):
+        stub.client(timeout=0.5).jobs()
+
+
+@pytest.mark.parametrize("answer", ["", "not json", "[1]"])
+def test_an_unreadable_answer_is_a_slurm_error(stub: Stub, answer: str) -> None:
+    stub.command("squeue", answer)
+    with pytest.raises(SlurmError, match="answered"):
+        stub.client().jobs()
+
+
+def test_a_missing_command_is_a_slurm_error(stub: Stub) -> None:
+    with pytest.raises(SlurmError, match="No such file"):
+        stub.client().jobs()
