@@ -23,18 +23,12 @@ end
 
 -- The number, or nil where Slurm means "not set" (or, but for times, "unlimited").
 local function number(value, unset)
-  if type(value) ~= "number" or value >= unset then
-    return nil
-  end
-  return value
+  return type(value) == "number" and value < unset and value or nil
 end
 
 -- A time limit in minutes; math.huge is unlimited.
 local function minutes(value)
-  if value == INFINITE then
-    return math.huge
-  end
-  return number(value, NO_VAL)
+  return value == INFINITE and math.huge or number(value, NO_VAL)
 end
 
 local function items(text)
@@ -67,10 +61,10 @@ local function gres_counts(text)
   return counts
 end
 
--- How many of a gres a node has: "gpu" counts every type, "gpu:a100" that type only.
-local function gres_of(pool, name)
+-- How many of a gres there are: "gpu" counts every type, "gpu:a100" that type only.
+local function gres_of(counts, name)
   local found = 0
-  for key, count in pairs(pool.gres) do
+  for key, count in pairs(counts) do
     if key == name or string.sub(key, 1, #name + 1) == name .. ":" then
       found = found + count
     end
@@ -81,15 +75,20 @@ end
 -- Whether the user chose where to run, or asked for something that no list may change.
 local CHOSEN = { "partition", "req_nodes", "exc_nodes", "reservation", "clusters" }
 
-local function chosen(job)
-  for _, field in ipairs(CHOSEN) do
+local function any_text(job, fields)
+  for _, field in ipairs(fields) do
     if not blank(job[field]) then
       return true
     end
   end
+  return false
+end
+
+local function chosen(job)
   -- The parts of a heterogeneous job must not end up in clouds far from each other; a job that
   -- wants its nodes at once is not served by machines that have yet to boot.
-  return number(job.het_job_offset, NO_VAL) ~= nil
+  return any_text(job, CHOSEN)
+    or number(job.het_job_offset, NO_VAL) ~= nil
     or job.cron_job == true
     or (number(job.immediate, NO_VAL16) or 0) ~= 0
 end
@@ -116,12 +115,8 @@ local function any_above(job, fields, unset, limit)
 end
 
 local function strange(job)
-  for _, field in ipairs(STRANGE_TEXT) do
-    if not blank(job[field]) then
-      return true
-    end
-  end
-  return any_above(job, STRANGE_16, NO_VAL16, 0)
+  return any_text(job, STRANGE_TEXT)
+    or any_above(job, STRANGE_16, NO_VAL16, 0)
     or any_above(job, STRANGE_32, NO_VAL, 0)
     or any_above(job, ONE_AT_MOST, NO_VAL16, 1)
 end
@@ -136,12 +131,7 @@ local function per_gpu(text, per_node)
     return nil
   end
   for name, each in pairs(counts) do
-    local gres = string.match(name, "^[^:]+")
-    for have, count in pairs(per_node) do
-      if have == gres or string.sub(have, 1, #gres + 1) == gres .. ":" then
-        total = total + each * count
-      end
-    end
+    total = total + each * gres_of(per_node, string.match(name, "^[^:]+"))
   end
   return total
 end
@@ -191,12 +181,18 @@ local function needs(job)
 end
 
 local function has_features(pool, wanted)
-  for name in string.gmatch(wanted or "", "[^&]+") do
-    if not pool.features[name] then
+  for name in string.gmatch(wanted or "", "[^&]*") do
+    if name ~= "" and not pool.features[name] then
       return false -- also for | [] () * and whatever else is not a plain name
     end
   end
-  return blank(wanted) or not string.match(wanted, "^&") and not string.match(wanted, "&$")
+  return true
+end
+
+-- A memory limit; Slurm's 0 is none.
+local function limit(value)
+  value = number(value, NO_VAL64) or 0
+  return value > 0 and value or math.huge
 end
 
 -- CPUs of one node that the job's memory request leaves usable; 0 where the node cannot hold it.
@@ -210,19 +206,12 @@ local function usable_cpus(pool, need, part)
       per_node, per_cpu = SITE.def_mem_per_node, SITE.def_mem_per_cpu
     end
   end
-  local most_node = number(part.max_mem_per_node, NO_VAL64) or 0
-  local most_cpu = number(part.max_mem_per_cpu, NO_VAL64) or 0
-  if most_node == 0 then
-    most_node = math.huge
-  end
-  if (per_node or 0) > math.min(pool.memory, most_node) then
+  local memory = math.min(pool.memory, limit(part.max_mem_per_node))
+  if (per_node or 0) > memory or (per_cpu or 0) > limit(part.max_mem_per_cpu) then
     return 0
   end
   if (per_cpu or 0) > 0 then
-    if most_cpu > 0 and per_cpu > most_cpu then
-      return 0
-    end
-    local by_memory = math.floor(math.min(pool.memory, most_node) / per_cpu)
+    local by_memory = math.floor(memory / per_cpu)
     if need.exclusive and by_memory < pool.cpus then
       return 0
     end
@@ -239,13 +228,13 @@ local function room(pool, need, part)
   end
   local tasks = math.floor(cpus / need.task_cpus)
   for name, count in pairs(need.node_gres) do
-    if gres_of(pool, name) < count then
+    if gres_of(pool.gres, name) < count then
       return 0, 0
     end
   end
   for name, count in pairs(need.task_gres) do
     if count > 0 then
-      tasks = math.min(tasks, math.floor(gres_of(pool, name) / count))
+      tasks = math.min(tasks, math.floor(gres_of(pool.gres, name) / count))
     end
   end
   if tasks < math.max(need.node_tasks, 1) then
@@ -279,7 +268,7 @@ local function enough(found, need, most)
     local count = math.min(one.pool.count, most - nodes)
     nodes, cpus, tasks = nodes + count, cpus + count * one.cpus, tasks + count * one.tasks
     for name in pairs(need.job_gres) do
-      gres[name] = (gres[name] or 0) + count * gres_of(one.pool, name)
+      gres[name] = (gres[name] or 0) + count * gres_of(one.pool.gres, name)
     end
   end
   for name, count in pairs(need.job_gres) do
@@ -291,16 +280,16 @@ local function enough(found, need, most)
   return nodes >= (need.nodes or 1) and cpus >= need.cpus and tasks >= (need.tasks or 1)
 end
 
--- A job without a limit gets DefaultTime of the FIRST partition of its list (22.05, job_mgr.c), or
--- else, in each partition, that one's DefaultTime or MaxTime. Never one that is cut shorter here.
+-- A job without a limit gets DefaultTime of the FIRST partition of its list (22.05, job_mgr.c); if
+-- that has none, each partition's DefaultTime or else MaxTime. It is not listed where it would be cut
+-- shorter than at the site's default, unless our DefaultTime says what such jobs get here.
 local function time_fits(need, part, default)
   local most = minutes(part.max_time) or math.huge
   local wanted = need.time or minutes(default.default_time)
-  if wanted then
-    return wanted <= most
+  if not wanted and minutes(part.default_time) == nil then
+    wanted = minutes(default.max_time) or math.huge
   end
-  local given = math.min(minutes(part.default_time) or most, most)
-  return given >= (minutes(default.max_time) or math.huge)
+  return wanted == nil or wanted <= most
 end
 
 local function permits(allow, deny, value)
@@ -316,13 +305,8 @@ local function admits_host(part, job)
 end
 
 local function permitted(part, job)
-  local account, qos = job.account, job.qos
-  if blank(account) then
-    account = job.default_account
-  end
-  if blank(qos) then
-    qos = job.default_qos
-  end
+  local account = not blank(job.account) and job.account or job.default_account
+  local qos = not blank(job.qos) and job.qos or job.default_qos
   return part.state_up == UP
     and admits_host(part, job)
     and permits(part.allow_accounts, part.deny_accounts, account)
@@ -345,14 +329,11 @@ local function hopeless(default, need)
   if default.state_up ~= UP then
     return false
   end
-  local nodes = need.nodes or 1
-  local too_long = need.time and not need.time_min
-    and need.time > (minutes(default.max_time) or math.huge)
+  local nodes, time = need.nodes or 1, (need.time_min or need.time) or 0
   return nodes > (number(default.total_nodes, NO_VAL) or math.huge)
     or nodes > (number(default.max_nodes, NO_VAL) or math.huge)
     or need.cpus > (number(default.total_cpus, NO_VAL) or math.huge)
-    or too_long
-    or false
+    or time > (minutes(default.max_time) or math.huge)
 end
 
 local function default_of(part_list)
@@ -402,15 +383,16 @@ local function partition_list(job, part_list)
 end
 
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
-  local ok, answer = pcall(partition_list, job_desc, part_list)
-  if ok and answer then
-    ok, answer = pcall(function()
-      job_desc.partition = answer
-    end)
-  end
+  local ok, why = pcall(function()
+    local list = partition_list(job_desc, part_list)
+    if list then
+      job_desc.partition = list
+      slurm.log_debug("%s", "slurm-elastic: uid=" .. tostring(submit_uid) .. " partition=" .. list)
+    end
+  end)
   if not ok then
     pcall(function()
-      slurm.log_error("%s", "slurm-elastic: job left as it came: " .. tostring(answer))
+      slurm.log_error("%s", "slurm-elastic: job left as it came: " .. tostring(why))
     end)
   end
   return slurm and slurm.SUCCESS or 0

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.model import Location, Pool
+from slurm_elastic.slurm.conflicts import features
+from slurm_elastic.slurm.siteconf import Site
 
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
@@ -20,30 +22,21 @@ _DATA_LINE = "local SITE = {}\n"
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
 
 
-def render(
-    config: Config,
-    pools: Sequence[Pool],
-    *,
-    def_mem_per_cpu: int | None = None,
-    def_mem_per_node: int | None = None,
-) -> dict[str, str]:
+def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> dict[str, str]:
     """Name -> text of the files that go beside slurm.conf.
 
     ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
-    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. The site's
-    DefMemPerCPU or DefMemPerNode (MiB, slurm.conf(5)) is what a job gets that asks for no memory;
-    Slurm does not show it to the filter.
+    file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
+    be used yet are left out: a job listed there could only wait. Of ``site`` only DefMemPerCPU and
+    DefMemPerNode are read, which jobs get that ask for no memory and Slurm hides from the filter.
     """
-    site: dict[str, LuaValue] = {"partitions": _partitions(config, pools)}
-    if def_mem_per_cpu:
-        site["def_mem_per_cpu"] = def_mem_per_cpu
-    if def_mem_per_node:
-        site["def_mem_per_node"] = def_mem_per_node
+    data: dict[str, LuaValue] = {"partitions": _partitions(config, pools)}
+    data |= _default_memory(site)
     code = _source(FILTER)
     if code.count(_DATA_LINE) != 1:
         raise AssertionError(f"{FILTER} lacks its data line")
     return {
-        FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(site)}\n"),
+        FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
 
@@ -68,9 +61,12 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
 
 def _partitions(config: Config, pools: Sequence[Pool]) -> list[LuaValue]:
     """On-premises before public, then in the order of the configuration."""
+    blocked = blocked_clouds(config)
     clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
     partitions: list[LuaValue] = []
     for cloud in clouds:
+        if cloud.name in blocked:
+            continue
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
         if own:
             data: list[LuaValue] = [_pool(pool) for pool in own]
@@ -84,8 +80,21 @@ def _pool(pool: Pool) -> LuaValue:
         "cpus": pool.cpus,
         "memory": pool.real_memory,
         "gres": dict(pool.gres),
-        "features": dict.fromkeys(pool.features, True),
+        "features": dict.fromkeys(features(pool), True),
     }
+
+
+def _default_memory(site: Site | None) -> dict[str, LuaValue]:
+    """MiB; slurm.conf(5) knows no unit here, and 0 is none."""
+    found: dict[str, LuaValue] = {}
+    for name, option in (
+        ("def_mem_per_cpu", "DefMemPerCPU"),
+        ("def_mem_per_node", "DefMemPerNode"),
+    ):
+        entry = site.option(option) if site else None
+        if entry is not None and entry.value.isdigit() and int(entry.value):
+            found[name] = int(entry.value)
+    return found
 
 
 def _quoted(text: str) -> str:
