@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
-from slurm_elastic.config import AnyCloud, Config, blocked_clouds, domain_pools
+from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
 from slurm_elastic.ledger_rows import Launch, Machine
 from slurm_elastic.model import CoolDown, Pool, SlurmJob, SlurmNode, Usage
 from slurm_elastic.slurm.hostlist import compress, expand
@@ -50,6 +50,8 @@ class _Join:
         self.facts = facts
         self.pools = domain_pools(config, expand)
         self.pool_by_name = {p.name: p for p in self.pools}
+        names = (name for pool in self.pools for name in pool.nodes)
+        self.rank_of = {name: rank for rank, name in enumerate(names)}
         self.clouds = {c.name: c for c in config.clouds}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage(self.live, facts.open_launches)
@@ -83,6 +85,10 @@ class _Join:
         order = [s for s in first if s in found] + sorted(found.keys() - set(first))
         return {state: found[state] for state in order}
 
+    def place(self, machine: Machine) -> tuple[int, float]:
+        """Where a machine stands in the list: by its node in the configuration, then by age."""
+        return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
+
     def price_now(self, machines: Iterable[Machine]) -> float:
         return sum(m.instance.price for m in machines)
 
@@ -104,7 +110,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         clouds=tuple(_cloud(join, cloud, blocked.get(cloud.name)) for cloud in config.clouds),
         pools=tuple(_pool(join, pool) for pool in join.pools),
         nodes=_nodes(join),
-        instances=tuple(_instance(join, m) for m in join.live),
+        instances=tuple(_instance(join, m) for m in sorted(join.live, key=join.place)),
         launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
         cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
         holds=_holds(facts),
@@ -114,6 +120,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:
     at, pid = facts.heartbeat or (None, None)
+    clouds = {cloud.name for cloud in config.clouds}
     age = None if at is None else max(0.0, facts.now - at)
     fresh = age is not None and age <= config.timings.heartbeat_stale
     return DaemonView(
@@ -123,7 +130,9 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         pid=pid,
         process_found=facts.process_found,
         pending_requests=facts.pending,
-        problems=tuple(f"{h.name}: {h.error}" for h in facts.health if h.error),
+        problems=tuple(
+            f"{h.name}: {h.error}" for h in facts.health if h.error and h.name not in clouds
+        ),
     )
 
 
@@ -131,6 +140,8 @@ def _cloud(join: _Join, cloud: AnyCloud, blocked: str | None) -> CloudView:
     pools = [p for p in join.pools if p.cloud == cloud.name]
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
+    capacity = cloud.capacity if isinstance(cloud, LocalCloud) else None
+    limits = [n for n in (cloud.limits.nodes, capacity) if n is not None]
     return CloudView(
         name=cloud.name,
         location=str(cloud.location),
@@ -139,12 +150,12 @@ def _cloud(join: _Join, cloud: AnyCloud, blocked: str | None) -> CloudView:
         nodes=sum(len(p.nodes) for p in pools),
         states=join.states(pools),
         machines=join.usage.nodes.get(scope, 0),
-        limit=cloud.limits.nodes,
+        limit=min(limits, default=None),
         price_now=join.price_now(m for m in join.live if m.instance.cloud == cloud.name),
         price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
         price_limit=cloud.limits.dollars_per_hour,
         blocked=blocked,
-        problem=health.error if health else None,
+        problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
         checked=health.checked if health else None,
     )
 

@@ -1,0 +1,263 @@
+"""``slurm-elastic explain NODE|JOBID``: why things happened, from the decisions in the ledger."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sqlite3
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.configfile import load
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.story import jobs_of, nodes_of, tell_job, tell_node
+from slurm_elastic.view_next import brief
+
+OFFERS_SHOWN = 20
+_KIND_WIDTH = 16
+
+
+class Explanation(Struct, frozen=True, kw_only=True):
+    """What ``explain --json`` prints. ``about`` is ``node`` or ``job``; ``now`` says in a sentence
+    how Slurm has it; ``machines`` are those of the node since the first decision.
+    """
+
+    subject: str
+    about: str
+    now: str
+    machines: tuple[Machine, ...]
+    decisions: tuple[Decision, ...]
+    version: int = 1
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "explain",
+        help="the decisions about a node or a job",
+        description="Print every decision about a node or a job in the order of time, with its "
+        "reason, what was rejected and why. A job's chain includes that of its nodes.",
+    )
+    parser.add_argument("subject", metavar="NODE|JOBID", help="a node name or a job id")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain one node or job; 1 when nothing is known about it."""
+    config = load(Path(args.config))
+    return show(config, SlurmCli(config.slurm), args.subject, as_json=args.json)
+
+
+def show(
+    config: Config,
+    slurm: Slurm,
+    subject: str,
+    *,
+    as_json: bool = False,
+    console: Console | None = None,
+) -> int:
+    """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
+    explanation = explain(config, slurm, subject)
+    if as_json:
+        sys.stdout.write(msgspec.json.encode(explanation).decode() + "\n")
+    else:
+        # no markup: node lists have brackets, offers have colons
+        render(explanation, console or Console(markup=False, emoji=False, highlight=False))
+    return 0
+
+
+def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
+    """Read the chain of ``subject`` from the ledger and its state from Slurm."""
+    pool_of = {node: p for p in domain_pools(config, expand) for node in p.nodes}
+    number = _job_number(subject) if subject not in pool_of else None
+    try:
+        with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+            if number is not None:
+                return _explain_job(ledger, slurm, number)
+            return _explain_node(ledger, slurm, subject, known=subject in pool_of)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(
+            f"the ledger {config.state / 'ledger.db'} cannot be read: {error}"
+        ) from error
+
+
+def _explain_job(ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
+    job, trouble = _job(slurm, number)
+    chain = tell_job(number, ledger.decisions, job.nodes if job else ())
+    if job is None and not chain:
+        where = trouble or "Slurm does not have it in its queue"
+        raise SlurmElasticError(
+            f"nothing is known about job {number}: no decision in the ledger names it, and {where}"
+        )
+    return Explanation(
+        subject=str(number),
+        about="job",
+        now=trouble or _job_now(number, job),
+        machines=_machines(ledger, job.nodes if job else _nodes(chain), chain),
+        decisions=tuple(chain),
+    )
+
+
+def _explain_node(ledger: Ledger, slurm: Slurm, name: str, *, known: bool) -> Explanation:
+    chain = tell_node(name, ledger.decisions)
+    if not known and not chain:
+        raise SlurmElasticError(
+            f"nothing is known about {name!r}: it is neither a node of a configured pool nor the "
+            "number of a job (an array task goes by its own number: squeue -o '%A %i')"
+        )
+    return Explanation(
+        subject=name,
+        about="node",
+        now=_node_now(slurm, name),
+        machines=_machines(ledger, [name], chain),
+        decisions=tuple(chain),
+    )
+
+
+def _job_number(subject: str) -> int | None:
+    digits = subject.removeprefix("job:")
+    return int(digits) if digits.isascii() and digits.isdigit() else None
+
+
+def _job(slurm: Slurm, number: int) -> tuple[SlurmJob | None, str]:
+    """The job, and what is wrong where Slurm could not be asked."""
+    try:
+        return next((j for j in slurm.jobs() if j.id == number), None), ""
+    except SlurmError as error:
+        return None, f"Slurm does not answer: {error}"
+
+
+def _job_now(number: int, job: SlurmJob | None) -> str:
+    if job is None:
+        return f"job {number} is no longer in Slurm's queue"
+    where = f" on {compress(job.nodes)}" if job.nodes else ""
+    why = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    of = f" of {job.user}" if job.user else ""
+    return f"job {number}{of} is {' '.join(sorted(job.states))}{where}{why}"
+
+
+def _node_now(slurm: Slurm, name: str) -> str:
+    try:
+        node: SlurmNode | None = slurm.nodes([name]).get(name)
+    except SlurmError as error:
+        return f"Slurm does not answer: {error}"
+    if node is None:
+        return f"Slurm does not list node {name}"
+    why = f": {node.reason}" if node.reason else ""
+    return f"node {name} is {' '.join(sorted(node.states))}{why}"
+
+
+def _nodes(chain: Iterable[Decision]) -> list[str]:
+    return list(dict.fromkeys(node for d in chain for node in nodes_of(d)))
+
+
+def _machines(
+    ledger: Ledger, nodes: Sequence[str], chain: Sequence[Decision]
+) -> tuple[Machine, ...]:
+    wanted = set(nodes)
+    since = chain[0].at if chain else None
+    found = ledger.machines(ended_since=since)
+    return tuple(m for m in found if m.instance.node in wanted)
+
+
+def render(explanation: Explanation, console: Console) -> None:
+    """Print the chain for people."""
+    console.print(Text(explanation.now, style="bold"))
+    for machine in explanation.machines:
+        console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
+    if not explanation.decisions:
+        console.print(Text(f"No decision about this {explanation.about} is in the ledger."))
+        return
+    day = ""
+    for decision in explanation.decisions:
+        today = time.strftime("%Y-%m-%d", time.localtime(decision.at))
+        if today != day:
+            day = today
+            console.print()
+            console.print(Text(day, style="dim"))
+        _decision(decision, console)
+
+
+def _machine(machine: Machine) -> Text:
+    i = machine.instance
+    text = Text(f"{i.node}: {i.id}, {i.instance_type} in {i.zone}, {i.market}, ${i.price:.4f}/h")
+    text.append(f", since {_clock(i.launched, day=True)}")
+    if machine.ended is not None:
+        text.append(f", ended after {brief(machine.ended - i.launched)}: {machine.why}")
+    elif machine.suspending is not None:
+        text.append(f", terminating: {machine.why}")
+    return text
+
+
+def _decision(decision: Decision, console: Console) -> None:
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(width=8)
+    line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
+    line.add_column(overflow="fold")
+    line.add_row(
+        Text(_clock(decision.at)), Text(decision.kind, style="bold"), Text(decision.reason)
+    )
+    console.print(line)
+    about = Text(f"[{decision.correlation}]  {_subjects(decision)}", style="dim")
+    console.print(Padding(about, (0, 0, 0, 10), expand=False))
+    for text in _details(decision.detail or {}):
+        console.print(Padding(text, (0, 0, 0, 12), expand=False))
+
+
+def _subjects(decision: Decision) -> str:
+    jobs = jobs_of(decision)
+    shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
+    parts = [compress(nodes_of(decision))] if nodes_of(decision) else []
+    if jobs:
+        parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
+    return ", ".join(parts)
+
+
+def _details(detail: dict[str, object]) -> Iterable[Text]:
+    for key, value in detail.items():
+        if key in ("ranked", "rejected") and isinstance(value, list):
+            yield from _offers(key, value)
+        else:
+            yield Text(f"{key}: {value if isinstance(value, str) else _plain(value)}")
+
+
+def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
+    style = "green" if kind == "ranked" else "yellow"
+    for row in rows[:OFFERS_SHOWN]:
+        yield Text.assemble((f"{kind:<9}", style), _offer(row))
+    if len(rows) > OFFERS_SHOWN:
+        yield Text(f"{kind:<9}and {len(rows) - OFFERS_SHOWN} more (--json has all)", style="dim")
+
+
+def _offer(row: object) -> str:
+    """``[key, room, reason]`` or ``[key, reason]``; anything else as it is."""
+    if not isinstance(row, list) or not row:
+        return _plain(row)
+    key, *rest = row
+    room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
+    reason = " ".join(str(part) for part in (rest[1:] if room else rest))
+    return f"{key}{room}: {reason}" if reason else f"{key}{room}"
+
+
+def _plain(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _clock(at: float, *, day: bool = False) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S", time.localtime(at))

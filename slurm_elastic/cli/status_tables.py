@@ -1,0 +1,312 @@
+"""``StatusView`` as rich tables; one set of columns from 120 characters on, a narrower below.
+
+All text goes in as ``Text``: hostlists have brackets, which rich would read as markup.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
+from slurm_elastic.view_rows import (
+    CloudView,
+    DaemonView,
+    InstanceView,
+    JobView,
+    StatusView,
+    TotalView,
+)
+
+WIDE = 120
+_COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
+_LOUD = "bold white on red"
+_BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
+_JOBS_SHOWN = 3
+
+
+def render(view: StatusView, console: Console) -> None:
+    """Print everything."""
+    wide = console.width >= WIDE
+    console.print(_header(view))
+    for block in _blocks(view, wide):
+        console.print()
+        console.print(block)
+
+
+def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
+    yield _daemon(view.daemon, view.ledger_error)
+    if view.ledger_error:
+        yield Text(f"The ledger cannot be read: {view.ledger_error}", style=_LOUD)
+    if view.slurm_error:
+        yield Text(f"Slurm does not answer: {view.slurm_error}", style=_LOUD)
+    yield _clouds(view, wide)
+    yield _pools(view, wide)
+    if view.nodes:
+        yield _nodes(view)
+    if view.instances:
+        yield _instances(view.instances) if wide else _instances_narrow(view.instances)
+    elif not view.ledger_error:
+        yield Text("No instance is running.", style=_DIM)
+    if view.launches:
+        yield _launches(view)
+    if view.cool_downs:
+        yield _cool_downs(view)
+    if view.holds:
+        yield _holds(view)
+    if view.totals:
+        yield _totals(view.totals)
+
+
+def _header(view: StatusView) -> Text:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(view.at))
+    return Text.assemble(("Cluster ", ""), (view.cluster, "bold"), (f"   {at}", _DIM))
+
+
+def _daemon(daemon: DaemonView, ledger_error: str | None) -> RenderableType:
+    lines = [_life(daemon, ledger_error)]
+    if daemon.pending_requests is not None:
+        waiting = daemon.pending_requests
+        noun = "request waits" if waiting == 1 else "requests wait"
+        style = _WARN if waiting and not daemon.alive else ""
+        lines.append(Text(f"  {waiting} {noun} in the spool", style=style))
+    lines += [Text(f"  last error of {problem}", style=_BAD) for problem in daemon.problems]
+    return Group(*lines)
+
+
+def _life(daemon: DaemonView, ledger_error: str | None) -> Text:
+    if daemon.age is None:
+        why = "unknown, as the ledger cannot be read" if ledger_error else "has never run"
+        return Text(f"Daemon: {why}", style=_LOUD)
+    beat = f"heartbeat {brief(daemon.age)} ago, pid {daemon.pid}"
+    if daemon.alive:
+        return Text.assemble("Daemon: ", ("alive", _GOOD), f", {beat}")
+    if daemon.process_found is False:
+        beat += ", and there is no such process on this host"
+    return Text(f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended", style=_LOUD)
+
+
+def _clouds(view: StatusView, wide: bool) -> RenderableType:
+    table = _table("Clouds", "Cloud", "Location")
+    if wide:
+        table.add_column("Partition")
+        table.add_column("Provider")
+    _state_columns(table)
+    table.add_column("Paid/max", justify="right")
+    table.add_column("$/h now", justify="right")
+    if wide:
+        table.add_column("$/h worst/max", justify="right")
+    for cloud in view.clouds:
+        row = [Text(cloud.name), Text(cloud.location)]
+        if wide:
+            row += [Text(cloud.partition), Text(cloud.provider)]
+        row += _state_cells(cloud.states, cloud.nodes)
+        row += [_of(cloud.machines, cloud.limit), Text(f"{cloud.price_now:.4f}")]
+        if wide:
+            worst, limit = cloud.price_worst, cloud.price_limit
+            row.append(Text(f"{worst:.2f}/{'-' if limit is None else f'{limit:.2f}'}"))
+        table.add_row(*row)
+    return Group(table, *_cloud_problems(view.clouds, view.at))
+
+
+def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
+    for cloud in clouds:
+        if cloud.blocked:
+            yield Text(f"  blocked: {cloud.blocked}", style=_WARN)
+        if cloud.problem:
+            ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
+            yield Text(f"  {cloud.name} answers with an error{ago}: {cloud.problem}", style=_BAD)
+
+
+def _pools(view: StatusView, wide: bool) -> RenderableType:
+    table = _table("Pools", "Pool", "Cloud", "Nodes")
+    _state_columns(table)
+    table.add_column("Paid/max", justify="right")
+    if wide:
+        table.add_column("Markets")
+    for pool in view.pools:
+        row = [Text(pool.name), Text(pool.cloud), Text(pool.nodes)]
+        row += [*_state_cells(pool.states, pool.count), _of(pool.machines, pool.limit)]
+        if wide:
+            row.append(Text(" ".join(pool.markets)))
+        table.add_row(*row)
+    return table
+
+
+def _nodes(view: StatusView) -> RenderableType:
+    title = "Nodes that are not simply powered down"
+    table = _table(title, "State", "Cloud", "Count", "Nodes", "Why")
+    table.columns[2].justify = "right"
+    for group in view.nodes:
+        table.add_row(
+            Text(group.state, style=_state_style(group.state)),
+            Text(group.cloud),
+            Text(str(group.count)),
+            Text(group.nodes),
+            Text(group.note),
+        )
+    return table
+
+
+def _instances(instances: Sequence[InstanceView]) -> RenderableType:
+    table = _table("Instances", "Node", "Id", "Type", "Zone", "Market")
+    for name in ("$/h", "Age", "Cost $"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("Jobs", "State", "Next"):
+        table.add_column(name)
+    for i in instances:
+        table.add_row(
+            Text(i.node),
+            Text(i.id),
+            Text(i.instance_type),
+            Text(i.zone),
+            Text(i.market),
+            Text(f"{i.price:.4f}"),
+            Text(brief(i.age)),
+            Text(f"{i.cost:.4f}"),
+            _jobs(i.jobs),
+            Text(i.state),
+            _next(i),
+        )
+    return table
+
+
+def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
+    table = _table("Instances", "Node, id", "Type, zone, market")
+    table.add_column("$/h, cost", justify="right", no_wrap=True)
+    table.add_column("Age", justify="right", no_wrap=True)
+    table.add_column("Jobs, next", ratio=1)
+    table.expand = True
+    for i in instances:
+        jobs = _jobs(i.jobs)
+        last = Group(jobs, _next(i)) if i.jobs else _next(i)
+        table.add_row(
+            Group(Text(i.node, style="bold"), Text(i.id, overflow="fold")),
+            Group(Text(i.instance_type), Text(f"{i.zone} {i.market}", overflow="fold")),
+            Group(Text(f"{i.price:.4f}"), Text(f"{i.cost:.4f}")),
+            Group(Text(brief(i.age)), Text(i.state, style=_DIM)),
+            last,
+        )
+    return table
+
+
+def _launches(view: StatusView) -> RenderableType:
+    table = _table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
+    for launch in view.launches:
+        table.add_row(
+            Text(launch.pool),
+            Text(launch.nodes),
+            Text(launch.offer),
+            Text(brief(launch.age), style=_WARN if launch.age > 60 else ""),
+        )
+    return table
+
+
+def _cool_downs(view: StatusView) -> RenderableType:
+    table = _table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
+    table.columns[0].overflow = "fold"
+    for cool_down in view.cool_downs:
+        table.add_row(
+            Text(cool_down.key),
+            Text(brief(cool_down.left)),
+            Text(str(cool_down.strikes)),
+            Text(f"{cool_down.code}: {cool_down.reason}"),
+        )
+    return table
+
+
+def _holds(view: StatusView) -> RenderableType:
+    table = _table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
+    for hold in view.holds:
+        left = brief(hold.left) if hold.left > 0 else "over"
+        table.add_row(Text(hold.pool), Text(hold.nodes), Text(left), Text(hold.reason))
+    return table
+
+
+def _totals(totals: Sequence[TotalView]) -> RenderableType:
+    table = _table("Cost: running now, and ended in the last 24 hours", "Market")
+    for name in ("Running", "$/h now", "$ so far", "Ended", "$ of ended", "$ in all"):
+        table.add_column(name, justify="right")
+    for t in totals:
+        table.add_row(t.market, *_total_cells(t))
+    if len(totals) > 1:
+        whole = TotalView(
+            market="all",
+            machines=sum(t.machines for t in totals),
+            price_now=sum(t.price_now for t in totals),
+            cost_live=sum(t.cost_live for t in totals),
+            cost_ended=sum(t.cost_ended for t in totals),
+            ended=sum(t.ended for t in totals),
+        )
+        table.add_section()
+        table.add_row(Text("all", style="bold"), *_total_cells(whole))
+    return table
+
+
+def _total_cells(t: TotalView) -> list[Text]:
+    return [
+        Text(str(t.machines)),
+        Text(f"{t.price_now:.4f}"),
+        Text(f"{t.cost_live:.4f}"),
+        Text(str(t.ended)),
+        Text(f"{t.cost_ended:.4f}"),
+        Text(f"{t.cost_live + t.cost_ended:.4f}", style="bold"),
+    ]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=Text(title, style="bold"),
+        title_justify="left",
+        box=None,
+        header_style="dim",
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _state_columns(table: Table) -> None:
+    for name in ("In use", "Idle", "Boot", "Held", "Off", "Other"):
+        table.add_column(name, justify="right", no_wrap=True)
+
+
+def _state_cells(states: Mapping[str, int], nodes: int) -> list[Text]:
+    """Counts under the fixed columns; a dash everywhere when Slurm did not answer."""
+    if not states:
+        return [Text("-", style=_DIM)] * (len(_COLUMNS) + 1) if nodes else []
+    cells = [_count(states.get(state, 0), _state_style(state)) for state in _COLUMNS]
+    other = sum(count for state, count in states.items() if state not in _COLUMNS)
+    return [*cells, _count(other, _WARN)]
+
+
+def _count(number: int, style: str) -> Text:
+    return Text(str(number), style=style if number else _DIM)
+
+
+def _of(number: int, limit: int | None) -> Text:
+    return Text(f"{number}/{'-' if limit is None else limit}")
+
+
+def _state_style(state: str) -> str:
+    return {IN_USE: _GOOD, IDLE: "", BOOTING: "cyan", HELD: _WARN, POWERED_DOWN: ""}.get(
+        state, _BAD if state == DOWN else _WARN
+    )
+
+
+def _jobs(jobs: Sequence[JobView]) -> Text:
+    shown = [f"{job.id} {job.user}".rstrip() for job in jobs[:_JOBS_SHOWN]]
+    if len(jobs) > _JOBS_SHOWN:
+        shown.append(f"and {len(jobs) - _JOBS_SHOWN} more")
+    return Text(", ".join(shown))
+
+
+def _next(instance: InstanceView) -> Text:
+    calm = ("in use", "suspends", "idle", "booting: times", "powering down", "terminating")
+    return Text(instance.next, style="" if instance.next.startswith(calm) else _WARN)
