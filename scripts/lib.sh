@@ -1,0 +1,184 @@
+# Sourced by the scripts beside it: root, Debian packages and the Python environment.
+#
+# set_up makes, once, what every script needs, and says what it does. Running it again is quick:
+#   - Debian's Slurm, munge, Lua and Python packages; no service is started by installing them;
+#   - a virtual environment of Debian's own Python that user `slurm` can read, because the daemons
+#     run as that user. It is .venv in the clone if everyone may enter the clone, else it is below
+#     /var/cache/slurm-elastic, with a copy of the package in it.
+# After set_up, $VENV is that environment and $REPO the clone.
+
+set -euo pipefail
+umask 022
+REPO=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+PYTHON=/usr/bin/python3
+PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge lua5.4
+          python3 python3-venv util-linux)
+CACHE=/var/cache/slurm-elastic
+POLICY=/usr/sbin/policy-rc.d
+POLICY_MARK="slurm-elastic: no service starts while its packages are installed"
+# Debian's programs first: a Python in root's home cannot be run by user slurm.
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:${PATH:-}
+export PATH
+
+say() { printf '==> %s\n' "$*"; }
+die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
+
+need_root() { # the script's own arguments; comes back only as root
+    [ "$(id -u)" -ne 0 ] || return 0
+    command -v sudo >/dev/null || die "needs root: run it as root, or install sudo"
+    local ask=() keep=() name
+    [ -t 0 ] && [ -z "${CI:-}" ] || ask=(-n)
+    for name in $(compgen -e); do # what pip, apt and CI go by
+        case $name in CI | PIP_* | http_proxy | https_proxy | no_proxy) keep+=("$name=${!name}") ;; esac
+    done
+    sudo "${ask[@]}" true || die "needs root, and sudo did not give it"
+    exec sudo "${ask[@]}" env "${keep[@]}" "$0" "$@"
+}
+
+set_up() {
+    command -v apt-get >/dev/null || die "needs Debian (bookworm or later) or a relative: there is no apt-get here"
+    mkdir -p "$CACHE"
+    exec 9>"$CACHE/setup.lock"
+    flock 9 # two scripts at once: the second finds the work done
+    install_packages "${PACKAGES[@]}"
+    make_venv
+    exec 9>&-
+}
+
+# --- Debian packages -------------------------------------------------------------------------
+
+install_packages() {
+    restore_policy # what a killed run may have left
+    local missing
+    missing=$(not_installed "$@")
+    if [ -z "$missing" ]; then
+        say "Debian packages: all there"
+        return
+    fi
+    say "Debian packages to install:" $missing
+    trap restore_policy EXIT
+    deny_services
+    apt_install $missing || die "apt-get could not install: $(echo $missing)"
+    restore_policy
+    trap - EXIT
+}
+
+not_installed() {
+    local name
+    for name in "$@"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2>/dev/null)" = installed ] || echo "$name"
+    done
+}
+
+apt_install() {
+    local name
+    for name in "$@"; do
+        if ! apt-cache show "$name" >/dev/null 2>&1; then
+            apt_update
+            break
+        fi
+    done
+    apt_get install "$@" && return
+    # Package lists may be older than the mirror: once more with new ones.
+    apt_update
+    apt_get install "$@"
+}
+
+apt_update() {
+    say "apt-get update"
+    apt_get update || die "apt-get update failed"
+}
+
+apt_get() {
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >"$CACHE/apt.log" 2>&1 9>&- && return
+    tail -n 15 "$CACHE/apt.log" >&2
+    return 1
+}
+
+deny_services() {
+    # A link or file that is there is moved aside and back, so that it returns just as it was.
+    if [ -e "$POLICY" ] || [ -L "$POLICY" ]; then
+        mv "$POLICY" "$POLICY.before-slurm-elastic"
+    fi
+    printf '#!/bin/sh\n# %s\nexit 101\n' "$POLICY_MARK" >"$POLICY"
+    chmod 755 "$POLICY"
+}
+
+restore_policy() {
+    if grep -qsF "$POLICY_MARK" "$POLICY"; then
+        rm -f "$POLICY"
+    fi
+    if [ -e "$POLICY.before-slurm-elastic" ] || [ -L "$POLICY.before-slurm-elastic" ]; then
+        mv "$POLICY.before-slurm-elastic" "$POLICY"
+    fi
+}
+
+# --- Python environment ----------------------------------------------------------------------
+
+make_venv() {
+    "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "needs Python 3.11 or later as $PYTHON; this one is $("$PYTHON" -V)"
+    if open_to_all; then
+        VENV=$REPO/.venv
+        install_python "$(hash_of "$REPO/pyproject.toml")" --editable "$REPO[dev]"
+    else
+        VENV=$CACHE/venv-$(printf %s "$REPO" | sha256sum | cut -c1-12)
+        install_copy
+    fi
+    readable_by_slurm || die "user slurm cannot read the package through $VENV"
+}
+
+# Whether user slurm could read the clone: each directory up to it can be entered by all, and no
+# file of the package is closed (as with a umask of 077).
+open_to_all() {
+    local directory=$REPO
+    while [ "$directory" != / ]; do
+        [ -n "$(find "$directory" -maxdepth 0 -perm -o=x)" ] || return 1
+        directory=$(dirname "$directory")
+    done
+    [ -z "$(find "$REPO/slurm_elastic" ! -perm -o=r -name '*.py' -print -quit)" ] &&
+        [ -z "$(find "$REPO/slurm_elastic" -type d ! -perm -o=x -print -quit)" ]
+}
+
+hash_of() { { "$PYTHON" -V; cat "$@"; } | sha256sum | cut -d' ' -f1; }
+
+install_python() { # stamp, then what pip is to install
+    local stamp=$1 file=$VENV/slurm-elastic.stamp
+    shift
+    if [ "$(cat "$file" 2>/dev/null)" = "$stamp" ]; then
+        say "Python environment: $VENV"
+        return
+    fi
+    say "Python environment: making $VENV (takes about a minute)"
+    rm -f "$file"
+    usable_venv || "$PYTHON" -m venv --clear "$VENV" || die "could not make $VENV"
+    "$VENV/bin/pip" install --quiet "$@" </dev/null 9>&- || die "pip could not install what pyproject.toml asks for"
+    echo "$stamp" >"$file"
+}
+
+usable_venv() {
+    [ -x "$VENV/bin/pip" ] && [ "$(readlink -f "$VENV/bin/python")" = "$(readlink -f "$PYTHON")" ]
+}
+
+# The clone is closed to user slurm: the package is copied, again whenever its sources changed.
+install_copy() {
+    local source_stamp file=$VENV/slurm-elastic.sources work
+    install_python "$(hash_of "$REPO/pyproject.toml")" "$REPO[dev]"
+    source_stamp=$(cd "$REPO" && find pyproject.toml README.md slurm_elastic -type f \
+        ! -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
+    [ "$(cat "$file" 2>/dev/null)" = "$source_stamp" ] && return
+    say "Python environment: copying the package"
+    # Built from a copy, so that no build directory is left in the clone nor old files used from it.
+    work=$(mktemp -d)
+    (cd "$REPO" && cp -R pyproject.toml README.md slurm_elastic "$work") && chmod -R go+rX "$work"
+    "$VENV/bin/pip" install --quiet --no-deps --force-reinstall "$work" </dev/null 9>&- ||
+        { rm -rf "$work"; die "pip could not install the package into $VENV"; }
+    rm -rf "$work"
+    echo "$source_stamp" >"$file"
+}
+
+readable_by_slurm() {
+    (cd / && setpriv --reuid=slurm --regid=slurm --clear-groups env -i \
+        "$VENV/bin/python" -c 'import slurm_elastic.config') >/dev/null
+}
