@@ -103,6 +103,7 @@ def make_directories(layout: Layout) -> None:
     for name in ("slurmctld", "state", "ec2"):
         _directory(layout.dir / name, 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
+    _directory(layout.dir / "work", 0o1777)
     own_log = layout.log / "slurmctld.log"
     own_log.touch(mode=0o644)
     os.chown(own_log, slurm.pw_uid, slurm.pw_gid)

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import pwd
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from slurm_elastic import local_agent, nodeproc
-from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SandboxError, SlurmError
-from slurm_elastic.model import SlurmJob, SlurmNode
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control
 from slurm_elastic.sandbox.daemons import (
@@ -31,25 +27,23 @@ from slurm_elastic.sandbox.daemons import (
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.processes import Machines, Processes
+from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, static_names
-from slurm_elastic.slurm.cli import SlurmCli
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _NOT_READY = frozenset({"NOT_RESPONDING", "DOWN", "DRAIN", "UNKNOWN"})
 Progress = Callable[[str], None]
 
 
-class Sandbox:
+class Sandbox(Shell):
     """One sandbox, of which all is below ``spec.dir``; ``attach`` finds one that is there."""
 
     def __init__(self, spec: SandboxSpec) -> None:
-        self.layout = Layout(dir=spec.dir.resolve())
+        super().__init__(Layout(dir=spec.dir.resolve()))
         self.spec = spec
         self.processes = Processes(self.layout.dir)
         self.machines = Machines(self.layout.machines)
-        self.slurm = SlurmCli(SlurmSettings(conf=str(self.layout.slurm_conf)))
         self._daemons = Daemons(self.layout, self.processes)
 
     @classmethod
@@ -68,7 +62,6 @@ class Sandbox:
             self._up(progress)
         except BaseException as error:
             told = self.log_tails() if isinstance(error, (SandboxError, SlurmError)) else ""
-            if os.environ.get("KEEP"):raise
             self.down()
             if told:
                 raise SandboxError(f"{error}\n{told}") from error
@@ -224,57 +217,3 @@ class Sandbox:
     def daemon_kill(self) -> None:
         """End slurm-elasticd by SIGKILL, as a crash would."""
         self.processes.kill(ELASTICD)
-
-    def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs of the queue, finished ones while slurmctld still knows them."""
-        return self.slurm.jobs()
-
-    def nodes(self) -> Mapping[str, SlurmNode]:
-        """All nodes by name."""
-        return self.slurm.nodes()
-
-    def log_tails(self, lines: int = 15) -> str:
-        """The last lines of every log, for an error report."""
-        parts = []
-        for path in sorted(self.layout.log.glob("*")):
-            text = path.read_text(errors="replace").splitlines()[-lines:]
-            if text:
-                parts.append("\n".join([f"--- {path.name}", *text]))
-        return "\n".join(parts)
-
-    def env(self) -> dict[str, str]:
-        """The environment in which Slurm's commands and ours speak to this sandbox."""
-        return self.layout.user_env(os.environ)
-
-    def run(
-        self, command: Sequence[str], *, check: bool = True, timeout: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command in ``env``, output captured; SandboxError if it fails."""
-        try:
-            done = subprocess.run(
-                command,
-                env=self.env(),
-                cwd="/",
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise SandboxError(f"{' '.join(command)}: no answer in {timeout:g} s") from None
-        if check and done.returncode != 0:
-            raise SandboxError(
-                f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}"
-            )
-        return done
-
-    def wait_for(
-        self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
-    ) -> T:
-        """Poll until ``condition`` is true; its value. SandboxError after ``timeout`` seconds."""
-        until = time.monotonic() + timeout
-        while not (value := condition()):
-            if time.monotonic() >= until:
-                raise SandboxError(f"not within {timeout:g} s: {what}")
-            time.sleep(period)
-        return value

@@ -1,0 +1,127 @@
+"""A sandbox on real Slurm: up, used, crashed, cleared away without a trace."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic import nodeproc
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.layout import MARKER
+from slurm_elastic.sandbox.spec import SandboxSpec
+
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(os.getuid() != 0, reason="slurmd and munged need root"),
+    pytest.mark.skipif(not shutil.which("slurmctld", path=_PATH), reason="no slurmctld here"),
+]
+
+
+def processes_naming(text: str) -> list[int]:
+    """All processes that have ``text`` in arguments, environment or working directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+            continue
+        try:
+            said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            where = os.readlink(entry / "cwd")
+        except OSError:
+            continue
+        if text.encode() in said or where.startswith(text):
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def spec():
+    directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
+    yield SandboxSpec(dir=directory)
+    Sandbox(SandboxSpec(dir=directory)).down()
+
+
+@pytest.fixture
+def cluster(spec):
+    made = Sandbox(spec)
+    made.up()
+    return made
+
+
+def test_static_nodes_run_a_users_job_and_down_leaves_nothing(spec):
+    outside = set(Path("/tmp").iterdir()) - {spec.dir}
+    mounts = Path("/proc/mounts").read_text()
+    steps: list[str] = []
+    cluster = Sandbox(spec)
+    cluster.up(steps.append)
+    assert steps
+    assert all(cluster.status().values())
+    job = cluster.submit("hostname; id -un", "-N2", "-p", "batch", "-o", "out")
+    assert cluster.wait_job(job)["NodeList"] == "st[1-2]"
+    assert (cluster.work / "out").read_text().splitlines()[1] == "nobody"
+    sleeper = cluster.submit("setsid sleep 5001 & exec sleep 5000", "-p", "batch")
+    cluster.wait_job(sleeper, "RUNNING")
+    ours = processes_naming(str(spec.dir))
+    assert ours
+    cluster.down()
+    assert processes_naming(str(spec.dir)) == []
+    assert not spec.dir.exists()
+    assert not [p for p in set(Path("/tmp").iterdir()) - outside if p.name.startswith("slurm")]
+    assert str(spec.dir) not in Path("/proc/mounts").read_text()
+    assert mounts.count("\n") >= Path("/proc/mounts").read_text().count("\n")
+
+
+def test_up_twice_says_so_and_another_process_can_take_it_down(cluster, spec):
+    with pytest.raises(SandboxError, match="already up"):
+        Sandbox(spec).up()
+    assert cluster.is_up()
+    Sandbox.attach(spec.dir).down()
+    assert processes_naming(str(spec.dir)) == []
+
+
+def test_up_clears_a_half_dead_one_away_first(cluster, spec):
+    before = cluster.processes.get("munged")
+    cluster.daemon_kill()
+    cluster.processes.kill("slurmctld")
+    (cluster.layout.dir / "run" / "runner.json").unlink()  # as a crash between start and record
+    again = Sandbox(spec)
+    again.up()
+    assert again.is_up()
+    assert not nodeproc.alive(before)
+    runners = nodeproc.carrying(MARKER, str(spec.dir), {0})
+    assert (
+        sum(b"sandbox.runner" in Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in runners) == 1
+    )
+
+
+def test_slurmctld_restarts_with_its_jobs(cluster):
+    job = cluster.submit("sleep 2", "-p", "batch")
+    cluster.wait_job(job, "RUNNING", "COMPLETED")
+    cluster.slurmctld_stop()
+    assert not cluster.status()["slurmctld"]
+    cluster.slurmctld_start()
+    assert cluster.wait_job(job)["ExitCode"] == "0:0"
+
+
+def test_a_failed_up_tells_the_logs_and_leaves_nothing(spec):
+    broken = SandboxSpec(dir=spec.dir, slurm_conf=("NoSuchOption=1",))
+    with pytest.raises(SandboxError, match="NoSuchOption"):
+        Sandbox(broken).up()
+    assert not spec.dir.exists()
+    assert processes_naming(str(spec.dir)) == []
+
+
+def test_a_pid_that_was_given_out_again_is_not_killed(cluster, spec):
+    other = nodeproc.spawn(["sleep", "1000"], {}, log="/dev/null")
+    cluster.processes.stop("runner")
+    record = cluster.layout.dir / "run" / "runner.json"
+    record.write_text(f'{{"pid": {other.pid}, "start": {other.start - 1}}}')
+    cluster.down()
+    assert nodeproc.alive(other)
+    nodeproc.send(other, signal.SIGKILL)

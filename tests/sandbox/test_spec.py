@@ -1,0 +1,146 @@
+"""The two configuration files of a sandbox, and what it refuses before it starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic import configfile
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox import build
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.layout import Layout, Saved
+from slurm_elastic.sandbox.shell import fields
+from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, ports_needed, site_conf
+
+PORTS = ports_from(21000)
+DIR = Path("/tmp/se-x")
+
+
+def test_the_default_configuration_is_valid_and_its_nodes_have_ports_of_their_own(tmp_path):
+    import yaml
+
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(yaml.safe_dump(elastic(SandboxSpec(dir=DIR), PORTS)))
+    config = configfile.load(path)
+    assert [c.partition_name for c in config.clouds] == ["onprem", "aws"]
+    assert [(p.nodes, p.slurmd_port) for p in config.pools] == [
+        ("op[1-2]", 21005),
+        ("pub[1-6]", 21007),
+    ]
+    assert ports_needed(SandboxSpec(dir=DIR)) == 3 + 2 + 2 + 6
+
+
+def test_overrides_merge_by_name_and_drop_leaves_out():
+    spec = SandboxSpec(
+        dir=DIR,
+        elastic={
+            "timings": {"suspend_time": 5.0},
+            "pools": [
+                {"name": "op", "nodes": "op[1-4]"},
+                {"name": "x", "cloud": "aws", "nodes": "x1"},
+            ],
+        },
+        drop=("pub",),
+    )
+    config = elastic(spec, PORTS)
+    assert config["timings"]["suspend_time"] == 5.0
+    assert config["timings"]["reconcile"] == 2.0
+    assert [(p["name"], p["nodes"]) for p in config["pools"]] == [("op", "op[1-4]"), ("x", "x1")]
+    assert config["pools"][0]["cpus"] == 2
+
+
+def test_dropping_a_cloud_drops_its_pools():
+    config = elastic(SandboxSpec(dir=DIR, drop=("aws",)), PORTS)
+    assert [c["name"] for c in config["clouds"]] == ["onprem"]
+    assert [p["name"] for p in config["pools"]] == ["op"]
+
+
+def test_a_line_of_the_sites_own_replaces_the_sandboxs():
+    spec = SandboxSpec(
+        dir=DIR,
+        slurm_conf=(
+            "SchedulerType=sched/builtin",
+            "PartitionName=debug Nodes=st1",
+            "PrivateData=jobs",
+        ),
+    )
+    lines = site_conf(spec, PORTS, "head").splitlines()
+    assert [line for line in lines if line.startswith("SchedulerType")] == [
+        "SchedulerType=sched/builtin"
+    ]
+    assert lines[-1] == "PartitionName=debug Nodes=st1"
+    assert "PrivateData=jobs" in lines
+
+
+@pytest.mark.parametrize("nodes", [0, 1, 2])
+def test_any_number_of_static_nodes(nodes):
+    text = site_conf(SandboxSpec(dir=DIR, static_nodes=nodes), PORTS, "head")
+    assert ("PartitionName=batch" in text) == (nodes > 0)
+
+
+def test_what_was_saved_is_read_again(tmp_path):
+    saved = Saved(
+        spec=SandboxSpec(dir=tmp_path, elastic={"timings": {"reconcile": 1}}), ports=PORTS
+    )
+    layout = Layout(dir=tmp_path)
+    layout.save(saved)
+    assert layout.read() == saved
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["https://ec2.us-east-1.amazonaws.com", "http://10.0.0.1:5000", "http://example.org"],
+)
+def test_an_endpoint_off_loopback_is_refused(tmp_path, endpoint):
+    spec = SandboxSpec(dir=tmp_path, elastic={"clouds": [{"name": "aws", "endpoint": endpoint}]})
+    layout = Layout(dir=tmp_path)
+    (tmp_path / "etc").mkdir()
+    with pytest.raises(SandboxError, match="loopback"):
+        build.write_files(spec, PORTS, layout)
+
+
+def test_a_directory_that_is_no_sandbox_is_neither_used_nor_removed(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    sandbox = Sandbox(SandboxSpec(dir=tmp_path))
+    with pytest.raises(SandboxError, match="is not a sandbox"):
+        sandbox.down()
+    assert precious.exists()
+
+
+def test_a_sandbox_that_was_never_there_goes_down_without_complaint(tmp_path):
+    Sandbox(SandboxSpec(dir=tmp_path / "none")).down()
+
+
+def test_the_environment_has_nobodys_credentials_but_the_emulators(tmp_path):
+    layout = Layout(dir=tmp_path)
+    base = {
+        "AWS_ACCESS_KEY_ID": "AKIAREALLOOKING",
+        "AWS_PROFILE": "production",
+        "AWS_SESSION_TOKEN": "real",
+        "OS_PASSWORD": "real",
+        "HTTPS_PROXY": "http://proxy:3128",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SBATCH_PARTITION": "real",
+        "PATH": "/opt/bin",
+    }
+    env = layout.user_env(base)
+    assert not {"real", "production", "AKIAREALLOOKING"} & set(env.values())
+    assert "HTTPS_PROXY" not in env
+    assert "SBATCH_PARTITION" not in env
+    assert env["SLURM_CONF"] == str(tmp_path / "etc" / "slurm.conf")
+    assert env["PATH"].startswith("/opt/bin:")
+
+
+def test_scontrols_fields_may_hold_blanks():
+    line = "JobId=3 JobName=a b c UserId=nobody(65534) Reason=None TRES=cpu=1,mem=4 Command=(null)"
+    assert fields(line) == {
+        "JobId": "3",
+        "JobName": "a b c",
+        "UserId": "nobody(65534)",
+        "Reason": "None",
+        "TRES": "cpu=1,mem=4",
+        "Command": "(null)",
+    }
