@@ -62,6 +62,29 @@ def config(state_dir: Path, *, allowed: bool = True) -> Config:
     )
 
 
+YAML = """
+cluster: {{name: alps}}
+state_dir: {state}
+slurm: {{bin_dir: {state}/no-slurm-here}}
+clouds:
+  - {{name: onprem, provider: local, location: on-premises}}
+pools:
+  - name: rack
+    cloud: onprem
+    nodes: op[1-2]
+    slurmd_port: 17001
+    cpus: 4
+    memory: 8G
+"""
+
+
+def config_file(state_dir: Path) -> Path:
+    """A configuration whose Slurm is nowhere, for the command itself."""
+    path = state_dir / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=state_dir))
+    return path
+
+
 def rack_pool() -> Pool:
     return Pool(name="rack", cloud="onprem", nodes=("op1", "op2"), cpus=4, real_memory=7000)
 

@@ -58,7 +58,6 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json)
     for _ in _ticks(args.watch):
-        config = load(Path(args.config))
         show(config, slurm, as_json=args.json, clear=True)
     return 0
 

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_cases import T0
+from rich.console import Console
+from status_cases import busy_ledger, busy_slurm, config, config_file
+
+from slurm_elastic.cli import explain
+from slurm_elastic.cli.explain import Explanation
+from slurm_elastic.cli.main import main
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.story import FOLLOWED, tell_job, tell_node
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = busy_ledger(tmp_path / "ledger.db")
+    yield made
+    made.close()
+
+
+def explained(state_dir: Path, subject: str, slurm: FakeSlurm | None = None) -> Explanation:
+    return explain.explain(config(state_dir), slurm or busy_slurm(), subject)
+
+
+def text_of(explanation: Explanation, width: int) -> str:
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render(explanation, console)
+    return captured.get()
+
+
+def chain(explanation: Explanation) -> list[str]:
+    return [f"{d.at - T0:.0f} {d.kind}" for d in explanation.decisions]
+
+
+# following
+
+
+def test_a_nodes_chain_is_in_time_order_with_its_jobs(ledger: Ledger, tmp_path: Path) -> None:
+    found = explained(tmp_path, "pub1")
+    assert chain(found) == [
+        *("90 dropped", "100 ranked", "101 launched", "900 terminated", "2000 launched"),
+    ]
+    assert found.now == "node pub1 is CLOUD MIXED"
+    assert [m.instance.id for m in found.machines] == ["i-0aaaaaaaaaaaaaaa1"]
+
+
+def test_a_jobs_chain_follows_its_nodes_until_another_job_has_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    found = explained(tmp_path, "42")
+    assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
+    assert found.now == "job 42 of bob is RUNNING on pub1"
+    assert explained(tmp_path, "job:42") == found
+
+
+def test_a_job_that_slurm_has_forgotten_is_still_explained(ledger: Ledger, tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    found = explained(tmp_path, "42", slurm)
+    assert found.now == "job 42 is no longer in Slurm's queue"
+    assert chain(found) == ["100 ranked", "101 launched", "400 requeued", "900 terminated"]
+    assert {m.instance.node for m in found.machines} == {"pub1", "pub2"}
+
+
+def test_the_chain_does_not_need_slurm(ledger: Ledger, tmp_path: Path) -> None:
+    slurm = busy_slurm()
+    slurm.broken = SlurmError(("squeue",), 1, "away")
+    assert explained(tmp_path, "42", slurm).now == "Slurm does not answer: squeue: exit 1: away"
+    assert len(explained(tmp_path, "pub1", slurm).decisions) == 5
+
+
+def test_a_job_waiting_for_something_else_is_said_to_be_undecided(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    text = text_of(explained(tmp_path, "50"), 80)
+    assert "job 50 of erin is PENDING (Resources)" in text
+    assert "No decision about this job is in the ledger." in text
+
+
+def test_a_configured_node_without_decisions_is_said_to_be_undecided(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    text = text_of(explained(tmp_path, "op1"), 80)
+    assert "node op1 is ALLOCATED CLOUD" in text
+    assert "local-op1-1" in text
+    assert "No decision about this node is in the ledger." in text
+
+
+def decision(at: float, *subjects: str, kind: str = "k") -> Decision:
+    return Decision(at=at, correlation="r", kind=kind, subjects=subjects, reason=f"at {at}")
+
+
+def reader(*decisions: Decision):
+    return lambda subject: [d for d in decisions if subject in d.subjects]
+
+
+def test_a_request_for_very_many_nodes_is_not_followed_node_by_node() -> None:
+    nodes = [f"n{i}" for i in range(FOLLOWED + 1)]
+    whole = decision(1, *nodes, "job:7")
+    later = decision(2, "n0", kind="terminated")
+    assert tell_job(7, reader(whole, later)) == [whole]
+    assert tell_job(7, reader(whole, later), held_now=["n0"]) == [whole, later]
+
+
+def test_decisions_before_the_job_are_not_its_own() -> None:
+    before, own = decision(1, "n1"), decision(2, "n1", "job:7")
+    assert tell_job(7, reader(before, own)) == [own]
+
+
+def test_a_node_shows_what_befell_its_jobs_then_but_not_later() -> None:
+    own = decision(10, "n1", "job:7")
+    then, later = decision(12, "job:7", kind="requeued"), decision(500, "job:7", kind="requeued")
+    elsewhere = decision(13, "n2", "job:7")
+    assert tell_node("n1", reader(own, then, later, elsewhere)) == [own, then]
+
+
+def test_nothing_is_told_twice() -> None:
+    both = decision(1, "n1", "n2", "job:7", "job:8")
+    assert tell_job(7, reader(both)) == [both]
+    assert tell_node("n1", reader(both)) == [both]
+
+
+# what is printed
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_it_reads_well(ledger: Ledger, tmp_path: Path, width: int) -> None:
+    text = text_of(explained(tmp_path, "42"), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    words = " ".join(text.split())
+    for wanted in (
+        "ranked best offer for 2 node(s) of pool general",
+        "[req-g2] pub[1-2], job 42",
+        "ranked aws/c6i.xlarge/eu-west-1a/spot for 8 node(s): cheapest of 2",
+        "rejected aws/c6i.xlarge/eu-west-1b/spot: cools down for 100 s: Insufficient",
+        "rejected aws/c6i.xlarge/eu-west-1a/on-demand: dearer than the limit [5 $/h] allows",
+        "requeued its nodes cannot be had: spot reclaim",
+    ):
+        assert wanted in words
+    lines = text.splitlines()
+    assert all(x.startswith(" " * 12) for x in lines if "rejected" in x)
+
+
+def test_long_lists_of_offers_are_cut_and_say_so(ledger: Ledger, tmp_path: Path) -> None:
+    rejected = [[f"aws/t{i}/z/spot", "too dear"] for i in range(30)]
+    detail: dict[str, object] = {"rejected": rejected, "note": "x", "limits": {"nodes": 3}}
+    kept = Decision(
+        at=T0 + 9, correlation="r", kind="ranked", subjects=("op1",), reason="why", detail=detail
+    )
+    ledger.record(kept)
+    text = text_of(explained(tmp_path, "op1"), 100)
+    assert text.count("too dear") == 20
+    assert "and 10 more (--json has all)" in text
+    assert "note: x" in text
+    assert 'limits: {"nodes":3}' in text
+
+
+def test_a_decision_on_many_jobs_names_a_few(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.record(decision(T0 + 9, "op1", *(f"job:{n}" for n in range(100, 120))))
+    assert "jobs 100, 101, 102, 103, 104, 105 and 14 more" in text_of(
+        explained(tmp_path, "op1"), 80
+    )
+
+
+def test_json_has_everything(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.show(config(tmp_path), busy_slurm(), "42", as_json=True) == 0
+    out = capsys.readouterr().out
+    assert msgspec.json.decode(out, type=Explanation) == explained(tmp_path, "42")
+    assert msgspec.json.decode(out)["version"] == 1
+
+
+# unknown subjects
+
+
+@pytest.mark.parametrize("subject", ["nonsense", "42_1", "static1", "", "-1", "٤٢"])
+def test_an_unknown_subject_gets_a_sentence(ledger: Ledger, tmp_path: Path, subject: str) -> None:
+    with pytest.raises(SlurmElasticError, match="neither a node of a configured pool nor"):
+        explained(tmp_path, subject)
+
+
+def test_an_unknown_job_gets_a_sentence(ledger: Ledger, tmp_path: Path) -> None:
+    with pytest.raises(SlurmElasticError, match="nothing is known about job 999: no decision"):
+        explained(tmp_path, "999")
+    slurm = busy_slurm()
+    slurm.broken = SlurmError(("squeue",), 1, "away")
+    with pytest.raises(SlurmElasticError, match="and Slurm does not answer"):
+        explained(tmp_path, "999", slurm)
+
+
+def test_the_command_ends_with_1_and_a_sentence(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_file(tmp_path)
+    assert main(["--config", str(path), "explain", "nonsense"]) == 1
+    err = capsys.readouterr().err
+    assert "nothing is known about 'nonsense'" in err
+    assert "Traceback" not in err
+    assert main(["--config", str(path), "explain", "pub1"]) == 0
+    assert "launched" in capsys.readouterr().out
+
+
+def test_without_a_ledger_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = config_file(tmp_path)
+    assert main(["--config", str(path), "explain", "op1"]) == 1
+    assert "there is no ledger at" in capsys.readouterr().err
+    (tmp_path / "ledger.db").write_text("no database" * 100)
+    assert main(["--config", str(path), "explain", "op1"]) == 1
+    assert "cannot be read" in capsys.readouterr().err

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_cases import T0
+from rich.console import Console
+from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
+
+from slurm_elastic.cli import status
+from slurm_elastic.cli.main import main
+from slurm_elastic.cli.status_tables import render
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Location
+from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.view import StatusView, status_view
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = busy_ledger(tmp_path / "ledger.db")
+    made.beat("slurm-elasticd", NOW - 3, os.getpid())
+    yield made
+    made.close()
+
+
+@pytest.fixture(name="config_file")
+def _config_file(tmp_path: Path) -> Path:
+    return config_file(tmp_path)
+
+
+def text_of(view: StatusView, width: int) -> str:
+    console = Console(width=width, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        render(view, console)
+    return captured.get()
+
+
+def seen(state_dir: Path, slurm: FakeSlurm | None = None) -> StatusView:
+    made = config(state_dir)
+    return status_view(made, status.gather(made, slurm or busy_slurm(), NOW))
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_no_line_is_wider_than_the_screen_and_nothing_is_cut(
+    ledger: Ledger, tmp_path: Path, width: int
+) -> None:
+    text = text_of(seen(tmp_path), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+    squeezed = "".join(text.split())
+    for wanted in (
+        *("i-0aaaaaaaaaaaaaaa1", "local-op1-1", "eu-west-1a", "c6i.xlarge", "on-demand"),
+        *("42 bob, 43 carol", "suspends in 3m 20s unless used", "node is down: Not responding"),
+        *("pub[7-8]", "released in 2m", "aws/c6i.xlarge/eu-west-1b/spot", "1m 40s", "5/16"),
+        *("booting: times out in 6m 40s", "terminating: suspended by Slurm"),
+        *("zones [eu-west-1b]", "alive, heartbeat 3s ago", "UnauthorizedOperation: no"),
+    ):
+        assert wanted.replace(" ", "") in squeezed or wrapped(wanted, text), wanted
+
+
+def wrapped(wanted: str, text: str) -> bool:
+    """In a narrow cell: its words one after the other, though not side by side."""
+    at = 0
+    for word in wanted.split():
+        at = text.find(word, at)
+        if at < 0:
+            return False
+    return True
+
+
+def test_wide_shows_one_line_a_machine(ledger: Ledger, tmp_path: Path) -> None:
+    lines = text_of(seen(tmp_path), 160).splitlines()
+    (line,) = (x for x in lines if "i-0aaaaaaaaaaaaaaa1" in x)
+    assert line.split() == [
+        "pub1",
+        "i-0aaaaaaaaaaaaaaa1",
+        "c6i.xlarge",
+        "eu-west-1a",
+        "spot",
+        "0.0400",
+        "1h",
+        "0.0400",
+        "42",
+        "bob,",
+        "43",
+        "carol",
+        "running",
+        "in",
+        "use",
+    ]
+
+
+def test_totals_add_up_on_screen(ledger: Ledger, tmp_path: Path) -> None:
+    text = text_of(seen(tmp_path), 80)
+    (line,) = (x for x in text.splitlines() if x.startswith("all "))
+    assert line.split() == ["all", "6", "0.2600", "0.1461", "1", "0.0200", "0.1661"]
+
+
+def test_a_stale_daemon_is_loud(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.beat("slurm-elasticd", NOW - 500, os.getpid())
+    view = seen(tmp_path)
+    assert "Daemon: NOT RUNNING (heartbeat 8m 20s ago" in text_of(view, 100)
+    console = Console(width=100, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        render(view, console)
+    line = next(x for x in captured.get().splitlines() if "NOT RUNNING" in x)
+    assert "\x1b[1;37;41m" in line, "white on red"
+
+
+def test_a_dead_process_is_noticed_before_its_heartbeat_is_old(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait(timeout=60)
+    ledger.beat("slurm-elasticd", NOW - 3, gone.pid)
+    text = text_of(seen(tmp_path), 160)
+    assert "NOT RUNNING (heartbeat 3s ago" in text
+    assert "no such process on this host" in text
+
+
+def test_pending_requests_are_counted(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests" / "1-1-resume.json").write_text("{}")
+    assert "1 request waits in the spool" in text_of(seen(tmp_path), 80)
+
+
+def test_slurm_that_does_not_answer_is_said_and_the_rest_shown(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    slurm = busy_slurm()
+    slurm.broken = SlurmError(("sinfo",), None, "slurmctld is away")
+    text = text_of(seen(tmp_path, slurm), 80)
+    assert "Slurm does not answer: sinfo: timed out: slurmctld is away" in text
+    assert "i-0aaaaaaaaaaaaaaa1" in text
+    assert "pub[7-8]" in text
+
+
+def test_a_missing_ledger_is_said_and_the_rest_shown(tmp_path: Path) -> None:
+    text = text_of(seen(tmp_path), 80)
+    assert "The ledger cannot be read: there is no ledger at" in text
+    assert "unknown, as the ledger cannot be read" in text
+    assert "burst" in text or "aws" in text
+    assert "Not responding" in text, "Slurm's part"
+    assert not (tmp_path / "ledger.db").exists()
+
+
+def test_a_broken_ledger_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_text("this is no database" * 100)
+    text = text_of(seen(tmp_path), 80)
+    assert "The ledger cannot be read:" in text
+    assert "not a database" in " ".join(text.split())
+
+
+def test_json_is_the_view(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status.show(config(tmp_path), busy_slurm(), as_json=True) == 0
+    out = capsys.readouterr().out
+    view = msgspec.json.decode(out, type=StatusView)
+    assert view.cluster == "alps"
+    assert out.count("\n") == 1
+
+
+def test_the_exit_code_is_1_when_nothing_could_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slurm = FakeSlurm()
+    slurm.broken = SlurmError(("sinfo",), 1, "away")
+    assert status.show(config(tmp_path), slurm) == 1
+    assert status.show(config(tmp_path), busy_slurm()) == 0
+
+
+# the command itself
+
+
+def test_the_command_says_what_is_missing(
+    config_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--config", str(config_file), "status"]) == 1
+    out = capsys.readouterr().out
+    assert "Cluster alps" in out
+    assert "Slurm does not answer" in out
+    assert "\x1b" not in out, "no colour where the output is no terminal"
+
+
+@pytest.mark.parametrize("wrong", ["0", "-3", "soon", "nan", "1e9"])
+def test_a_wrong_period_is_refused(
+    config_file: Path, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--config", str(config_file), "status", f"--watch={wrong}"])
+    assert ended.value.code == 2
+    assert "is not a number of seconds from 1 to 86400" in capsys.readouterr().err
+
+
+def test_once_wins_over_watch(config_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--config", str(config_file), "status", "--watch", "--once"]) == 1
+    assert capsys.readouterr().out.count("Cluster alps") == 1
+
+
+def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config_file)]
+    with subprocess.Popen(
+        [*command, "status", "--watch", "1", "--json"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        first, second = (msgspec.json.decode(process.stdout.readline()) for _ in range(2))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    assert first["at"] < second["at"]
+
+
+def test_a_reader_that_goes_away_is_no_traceback(config_file: Path) -> None:
+    command = f"{sys.executable} -m slurm_elastic.cli.main --config {config_file} status"
+    done = subprocess.run(
+        ["bash", "-c", f"{command} --watch 1 | head -n 1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout.startswith("Cluster alps")
+    assert done.stderr == ""
+
+
+def test_locations_are_those_of_the_configuration(ledger: Ledger, tmp_path: Path) -> None:
+    view = seen(tmp_path)
+    assert [c.location for c in view.clouds] == [Location.ON_PREMISES, Location.PUBLIC]
+    assert view.at == NOW > T0
