@@ -153,7 +153,10 @@ class SmallSlurm:
             self._agent.join(10)
         if "slurmctld" in self._processes:
             subprocess.run(
-                ["scancel", "--quiet", "-u", "root"], env=self.environment(), check=False, timeout=30
+                ["scancel", "--quiet", "-u", "root"],
+                env=self.environment(),
+                check=False,
+                timeout=30,
             )
             time.sleep(0.3)
         for process in reversed(self._processes.values()):
@@ -270,7 +273,7 @@ class SmallSlurm:
         while not self._stop.wait(0.05):
             for request in spool.pending():
                 self.requests.append(request)
-                spool.done(request)
+                spool.remove(request.id)
                 if request.kind == "resume":
                     due += [(time.monotonic() + self.boot, node) for node in request.nodes]
                 for node in request.nodes if request.kind == "suspend" else ():

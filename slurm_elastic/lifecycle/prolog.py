@@ -44,14 +44,13 @@ _DESCRIPTORS = 16384
 class Patience(Struct, frozen=True, kw_only=True):
     """Seconds, all of them.
 
-    ``poll`` to ``slow_poll`` is the time between two readings of Slurm, ``queue`` between two of
-    its job queue, ``sign`` between two signs of life. ``hello`` is how long a client may take to
+    ``poll`` to ``slow_poll`` is the time between two readings of Slurm, ``sign`` between two signs
+    of life. ``hello`` is how long a client may take to
     say who it is; after ``unreadable`` without an answer of Slurm's everyone is let go.
     """
 
     poll: float = 0.25
     slow_poll: float = 1.0
-    queue: float = 1.0
     sign: float = 5.0
     hello: float = 10.0
     unreadable: float = 30.0
@@ -104,11 +103,13 @@ class Watch:
         return [(waiter, reason) for waiter, reason in verdicts if reason is not None]
 
     def _queue_is_due(self, waiters: Sequence[Waiter], now: float) -> bool:
-        """Someone is newer than what we know, or it is old; a slow squeue is asked less often."""
-        age = now - self._jobs_read
+        """Whether it is old, or older than someone's coming.
+
+        There is no squeue for some jobs only (--json ignores its filters), and a queue of many
+        thousands takes seconds: it gets a twentieth of the time, a third if someone is new.
+        """
         newcomer = any(waiter.since >= self._jobs_read for waiter in waiters)
-        rest = 2 * self._jobs_cost
-        return age >= rest if newcomer else age >= max(self._patience.queue, rest)
+        return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)
 
     def _read_queue(self) -> None:
         began = time.monotonic()
