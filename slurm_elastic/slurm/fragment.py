@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
-from slurm_elastic.config import AnyCloud, Config
+from slurm_elastic.config import AnyCloud, Config, blocked_clouds
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.slurm import conflicts
@@ -182,16 +183,22 @@ def _node_resets(pool: Pool, site: Site) -> Iterator[str]:
 
 def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
     kept = [
-        f"{entry.name}={entry.value} ({entry.where})"
+        f"{entry.name}={entry.value} ({PurePath(entry.file).name}:{entry.line})"
         for key, entry in site.partition_defaults.items()
         if key not in _PARTITION_SET_BY_US and key not in _PARTITION_RESETS
     ]
     if kept:
         yield "# From the site's PartitionName=DEFAULT, unless set below: " + ", ".join(kept)
+    blocked = blocked_clouds(config)
     for cloud in config.clouds:
         nodes = [node for pool in pools if pool.cloud == cloud.name for node in pool.nodes]
-        if nodes:
-            yield _partition(config, cloud, nodes, site)
+        if not nodes:
+            continue
+        if cloud.name in blocked:
+            yield f"# Shut: {blocked[cloud.name]}"
+        # Nothing would be launched for its jobs, so Slurm must not take any.
+        state = "INACTIVE" if cloud.name in blocked else "UP"
+        yield f"{_partition(config, cloud, nodes, site)} State={state}"
 
 
 def _partition(config: Config, cloud: AnyCloud, nodes: Sequence[str], site: Site) -> str:
@@ -205,14 +212,13 @@ def _partition(config: Config, cloud: AnyCloud, nodes: Sequence[str], site: Site
             *_who(config, cloud),
             *_times(config, cloud),
             *resets,
-            "State=UP",
         )
     )
 
 
 def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
     """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
-    who = config.who if cloud.who is None else cloud.who
+    who = config.who_of(cloud)
     for name, allowed in (
         ("AllowAccounts", who.accounts),
         ("AllowGroups", who.groups),

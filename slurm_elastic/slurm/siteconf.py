@@ -133,6 +133,19 @@ def read(path: str | Path, *, ignore: str | None = None) -> Site:
     return _assemble(str(path), tuple(_lines(Path(path), Path(path), ignore, 0, {})))
 
 
+def read_lines(path: Path) -> tuple[Line, ...]:
+    """The logical lines of another file in slurm.conf's form (topology.conf, a fragment)."""
+    return tuple(_lines(path, path, None, 0, {}))
+
+
+def names(entry: Entry) -> tuple[str, ...]:
+    """The hostlist in a value, expanded. Raises ConfigError naming file and line."""
+    try:
+        return tuple(expand(entry.value))
+    except HostlistError as error:
+        raise ConfigError(f"{entry.where}: {entry.name}: {error}") from error
+
+
 def logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """Line number and text of each non-empty logical line: comments off, continuations joined."""
     joined, start = "", 0
@@ -220,8 +233,8 @@ class _Defaults:
         if head.value.upper() == "DEFAULT":
             self.values.update(rest)
             return None
-        names = _names(head) if head.key == "nodename" else (head.value,)
-        return Record(names=names, where=head.where, values={**self.values, **rest})
+        found = names(head) if head.key == "nodename" else (head.value,)
+        return Record(names=found, where=head.where, values={**self.values, **rest})
 
 
 def _assemble(path: str, lines: tuple[Line, ...]) -> Site:
@@ -245,13 +258,6 @@ def _assemble(path: str, lines: tuple[Line, ...]) -> Site:
         node_defaults=kinds["nodename"].values,
         partition_defaults=kinds["partitionname"].values,
     )
-
-
-def _names(head: Entry) -> tuple[str, ...]:
-    try:
-        return tuple(expand(head.value))
-    except HostlistError as error:
-        raise ConfigError(f"{head.where}: {head.name}: {error}") from error
 
 
 def _unique(records: list[Record], what: str) -> None:

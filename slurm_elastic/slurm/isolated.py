@@ -1,0 +1,109 @@
+"""The inside of ``check``: a throw-away slurmctld in a network namespace of its own.
+
+Run as a program (``unshare ... python3 -I isolated.py DIRECTORY SLURMCTLD SCONTROL``), so that it
+is the first process of its namespaces and all ends with it; standard library only. It brings up
+loopback, starts slurmctld on DIRECTORY/slurm.conf, asks it what ``check`` compares, writes the
+answers into DIRECTORY and stops it. Exit 0: all answers are there; 3: slurmctld did not come up
+(its log says why).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+QUESTIONS = {
+    "nodes": ("-a", "-o", "show", "nodes"),
+    "partitions": ("-a", "-o", "show", "partitions"),
+    "config": ("show", "config"),
+}
+ADDRESS = "192.0.2.1"
+"""Of RFC 5737, for documentation: it is nobody's."""
+
+_SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP = 0x8914, 0x8916, 1
+_START_SECONDS, _STOP_SECONDS = 60.0, 10.0
+
+
+def main(argv: list[str]) -> int:
+    """Answer ``QUESTIONS`` about DIRECTORY/slurm.conf; ``--shared`` at the end leaves the network
+    as it is (the proof that the tests would notice a contact).
+    """
+    directory, slurmctld, scontrol = Path(argv[1]), argv[2], argv[3]
+    if argv[4:] != ["--shared"]:
+        raise_loopback()
+        own_hosts(directory / "hosts")
+    environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": "/usr/sbin:/usr/bin:/bin"}
+    with (directory / "slurmctld.out").open("wb") as output:
+        daemon = subprocess.Popen(
+            [slurmctld, "-D", "-f", environment["SLURM_CONF"]],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        return 0 if answered(daemon, scontrol, environment, directory) else 3
+    finally:
+        stop(daemon)
+
+
+def raise_loopback() -> None:
+    """Bring up lo with a second address: with 127.0.0.1 alone getaddrinfo() takes the host for one
+    without IPv4 (AI_ADDRCONFIG) and slurmctld cannot resolve even its own address.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+        address = struct.pack("HH4s8x", socket.AF_INET, 0, socket.inet_aton(ADDRESS))
+        fcntl.ioctl(control, _SIOCSIFADDR, struct.pack("16s16s", b"lo:1", address))
+
+
+def own_hosts(hosts: Path) -> None:
+    """Let every node name resolve here: slurmctld 22.05 tries each for 10 s while it starts."""
+    subprocess.run(["mount", "--bind", str(hosts), "/etc/hosts"], check=True)
+
+
+def answered(
+    daemon: subprocess.Popen[bytes], scontrol: str, environment: dict[str, str], directory: Path
+) -> bool:
+    """Whether slurmctld came up and every answer is written."""
+    deadline = time.monotonic() + _START_SECONDS
+    while daemon.poll() is None and time.monotonic() < deadline:
+        if all(ask(scontrol, environment, directory, name) for name in QUESTIONS):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def ask(scontrol: str, environment: dict[str, str], directory: Path, name: str) -> bool:
+    """Write the answer to one question; whether there was one."""
+    done = subprocess.run(
+        [scontrol, *QUESTIONS[name]],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    (directory / name).write_bytes(done.stdout)
+    return done.returncode == 0
+
+
+def stop(daemon: subprocess.Popen[bytes]) -> None:
+    """End it, and make sure of it."""
+    daemon.terminate()
+    try:
+        daemon.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        daemon.kill()
+        daemon.wait()
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    sys.exit(main(sys.argv))

@@ -1,0 +1,246 @@
+"""What ``conf install`` would have on this host: every file with its content. Nothing is written.
+
+``check``, ``diff`` and ``install`` all start from the same plan.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_pools
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import Pool
+from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
+from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.slurm.siteconf import Site, read
+
+PROGRAMS: Mapping[str, str] = {
+    "slurm-elastic-resume": "power.py",
+    "slurm-elastic-suspend": "power.py",
+    "slurm-elastic-resume-fail": "power.py",
+    "slurm-elastic-prolog": "slurm-elastic-prolog",
+    "slurm-elastic-epilog": "slurm-elastic-epilog",
+    "slurm-elastic-wait": "slurm-elastic-wait",
+}
+"""Name in ``programs_dir`` and its source in the package."""
+
+_PLUGIN_DIRS = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/*/slurm", "/usr/lib/slurm")
+_OWN_LUA = "-- Made by `slurm-elastic conf install`"
+
+
+class PlannedFile(Struct, frozen=True, kw_only=True):
+    """A file as it shall be; ``mode`` None keeps the mode and owner that it has."""
+
+    path: Path
+    content: bytes
+    mode: int | None
+
+    def current(self) -> bytes | None:
+        """What is there now; None for nothing. Raises ConfigError where it cannot be read."""
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def differs(self) -> bool:
+        """Whether content or mode are not yet as planned."""
+        if self.current() != self.content:
+            return True
+        return self.mode is not None and self.path.stat().st_mode & 0o7777 != self.mode
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """``files`` in the order in which they are written, slurm.conf last. ``notices`` are for the
+    admin to read; ``manual`` are lines that only the admin can put in.
+    """
+
+    config: Config
+    pools: tuple[Pool, ...]
+    site: Site
+    version: tuple[int, int]
+    fragment: str
+    files: tuple[PlannedFile, ...]
+    notices: tuple[str, ...]
+    manual: tuple[str, ...]
+
+    def changes(self) -> tuple[PlannedFile, ...]:
+        """The files that are not yet as planned."""
+        return tuple(file for file in self.files if file.differs())
+
+
+def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
+    """Read the site and plan. Raises ConfigError for whatever does not fit together."""
+    version = version or detect_version(config.slurm)
+    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    pools = pools_of(config)
+    lua = has_plugin(site, "job_submit_lua")
+    text = fragment.render(config, pools, site, version, lua=lua)
+    filters = submit_filter.render(config, pools, site)
+    return Plan(
+        config=config,
+        pools=pools,
+        site=site,
+        version=version,
+        fragment=text,
+        files=(
+            *_programs(config, site, version),
+            *(_lua_files(site, filters) if lua else ()),
+            PlannedFile(
+                path=site.directory / fragment.FILE_NAME, content=text.encode(), mode=0o644
+            ),
+            _slurm_conf(config),
+        ),
+        notices=tuple(_notices(config, pools, site)),
+        manual=tuple(_manual_lua(site) if lua else _manual_profile(config, site)),
+    )
+
+
+def pools_of(config: Config) -> tuple[Pool, ...]:
+    """The pools with the features that the fragment gives their nodes."""
+    pools = domain_pools(config, expand)
+    return tuple(replace(pool, features=conflicts.features(pool)) for pool in pools)
+
+
+def detect_version(settings: SlurmSettings) -> tuple[int, int]:
+    """Slurm's version from its own programs, as (22, 5)."""
+    tried = []
+    for command in (
+        (f"{settings.sbin_dir}/slurmctld", "-V"),
+        (f"{settings.bin_dir}/sinfo", "--version"),
+    ):
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+            return answers.version(done.stdout)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            tried.append(f"{' '.join(command)}: {error}")
+    raise ConfigError(f"cannot find out Slurm's version: {'; '.join(tried)}")
+
+
+def has_plugin(site: Site, name: str) -> bool:
+    """Whether the site's Slurm has this plug-in."""
+    entry = site.option("PluginDir")
+    if entry is not None:
+        return any((Path(place) / f"{name}.so").exists() for place in entry.value.split(":"))
+    found = (Path("/").glob(f"{place[1:]}/{name}.so") for place in _PLUGIN_DIRS)
+    return any(any(paths) for paths in found)
+
+
+def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:
+    """The file ``settings`` beside the programs; values run to the end of their line.
+
+    Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
+    several lines add up and Slurm calls both.
+    """
+    prolog, epilog = "", ""
+    if version < (23, 11):
+        prolog, epilog = (_value(site, f"{kind}Slurmctld") for kind in ("Prolog", "Epilog"))
+    longest = max(
+        config.timings.resume_timeout if cloud.resume_timeout is None else cloud.resume_timeout
+        for cloud in config.clouds
+    )
+    values = {
+        "state_dir": config.state_dir,
+        "partitions": " ".join(cloud.partition_name for cloud in config.clouds),
+        "site_prolog": prolog,
+        "site_epilog": epilog,
+        "prolog_timeout": f"{longest:.0f}",
+        "python": "/usr/bin/python3",
+    }
+    return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _value(site: Site, name: str) -> str:
+    entry = site.option(name)
+    return entry.value if entry else ""
+
+
+def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[PlannedFile]:
+    base = Path(config.slurm.programs_dir)
+    text = settings_text(config, site, version)
+    yield PlannedFile(path=base / "settings", content=text.encode(), mode=0o644)
+    sources = resources.files("slurm_elastic") / "programs"
+    for name, source in PROGRAMS.items():
+        yield PlannedFile(path=base / name, content=(sources / source).read_bytes(), mode=0o755)
+
+
+def _lua_files(site: Site, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
+    foreign = foreign_lua(site)
+    for name, text in filters.items():
+        if name != submit_filter.PLUGIN_SCRIPT or foreign is None:
+            yield PlannedFile(path=site.directory / name, content=text.encode(), mode=0o644)
+
+
+def foreign_lua(site: Site) -> str | None:
+    """The site's own job_submit.lua; None where there is none but ours."""
+    path = site.directory / submit_filter.PLUGIN_SCRIPT
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return None if text.startswith(_OWN_LUA) else text
+
+
+def _slurm_conf(config: Config) -> PlannedFile:
+    path = Path(config.slurm.conf)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    return PlannedFile(path=path, content=includeline.add(text), mode=None)
+
+
+def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    for reason in blocked_clouds(config).values():
+        yield f"{reason}; its partition is INACTIVE until then"
+    for pool in pools:
+        if pool.gres:
+            yield (
+                f"pool {pool.name} has gres: gres.conf must have lines for its nodes"
+                f" (NodeName={','.join(pool.nodes[:1])}...)"
+            )
+    if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
+        yield (
+            "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
+            " a node, also one that you set"
+        )
+
+
+def _manual_lua(site: Site) -> Iterator[str]:
+    """The two lines for a site's own job_submit.lua."""
+    text = foreign_lua(site)
+    if text is None:
+        return
+    path = site.directory / submit_filter.PLUGIN_SCRIPT
+    if "lua" not in site.items("JobSubmitPlugins"):
+        raise ConfigError(
+            f"{path} exists, but JobSubmitPlugins has no lua: installing would switch it on;"
+            " move it away, or put lua into JobSubmitPlugins first"
+        )
+    if "slurm_elastic_submit" not in text:
+        yield f"{path} is the site's own and stays as it is; put these two lines in:"
+        yield f'    dofile("{site.directory / submit_filter.FILTER}")    -- at the top'
+        yield (
+            "    slurm_elastic_submit(job_desc, part_list, submit_uid)"
+            "    -- in slurm_job_submit, before its return slurm.SUCCESS"
+        )
+
+
+def _manual_profile(config: Config, site: Site) -> Iterator[str]:
+    """What serves plain jobs where Slurm was built without Lua (sbatch(1), input environment)."""
+    default = site.default_partition
+    partitions = [default.names[0]] if default else []
+    partitions += [cloud.partition_name for cloud in config.clouds]
+    listed = ",".join(dict.fromkeys(partitions))
+    yield "this Slurm has no job_submit/lua; to let plain jobs burst, put into /etc/profile.d:"
+    for name in ("SBATCH_PARTITION", "SLURM_PARTITION", "SALLOC_PARTITION"):
+        yield f"    export {name}={listed}"

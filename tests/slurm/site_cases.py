@@ -1,0 +1,47 @@
+"""The five realistic sites of tests/data/sites, and a configuration with two clouds for each."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Config
+
+ROOT = Path(__file__).parents[1]
+SITES = ROOT / "data" / "sites"
+NAMES = ("small", "accounting", "own-lua", "topology", "private")
+CLUSTERS = {
+    "small": "small",
+    "accounting": "physics",
+    "own-lua": "bio",
+    "topology": "weather",
+    "private": "clinic",
+}
+VERSIONS = ((22, 5), (24, 11))
+TOPOLOGY_LINES = (
+    "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]",
+    "SwitchName=elastic-onprem Nodes=op[1-2]",
+    "SwitchName=core Switches=rack[1-2],elastic-aws,elastic-onprem",
+)
+
+
+def copy(name: str, directory: Path) -> Path:
+    """A copy of the site's files; the path of its slurm.conf."""
+    etc = directory / "etc"
+    shutil.copytree(SITES / name, etc)
+    return etc / "slurm.conf"
+
+
+def config(name: str, conf: Path) -> Config:
+    """The clouds of tests/data/sites/slurm-elastic.yaml for this site."""
+    text = (SITES / "slurm-elastic.yaml").read_text()
+    text = text.replace("CLUSTER", CLUSTERS[name]).replace("CONF", str(conf))
+    return configfile.parse(text, "slurm-elastic.yaml")
+
+
+def add_topology(conf: Path) -> None:
+    """What the admin of the topology site adds before the install."""
+    path = conf.parent / "topology.conf"
+    kept = [line for line in path.read_text().splitlines() if "SwitchName=core" not in line]
+    path.write_text("\n".join((*kept, *TOPOLOGY_LINES, "")))
