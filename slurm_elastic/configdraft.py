@@ -79,7 +79,7 @@ class Draft:
     @cached_property
     def all_whole(self) -> bool:
         """Whether every cloud and pool of the file is whole, and each pool's cloud is known."""
-        known = all(pool.cloud in self.cloud_names for pool in self.pools.values())
+        known = all(self.cloud_of(pool) for pool in self.pools.values())
         return known and {("clouds",), ("pools",)} <= self._shape.built.keys()
 
     @cached_property
@@ -92,7 +92,9 @@ class Draft:
         return names
 
     def cloud_of(self, pool: PoolSettings) -> AnyCloud | None:
-        """The pool's cloud, if it is whole."""
+        """The pool's cloud, if it is whole and the only one of that name."""
+        if self.cloud_names.count(pool.cloud) != 1:
+            return None
         return next((c for c in self.clouds.values() if c.name == pool.cloud), None)
 
     def _items(self, name: str) -> list[tuple[int, object]]:

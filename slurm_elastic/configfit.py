@@ -97,10 +97,11 @@ def _pool_market(draft: Draft) -> None:
 
 
 def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
-    if cloud.location is Location.ON_PREMISES:
-        return frozenset({Market.RESERVED, Market.ON_DEMAND})
-    if isinstance(cloud, AwsCloud):
+    amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
+    if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
         return frozenset({Market.SPOT, Market.ON_DEMAND})
+    if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
+        return frozenset({Market.RESERVED, Market.ON_DEMAND})
     return frozenset(Market)
 
 

@@ -79,7 +79,8 @@ def describe(value: object) -> str:
     if isinstance(value, bool):
         return f"{str(value).lower()} (true or false)"
     if isinstance(value, int | float):
-        return shown(f"{value}").strip("'")
+        text = f"{value:g}" if isinstance(value, float) else f"{value}"
+        return shown(text).strip("'")
     if isinstance(value, str):
         return f"{shown(value)} (text)"
     return "a list" if isinstance(value, list) else "a mapping"
@@ -225,7 +226,8 @@ class Shape:
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             return self._wrong(at, raw, expectation(kind, unit), _unquoted(raw))
         if not _within(kind, value):
-            return self._wrong(at, raw, expectation(kind, unit))
+            most = f", at most {MOST}" if value > MOST else ""
+            return self._wrong(at, raw, expectation(kind, unit) + most)
         return float(value) if isinstance(kind, mi.FloatType) else value
 
 
@@ -237,20 +239,23 @@ def expectation(kind: mi.Type, unit: str = "") -> str:
             return _expected_number(kind, unit)
         case mi.StructType():
             return f"a mapping with the keys {', '.join(_keys(kind))}"
-        case mi.UnionType() if _tags(kind):
-            return f"a mapping with {_one_of(_tags(kind))} as its provider"
         case mi.UnionType():
             return expectation(_options(kind)[0])
         case mi.VarTupleType():
             least = f" with at least {kind.min_length} entry" if kind.min_length else ""
-            return f"a list{least}, each {expectation(kind.item_type)}"
+            return f"a list{least}, each entry {_entry(kind.item_type)}"
         case mi.DictType():
             least = f" with at least {kind.min_length} key" if kind.min_length else ""
-            return f"a mapping{least}, each value {expectation(kind.value_type)}"
+            return f"a mapping{least}, each value {_entry(kind.value_type)}"
         case mi.EnumType():
             return _one_of([member.value for member in kind.cls])
         case _:
             return "text"
+
+
+def _entry(kind: mi.Type) -> str:
+    nested = isinstance(_bare(kind), mi.StructType | mi.UnionType)
+    return "a mapping" if nested else expectation(kind)
 
 
 def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
@@ -283,7 +288,11 @@ def _as_list(item: mi.Type, raw: object) -> str | None:
 
 
 def _unquoted(raw: object) -> str | None:
-    return f"{raw} without quotes" if isinstance(raw, str) and raw.isdecimal() else None
+    return (
+        f"{int(raw)} without quotes"
+        if isinstance(raw, str) and raw.isdecimal() and raw.isascii()
+        else None
+    )
 
 
 def _bare(kind: mi.Type) -> mi.Type:

@@ -115,6 +115,7 @@ def _code(character: str | int) -> str:
 
 def shown(text: str, most: int = 60) -> str:
     """``text`` in quotes for a message, cut where it is long."""
+    text = str(text)  # an enum's member shows its value
     return repr(text if len(text) <= most else text[: most - 3] + "...")
 
 
