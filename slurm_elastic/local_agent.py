@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 from msgspec import Struct
@@ -83,7 +84,7 @@ class Agent:
         self._stopped = True
         self._wake.set()
         self._driver.join()
-        os.close(self._guard)
+        self._guard.close()
 
     def answer(self, line: bytes) -> bytes:
         """The answer to one request line; never raises for what a client sent."""
@@ -305,11 +306,11 @@ def _with(record: Record, **changes: object) -> Record:
     return msgspec.structs.replace(record, **changes)
 
 
-def _exclusive(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _exclusive(path: Path) -> IO[bytes]:
+    file = open(path, "ab")  # noqa: SIM115 - held open as long as the agent lives
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        os.close(descriptor)
+        file.close()
         raise BlockingIOError(f"another agent already works in {path.parent}") from None
-    return descriptor
+    return file

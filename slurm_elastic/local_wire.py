@@ -74,8 +74,8 @@ class Ping(Struct, frozen=True, kw_only=True, tag_field="op", tag="ping"):
 Message = Launch | List | Terminate | Ping
 
 
-class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent says; fields that do not apply are left out."""
+class Answer(Struct, frozen=True, kw_only=True):
+    """What the agent says; fields that do not apply have their defaults."""
 
     ok: bool
     code: str = ""

@@ -1,0 +1,208 @@
+"""``slurm-elastic sandbox``: a whole hybrid cluster on this machine, to rehearse with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
+
+if TYPE_CHECKING:
+    from slurm_elastic.sandbox.cluster import Sandbox
+    from slurm_elastic.sandbox.ec2_cloud import View
+
+Subparsers = Any  # argparse._SubParsersAction has no public name
+
+
+def add(subparsers: Subparsers) -> None:
+    """Register ``sandbox`` and what it can do."""
+    parser = subparsers.add_parser("sandbox", help="a hybrid cluster on this machine, to rehearse")
+    inner = parser.add_subparsers(dest="sandbox_command", required=True, metavar="COMMAND")
+    _add_up(inner)
+    _plain(inner, "down", _down, "end it and remove its directory")
+    _plain(inner, "status", _status, "its daemons, nodes and emulated machines")
+    _plain(inner, "env", _env, "lines for the shell: eval $(slurm-elastic sandbox env)")
+    _plain(inner, "heal", _heal, "no failures any more")
+    _add_price(inner)
+    _add_interrupt(inner)
+    _add_fail(inner)
+
+
+def _plain(
+    inner: Subparsers, name: str, run: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = inner.add_parser(name, help=text, description=text)
+    parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="default: %(default)s")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _add_up(inner: Subparsers) -> None:
+    parser = _plain(inner, "up", _up, "start it: Slurm, clouds, slurm-elasticd")
+    default = SandboxSpec()
+    parser.add_argument(
+        "--static", type=int, default=default.static_nodes, metavar="N", help="static nodes"
+    )
+    parser.add_argument(
+        "--boot", type=float, default=default.boot_seconds, metavar="SECONDS",
+        help="how long an emulated machine boots",
+    )  # fmt: skip
+    parser.add_argument(
+        "--suspend-time", type=float, default=default.suspend_time, metavar="SECONDS",
+        help="idle nodes are given back after so long",
+    )  # fmt: skip
+    parser.add_argument("--never-boot", default="", metavar="NODES", help="machines that stay dead")
+    parser.add_argument("--prices", metavar="FILE", help="CSV trace of spot prices")
+    parser.add_argument(
+        "--price-speed", type=float, default=default.price_speed, metavar="X",
+        help="seconds of the trace that pass in one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--slurm-conf", action="append", default=[], metavar="LINE",
+        help="a further line of the site's slurm.conf",
+    )  # fmt: skip
+
+
+def _add_price(inner: Subparsers) -> None:
+    parser = _plain(inner, "price", _price, "set a spot price; 'trace' gives it back to the trace")
+    parser.add_argument("type", help="instance type or pattern, as c5.*")
+    parser.add_argument("zone", help="zone or pattern, as us-east-1*")
+    parser.add_argument("price", help="dollars an hour, or trace")
+
+
+def _add_interrupt(inner: Subparsers) -> None:
+    parser = _plain(inner, "interrupt", _interrupt, "take a spot machine away")
+    parser.add_argument("name", metavar="NODE|INSTANCE")
+    parser.add_argument("--notice", type=float, default=120.0, metavar="SECONDS")
+
+
+def _add_fail(inner: Subparsers) -> None:
+    from slurm_elastic.sandbox.ec2_faults import FaultKind
+
+    parser = _plain(inner, "fail", _fail, "have calls to the emulated EC2 fail, until heal")
+    parser.add_argument("kind", metavar="KIND", help=", ".join(FaultKind))
+    parser.add_argument("--action", default="RunInstances", help="default: %(default)s")
+    parser.add_argument("--market", choices=("spot", "on-demand"))
+    parser.add_argument("--type", help="instance type or pattern")
+    parser.add_argument("--zone", help="zone or pattern")
+    parser.add_argument("--count", type=int, metavar="N", help="so many calls; default: all")
+
+
+def _attached(arguments: argparse.Namespace) -> Sandbox:
+    from slurm_elastic.sandbox.cluster import Sandbox
+
+    return Sandbox.attach(arguments.dir)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    from slurm_elastic.sandbox.cluster import Sandbox
+
+    spec = SandboxSpec(
+        dir=arguments.dir.resolve(),
+        static_nodes=arguments.static,
+        boot_seconds=arguments.boot,
+        suspend_time=arguments.suspend_time,
+        never_boot=arguments.never_boot,
+        prices=arguments.prices and str(Path(arguments.prices).resolve()),
+        price_speed=arguments.price_speed,
+        slurm_conf=tuple(arguments.slurm_conf),
+    )
+    Sandbox(spec).up(lambda step: print(f"  {step} ...", flush=True))
+    where = "" if arguments.dir == DEFAULT_DIR else f" --dir {shlex.quote(str(arguments.dir))}"
+    print(f"The sandbox is up in {arguments.dir}. Next:")
+    print(f"  eval $(slurm-elastic sandbox env{where})")
+    print(f"  sinfo; cd {spec.dir}/work; sbatch --wrap 'sleep 30'; slurm-elastic status")
+    print(f"  slurm-elastic sandbox down{where}")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    from slurm_elastic.sandbox.cluster import Sandbox
+
+    if not arguments.dir.exists():
+        print(f"There is no sandbox in {arguments.dir}.")
+        return 0
+    Sandbox(SandboxSpec(dir=arguments.dir.resolve())).down()
+    print(f"The sandbox in {arguments.dir} is gone.")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    sandbox = _attached(arguments)
+    states = sandbox.status()
+    for name, alive in states.items():
+        print(f"{name:<16} {'running' if alive else 'DEAD'}")
+    if states.get("slurmctld"):
+        print(sandbox.run(["sinfo"], check=False).stdout, end="")
+    if states.get("ec2"):
+        for line in _cloud_lines(sandbox.ec2.state()):
+            print(line)
+    return 0 if all(states.values()) else 1
+
+
+def _cloud_lines(state: View) -> Iterator[str]:
+    from slurm_elastic.sandbox.runner import ALIVE
+
+    for m in (m for m in state.machines if m.state in ALIVE):
+        left = f" taken in {m.interruption.deadline - state.now:.0f} s" if m.interruption else ""
+        yield f"{m.id} {m.node:<8} {m.state:<8} {m.market:<10} {m.type} {m.zone}{left}"
+    for fault in state.faults:
+        where = f"{fault.action} {fault.market}/{fault.type}/{fault.zone}"
+        yield f"failing: {fault.kind} of {where}, {fault.count or 'all'} calls"
+
+
+def _env(arguments: argparse.Namespace) -> int:
+    now, wanted = dict(os.environ), _attached(arguments).env()
+    for name in sorted(now.keys() - wanted.keys()):
+        print(f"unset {name};")
+    for name, value in sorted(wanted.items()):
+        if now.get(name) != value:
+            print(f"export {name}={shlex.quote(value)};")
+    return 0
+
+
+def _price(arguments: argparse.Namespace) -> int:
+    price = None if arguments.price == "trace" else _number(arguments.price)
+    _attached(arguments).ec2.price(arguments.type, arguments.zone, price)
+    return 0
+
+
+def _number(text: str) -> float:
+    from slurm_elastic.errors import SandboxError
+
+    try:
+        return float(text)
+    except ValueError:
+        raise SandboxError(f"a price is a number of dollars or 'trace', not {text!r}") from None
+
+
+def _interrupt(arguments: argparse.Namespace) -> int:
+    from slurm_elastic.sandbox import control
+
+    taken = control.interrupt(_attached(arguments).ec2, arguments.name, arguments.notice)
+    print(f"{taken.id} ({taken.node}) is taken in {arguments.notice:g} s")
+    return 0
+
+
+def _fail(arguments: argparse.Namespace) -> int:
+    from slurm_elastic.sandbox import control
+
+    fault = control.fault(
+        arguments.kind,
+        action=arguments.action,
+        market=arguments.market,
+        type=arguments.type,
+        zone=arguments.zone,
+        count=arguments.count,
+    )
+    _attached(arguments).ec2.fail(fault)
+    return 0
+
+
+def _heal(arguments: argparse.Namespace) -> int:
+    _attached(arguments).ec2.heal()
+    return 0
