@@ -1,0 +1,96 @@
+"""``slurm-elastic conf``: the effective configuration, and its fragment in the site's slurm.conf."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slurm_elastic import configfile
+from slurm_elastic.config import blocked_clouds
+from slurm_elastic.slurm import check, install, plan, uninstall
+from slurm_elastic.slurm.install import Outcome
+
+_ACTIONS: dict[str, str] = {
+    "show": "print the effective configuration, defaults included",
+    "render": "print what slurm.conf would include",
+    "check": "prove that it leaves the site's own nodes and partitions as they are",
+    "diff": "print what install would change, as a unified diff",
+    "install": "check, then put everything in place",
+    "uninstall": "restore slurm.conf and remove what install put in place",
+}
+_RESTART_HELP = "a command that restarts slurmctld, such as 'systemctl restart slurmctld'"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``conf`` and its actions."""
+    parser = subparsers.add_parser("conf", help="install into the site's slurm.conf, or take out")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    runs: dict[str, Callable[[argparse.Namespace], int]] = {
+        "show": show,
+        "render": render,
+        "check": run_check,
+        "diff": diff,
+        "install": run_install,
+        "uninstall": run_uninstall,
+    }
+    for name, text in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(run=runs[name])
+        if name in ("install", "uninstall"):
+            action.add_argument("--restart", metavar="COMMAND", help=_RESTART_HELP)
+        if name == "uninstall":
+            action.add_argument(
+                "--force", action="store_true", help="also while jobs are on cloud nodes"
+            )
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print the configuration; clouds that may not be used yet are named in comments."""
+    config = configfile.load(Path(args.config))
+    for reason in blocked_clouds(config).values():
+        print(f"# not in use: {reason}")
+    print(configfile.dump(config), end="")
+    return 0
+
+
+def render(args: argparse.Namespace) -> int:
+    """Print the fragment."""
+    print(plan.make(configfile.load(Path(args.config))).fragment, end="")
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """Check, and say what was proven."""
+    planned = plan.make(configfile.load(Path(args.config)))
+    _say((*check.check(planned).lines, *planned.notices, *planned.manual))
+    return 0
+
+
+def diff(args: argparse.Namespace) -> int:
+    """Print the difference; nothing where there is none."""
+    print(install.diff(plan.make(configfile.load(Path(args.config)))), end="")
+    return 0
+
+
+def run_install(args: argparse.Namespace) -> int:
+    """Install; exit 0 also where slurmctld is still to be restarted by hand."""
+    path = Path(args.config)
+    return _end(install.install(configfile.load(path), path, restart=args.restart))
+
+
+def run_uninstall(args: argparse.Namespace) -> int:
+    """Uninstall; exit 0 also where slurmctld is still to be restarted by hand."""
+    path = Path(args.config)
+    config = configfile.load(path)
+    return _end(uninstall.uninstall(config, path, restart=args.restart, force=args.force))
+
+
+def _end(outcome: Outcome) -> int:
+    _say(outcome.lines)
+    return 0
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(line)

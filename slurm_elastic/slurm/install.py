@@ -1,0 +1,235 @@
+"""``conf install``: put the planned files in place, slurm.conf last, and let slurmctld read them.
+
+Everything is checked before the first change; a failure on the way takes every change back. What
+was put where is kept in ``installed.json`` beside the configuration (owned by root, so that
+SlurmUser cannot tell a later uninstall what to remove).
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import logging
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.slurm import check, controller, fragment, includeline, plan, submit_filter
+from slurm_elastic.slurm.plan import Plan, PlannedFile
+from slurm_elastic.slurm.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "installed.json"
+BACKUP_SUFFIX = ".before-slurm-elastic"
+STATE_DIRECTORIES = ("", "requests", "requests/bad")
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What an install left behind: ``files`` by path with the SHA-256 of what was written."""
+
+    slurm_conf: str
+    backup: str
+    programs_dir: str
+    files: dict[str, str]
+
+
+class Outcome(Struct, frozen=True, kw_only=True):
+    """``changed``: the paths written or removed. ``lines``: what a person should read, in order.
+    ``restart_needed``: slurmctld still runs on the old configuration.
+    """
+
+    changed: tuple[Path, ...]
+    lines: tuple[str, ...]
+    restart_needed: bool = False
+
+
+def install(
+    config: Config,
+    config_path: Path,
+    *,
+    restart: str | None = None,
+    version: tuple[int, int] | None = None,
+    verify: bool = True,
+) -> Outcome:
+    """Install or bring up to date. ``restart`` is a command that restarts slurmctld.
+
+    Raises ConfigError, with nothing changed, where the check fails; after a failure on the way
+    everything is as before. ``verify=False`` leaves out the check's slurmctld (the sandbox, whose
+    site is made for it).
+    """
+    planned = plan.make(config, version=version)
+    lines = list(check.check(planned).lines) if verify else []
+    _check_state_dir(config)
+    changes = planned.changes()
+    lines += planned.notices + planned.manual
+    if not changes:
+        _ensure_rest(config, config_path, planned, Transaction())
+        return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
+    try:
+        with Transaction() as files:
+            _ensure_rest(config, config_path, planned, files)
+            _back_up(planned, files)
+            for file in changes:
+                files.write(file)
+                log.info("installed path=%s bytes=%d", file.path, len(file.content))
+            told, needed = _apply(planned, changes, restart, files)
+    except OSError as error:
+        raise SlurmElasticError(
+            f"{error.filename}: {error.strerror}; everything is as before"
+        ) from error
+    paths = tuple(file.path for file in changes)
+    lines += [f"wrote {path}" for path in paths]
+    return Outcome(changed=paths, lines=(*lines, told), restart_needed=needed)
+
+
+def diff(planned: Plan) -> str:
+    """A unified diff of what ``install`` would change; empty for nothing."""
+    return "".join(_diff(file) for file in planned.changes())
+
+
+def manifest_path(config_path: Path) -> Path:
+    """Where the manifest lies."""
+    return config_path.parent / MANIFEST
+
+
+def read_manifest(config_path: Path) -> Manifest | None:
+    """What is installed, as far as this host remembers."""
+    path = manifest_path(config_path)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from error
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _ensure_rest(config: Config, config_path: Path, planned: Plan, files: Transaction) -> None:
+    """State directories, the cluster's identity and the manifest."""
+    owner = _slurm_user(config)
+    for name in STATE_DIRECTORIES:
+        files.make_directory(config.state / name, owner)
+    if config.cluster.uuid is None:
+        configfile.ensure_uuid(config_path)
+    manifest = Manifest(
+        slurm_conf=config.slurm.conf,
+        backup=config.slurm.conf + BACKUP_SUFFIX,
+        programs_dir=config.slurm.programs_dir,
+        files={str(f.path): digest(f.content) for f in planned.files if f.mode is not None},
+    )
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    file = PlannedFile(path=manifest_path(config_path), content=content, mode=0o644)
+    if file.differs():
+        files.write(file)
+
+
+def _slurm_user(config: Config) -> tuple[int, int] | None:
+    """Uid and gid for what SlurmUser must own; None when we are not root and own it anyway."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        entry = pwd.getpwnam(config.slurm.user)
+    except KeyError as error:
+        raise ConfigError(f"slurm.user: this host has no user {config.slurm.user}") from error
+    return entry.pw_uid, entry.pw_gid
+
+
+def _check_state_dir(config: Config) -> None:
+    """A directory that exists must be SlurmUser's already: taking /var/lib would be a disaster."""
+    owner = _slurm_user(config)
+    if owner is None or not config.state.exists():
+        return
+    found = config.state.stat().st_uid
+    if not config.state.is_dir():
+        raise ConfigError(f"state_dir: {config.state} is not a directory")
+    if found != owner[0]:
+        raise ConfigError(
+            f"state_dir: {config.state} belongs to uid {found}, not to {config.slurm.user}"
+        )
+
+
+def _back_up(planned: Plan, files: Transaction) -> None:
+    """Keep slurm.conf as it was before our lines; what is kept from the first install stays."""
+    path = Path(planned.config.slurm.conf)
+    text = path.read_bytes()
+    if not includeline.present(text):
+        mode = path.stat().st_mode & 0o7777
+        backup = Path(f"{path}{BACKUP_SUFFIX}")
+        files.write(PlannedFile(path=backup, content=text, mode=mode))
+
+
+def _apply(
+    planned: Plan, changes: tuple[PlannedFile, ...], restart: str | None, files: Transaction
+) -> tuple[str, bool]:
+    """Let slurmctld know; what to tell the admin, and whether a restart is still to be made."""
+    names = {file.path.name for file in changes}
+    if submit_filter.FILTER in names:
+        touch_lua(planned.site.directory)
+    if not names & {fragment.FILE_NAME, Path(planned.config.slurm.conf).name}:
+        return "slurmctld needs no restart", False
+    try:
+        return tell_slurmctld(planned.config, planned.version, restart)
+    except SlurmElasticError:
+        files.roll_back()
+        if restart is not None:
+            # With the old files again, so that the site's slurmctld runs as it did.
+            controller.restart(planned.config.slurm, restart)
+        raise
+
+
+def tell_slurmctld(
+    config: Config, version: tuple[int, int], restart: str | None
+) -> tuple[str, bool]:
+    """Let slurmctld read its files anew, as this version can; (sentence, restart needed).
+
+    Raises SlurmError if it does not come up.
+    """
+    settings = config.slurm
+    if restart is not None:
+        controller.restart(settings, restart)
+        return f"slurmctld was restarted: {restart}", False
+    if not controller.is_up(settings):
+        return "slurmctld is not running; it will read this when it starts", False
+    if version >= controller.RECONFIGURES_NODES:
+        controller.reconfigure(settings)
+        return "slurmctld was reconfigured", False
+    told = (
+        "stop and start slurmctld now (systemctl restart slurmctld; running jobs go on). Do NOT"
+        f" run `scontrol reconfigure`: on Slurm {version[0]}.{version[1]:02} it ends slurmctld when"
+        " nodes were added or removed"
+    )
+    return told, True
+
+
+def touch_lua(directory: Path) -> None:
+    """Slurm reads job_submit.lua again when its time changes; ours is loaded from it."""
+    path = directory / submit_filter.PLUGIN_SCRIPT
+    if path.exists():
+        os.utime(path)
+
+
+def _diff(file: PlannedFile) -> str:
+    old, new = _text_lines(file.current() or b""), _text_lines(file.content)
+    before = str(file.path) if file.current() is not None else "/dev/null"
+    return "".join(_terminated(difflib.unified_diff(old, new, before, str(file.path))))
+
+
+def _text_lines(content: bytes) -> list[str]:
+    return content.decode(errors="replace").splitlines(keepends=True)
+
+
+def _terminated(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

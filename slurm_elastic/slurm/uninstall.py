@@ -1,0 +1,215 @@
+"""``conf uninstall``: slurm.conf as it was, then, when slurmctld no longer needs them, the files.
+
+A slurmctld that still runs with our PrologSlurmctld would requeue every job if that file were
+gone, so the files go last, and only when it has let go of them. The state directory, the ledger
+and the cluster's UUID stay: there may be machines that carry it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.model import SlurmJob
+from slurm_elastic.slurm import controller, fragment, includeline, plan, submit_filter
+from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.slurm.install import (
+    BACKUP_SUFFIX,
+    Manifest,
+    Outcome,
+    digest,
+    manifest_path,
+    read_manifest,
+    tell_slurmctld,
+    touch_lua,
+)
+from slurm_elastic.slurm.plan import PlannedFile
+from slurm_elastic.slurm.siteconf import names, read, read_lines
+from slurm_elastic.slurm.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+_INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
+function slurm_elastic_submit(job_desc, part_list, submit_uid)
+  return slurm.SUCCESS
+end
+"""
+_SHOWN = 10
+
+
+def uninstall(
+    config: Config,
+    config_path: Path,
+    *,
+    restart: str | None = None,
+    force: bool = False,
+    version: tuple[int, int] | None = None,
+) -> Outcome:
+    """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes.
+
+    Raises ConfigError, with nothing changed, where jobs or the site's own lua still need us.
+    """
+    version = version or plan.detect_version(config.slurm)
+    manifest = read_manifest(config_path)
+    slurm_conf = Path(config.slurm.conf)
+    text = _read(slurm_conf)
+    if manifest is None and not includeline.present(text):
+        return Outcome(changed=(), lines=("nothing is installed",))
+    _refuse_for_lua(config)
+    up = controller.is_up(config.slurm)
+    if includeline.present(text):
+        move_jobs(config, up=up, force=force)
+        told, needed = _take_out(config, slurm_conf, text, version, restart)
+    else:
+        told, needed = "slurm.conf has no line of slurm-elastic", False
+    if needed or _still_used(config):
+        later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
+        return Outcome(changed=(slurm_conf,), lines=(told, later), restart_needed=True)
+    removed, kept = _remove_files(config, config_path, manifest)
+    lines = (told, *(f"removed {path}" for path in removed), *kept)
+    return Outcome(changed=(slurm_conf, *removed), lines=lines)
+
+
+def move_jobs(config: Config, *, up: bool, force: bool) -> None:
+    """Refuse while jobs are on our nodes; take our partitions from the lists of pending jobs.
+
+    slurmctld fails a pending job whose partition is gone when it starts.
+    """
+    if force and not up:
+        return
+    if not up:
+        raise ConfigError(
+            "slurmctld does not answer, so jobs on cloud nodes cannot be ruled out;"
+            " start it, or use --force"
+        )
+    nodes, partitions = _ours(config)
+    jobs = SlurmCli(config.slurm).jobs()
+    running = [job for job in jobs if set(job.nodes) & nodes and not _finished(job)]
+    waiting = [job for job in jobs if "PENDING" in job.states and set(job.partitions) & partitions]
+    stuck = [job for job in waiting if set(job.partitions) <= partitions]
+    if not force and (running or stuck):
+        raise ConfigError(*_complaints(running, stuck))
+    for job in waiting:
+        rest = tuple(name for name in job.partitions if name not in partitions)
+        if rest:
+            controller.set_partitions(config.slurm, job.id, rest)
+            log.info("job moved job=%d partitions=%s", job.id, ",".join(rest))
+
+
+def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Iterator[str]:
+    if running:
+        nodes = compress(node for job in running for node in job.nodes)
+        yield f"{_jobs(running)} on cloud nodes {nodes}; wait for them, or use --force"
+    if stuck:
+        yield (
+            f"{_jobs(stuck)} waiting in cloud partitions only and would fail;"
+            " cancel or move them, or use --force"
+        )
+
+
+def _jobs(jobs: Sequence[SlurmJob]) -> str:
+    ids = ", ".join(str(job.id) for job in jobs[:_SHOWN])
+    more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
+    return f"job {ids} is" if len(jobs) == 1 else f"jobs {ids}{more} are"
+
+
+def _finished(job: SlurmJob) -> bool:
+    return not job.states & {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"}
+
+
+def _ours(config: Config) -> tuple[set[str], set[str]]:
+    """Nodes and partitions of the installed fragment, which may be older than the configuration."""
+    path = Path(config.slurm.conf).parent / fragment.FILE_NAME
+    nodes: set[str] = set()
+    partitions: set[str] = set()
+    for line in read_lines(path) if path.exists() else ():
+        if line.entries[0].key == "nodename":
+            nodes |= set(names(line.entries[0]))
+        elif line.entries[0].key == "partitionname":
+            partitions.add(line.entries[0].value)
+    return nodes, partitions
+
+
+def _refuse_for_lua(config: Config) -> None:
+    """A site's own job_submit.lua that loads ours would fail, and with it every submission."""
+    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
+    text = plan.foreign_lua(site)
+    if text is not None and submit_filter.FILTER in text:
+        raise ConfigError(
+            f"{site.directory / submit_filter.PLUGIN_SCRIPT} still loads {submit_filter.FILTER};"
+            " take its two lines out first"
+        )
+
+
+def _take_out(
+    config: Config, path: Path, text: bytes, version: tuple[int, int], restart: str | None
+) -> tuple[str, bool]:
+    with Transaction() as files:
+        files.write(PlannedFile(path=path, content=includeline.remove(text), mode=None))
+        _disarm(path.parent, files)
+        try:
+            return tell_slurmctld(config, version, restart)
+        except SlurmElasticError:
+            files.roll_back()
+            if restart is not None:
+                controller.restart(config.slurm, restart)
+            raise
+
+
+def _disarm(directory: Path, files: Transaction) -> None:
+    """Until slurmctld starts anew, let it give no further job our partitions."""
+    path = directory / submit_filter.FILTER
+    if path.exists():
+        files.write(PlannedFile(path=path, content=_INERT, mode=0o644))
+        touch_lua(directory)
+
+
+def _still_used(config: Config) -> bool:
+    settings = config.slurm
+    return controller.is_up(settings) and controller.uses(settings, settings.programs_dir)
+
+
+def _remove_files(
+    config: Config, config_path: Path, manifest: Manifest | None
+) -> tuple[list[Path], list[str]]:
+    """What was removed, and a sentence for each file that was left because it was changed."""
+    removed: list[Path] = []
+    kept: list[str] = []
+    for name, written in (manifest.files if manifest else {}).items():
+        path = Path(name)
+        if not path.exists():
+            continue
+        if digest(path.read_bytes()) in (written, digest(_INERT)):
+            path.unlink()
+            removed.append(path)
+        else:
+            kept.append(f"{path} was changed since the install and stays")
+    if manifest is not None:
+        with contextlib.suppress(OSError):
+            Path(manifest.programs_dir).rmdir()
+    kept += _drop_backup(Path(config.slurm.conf))
+    manifest_path(config_path).unlink(missing_ok=True)
+    kept.append(f"{config.state} and the cluster's UUID stay")
+    return removed, kept
+
+
+def _drop_backup(slurm_conf: Path) -> Iterator[str]:
+    backup = Path(f"{slurm_conf}{BACKUP_SUFFIX}")
+    if not backup.exists():
+        return
+    if backup.read_bytes() == slurm_conf.read_bytes():
+        backup.unlink()
+    else:
+        yield f"slurm.conf was edited since the install; {backup} keeps it as it was before"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
