@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import tempfile
 from pathlib import Path
 from urllib.parse import quote
 
@@ -105,17 +106,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 def open_writer(path: Path) -> sqlite3.Connection:
     """Open for reading and writing; make the file (mode 0644) and migrate it where needed."""
-    _create(path)
+    if not path.exists():
+        _create(path)
     connection = _connect(f"{_uri(path)}?mode=rw")
     try:
-        connection.execute("pragma journal_mode = wal")
-        # NORMAL may lose the last commits in a power cut; an intent row must not be lost
-        connection.execute("pragma synchronous = full")
-        _migrate(connection, path)
+        _prepare(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("pragma journal_mode = wal")
+    # NORMAL may lose the last commits in a power cut; an intent row must not be lost
+    connection.execute("pragma synchronous = full")
+    _migrate(connection, path)
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -151,20 +157,29 @@ def _uri(path: Path) -> str:
 
 
 def _create(path: Path) -> None:
-    """Make an empty file that everyone may read, whatever the umask.
+    """Make the file complete under another name, then give it its own, unless it got there first.
 
-    When root does it (a command run before the daemon's first start), the file goes to the owner
-    of the directory, or the daemon could not write to it.
+    So nobody meets a half-made ledger, and no two processes switch one file to WAL at once (sqlite
+    answers "database is locked" to that without waiting). Everyone may read it, whatever the umask.
+    When root makes it (a command run before the daemon's first start), it goes to the owner of the
+    directory, or the daemon could not write to it.
     """
-    with contextlib.suppress(FileExistsError):
-        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+    draft = Path(name)
+    try:
         try:
             os.fchmod(fd, 0o644)
             if os.geteuid() == 0:
-                owner = path.absolute().parent.stat()
+                owner = draft.parent.stat()
                 os.fchown(fd, owner.st_uid, owner.st_gid)
         finally:
-            os.close(fd)
+            os.close(fd)  # before sqlite opens it: closing any descriptor drops its POSIX locks
+        with contextlib.closing(_connect(f"{_uri(draft)}?mode=rw")) as connection:
+            _prepare(connection, draft)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:

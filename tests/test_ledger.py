@@ -583,6 +583,7 @@ def test_processes_create_and_write_at_the_same_time(path: Path) -> None:
         process.communicate(timeout=120)
     assert [p.returncode for p in writers] == [0] * 4
     ledger = Ledger(path)
+    assert [p.name for p in path.parent.glob(".ledger*")] == [], "no draft is left"
     assert len(ledger.machines()) == 60
     ledger.close()
 
@@ -607,3 +608,50 @@ def test_killing_the_writer_loses_nothing_it_was_told_is_kept(path: Path) -> Non
     with sqlite3.connect(path) as db:
         assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
     db.close()
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from ledger_cases import *
+from slurm_elastic.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+for number in range(10_000):
+    name = f"g{{number}}"
+    ledger.intend(spec(name), "r", T0)
+    print(name, flush=True)
+"""
+
+
+def test_a_full_disk_stops_the_spending_and_keeps_what_was_written(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL.format(path=sys.path), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "sqlite3.OperationalError" in done.stderr.splitlines()[-1]
+    ledger = Ledger(path)
+    kept = {launch.generation for launch in ledger.open_launches()}
+    assert kept == set(done.stdout.split())
+    ledger.intend(spec("after"), "r", T0)
+    ledger.close()
+    with sqlite3.connect(path) as db:
+        assert db.execute("pragma integrity_check").fetchone()[0] == "ok"
+    db.close()
+
+
+def test_the_documented_backup_is_a_whole_ledger(ledger: Ledger, path: Path) -> None:
+    launched(ledger, "i-1", "i-2")
+    copy = path.with_name("copy.db")
+    reader = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    reader.execute("vacuum into ?", (str(copy),))
+    reader.close()
+    backup = Ledger(copy)
+    assert backup.machines() == ledger.machines()
+    backup.close()
