@@ -19,6 +19,7 @@ from slurm_elastic.config import (
     Timings,
     Who,
 )
+from slurm_elastic.configyaml import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.units import format_duration, format_size, parse_duration, parse_size
@@ -165,7 +166,11 @@ def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
     try:
         configfile.parse(text, "x")
     except ConfigError as error:
-        assert all(problem.startswith("x") for problem in error.problems)
+        told = error.problems
+    else:
+        return
+    assert told
+    assert all(problem.startswith("x") for problem in told)
 
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -210,12 +215,13 @@ SECTIONS = [
 @given(st.dictionaries(st.sampled_from(SECTIONS), TREES))
 def test_any_tree_is_a_config_or_a_config_error(tree: dict[str, object]) -> None:
     """Whatever stands where: sentences, never another exception."""
-    from slurm_elastic.configyaml import write
-
     try:
         configfile.parse(write(tree), "x")
     except ConfigError as error:
-        assert error.problems
+        told = error.problems
+    else:
+        return
+    assert told
 
 
 @given(st.integers(1, 10**9))

@@ -1,0 +1,272 @@
+"""The command line's frame: which module is loaded, which exit code, what is said, no traceback."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.cli import main as frame
+from slurm_elastic.cli.main import main
+from slurm_elastic.errors import (
+    ConfigError,
+    ProviderError,
+    SandboxError,
+    SlurmElasticError,
+    SlurmError,
+)
+
+Run = Callable[[argparse.Namespace], int]
+Install = Callable[[Run], None]
+
+# A sub-command of one's own, for the tests that need a process.
+PROBE = """
+import sys, types
+from slurm_elastic.cli import main as frame
+probe = types.ModuleType("slurm_elastic.cli.probe")
+def run(args):
+    {body}
+def add(subparsers):
+    subparsers.add_parser("probe").set_defaults(run=run)
+probe.add = add
+sys.modules["slurm_elastic.cli.probe"] = probe
+frame.COMMANDS = {{"probe": "for tests"}}
+sys.exit(frame.main(["probe"]))
+"""
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make ``slurm-elastic probe`` run the given function."""
+
+    def install(run: Run) -> None:
+        module = types.ModuleType("slurm_elastic.cli.probe")
+
+        def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+            parser = subparsers.add_parser("probe", help="for tests")
+            parser.add_argument("words", nargs="*")
+            parser.set_defaults(run=run)
+
+        module.add = add  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "slurm_elastic.cli.probe", module)
+        monkeypatch.setattr(frame, "COMMANDS", {"probe": "for tests", "other": "not loaded"})
+
+    return install
+
+
+def run_process(
+    *words: str, code: str | None = None, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    start = ["-c", code] if code is not None else ["-m", "slurm_elastic.cli.main"]
+    return subprocess.run(
+        [sys.executable, *start, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, **(env or {})},
+    )
+
+
+def test_the_commands_exit_code_is_the_programs(probe: Install) -> None:
+    for code in (0, 1, 3):
+        probe(lambda _args, code=code: code)
+        assert main(["probe"]) == code
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("a is wrong", "b is wrong"), 2),
+        (SandboxError("no slurmctld"), 2),
+        (SlurmError(("scontrol", "ping"), 1, "no answer\n"), 1),
+        (ProviderError("aws", "AuthFailure", "no rights"), 1),
+        (SlurmElasticError("something"), 1),
+    ],
+)
+def test_our_errors_become_one_message_and_a_code(
+    error: SlurmElasticError, code: int, probe: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_args: argparse.Namespace) -> int:
+        raise error
+
+    probe(run)
+    assert main(["probe"]) == code
+    assert capsys.readouterr() == ("", f"slurm-elastic: {error}\n")
+
+
+def test_errors_of_the_system_name_the_file(
+    probe: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    probe(lambda _args: len((tmp_path / "gone").read_text()))
+    assert main(["probe"]) == 1
+    said = capsys.readouterr().err
+    assert said == f"slurm-elastic: {tmp_path}/gone: No such file or directory\n"
+
+
+def test_a_programming_error_is_not_hidden(probe: Install) -> None:
+    def run(_args: argparse.Namespace) -> int:
+        raise KeyError("bug")
+
+    probe(run)
+    with pytest.raises(KeyError):
+        main(["probe"])
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--config", "/x/y.yaml", "probe", "a"],
+        ["probe", "--config", "/x/y.yaml", "a"],
+        ["probe", "a", "--config=/x/y.yaml"],
+        ["probe", "a", "--config", "/x/y.yaml"],
+    ],
+)
+def test_config_may_stand_anywhere(argv: list[str], probe: Install) -> None:
+    seen: list[argparse.Namespace] = []
+
+    def run(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 0
+
+    probe(run)
+    assert main(argv) == 0
+    assert (seen[0].config, seen[0].words) == (Path("/x/y.yaml"), ["a"])
+
+
+def test_what_follows_two_dashes_is_the_commands(probe: Install) -> None:
+    seen: list[argparse.Namespace] = []
+
+    def run(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 0
+
+    probe(run)
+    assert main(["probe", "--", "--config", "x"]) == 0
+    assert (seen[0].config, seen[0].words) == (Path(frame.DEFAULT_CONFIG), ["--config", "x"])
+
+
+@pytest.mark.parametrize(("value", "expected"), [("/e/s.yaml", "/e/s.yaml"), ("", None)])
+def test_the_environment_sets_the_default(
+    value: str, expected: str | None, probe: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+
+    def run(args: argparse.Namespace) -> int:
+        seen.append(args.config)
+        return 0
+
+    probe(run)
+    monkeypatch.setenv("SLURM_ELASTIC_CONFIG", value)
+    assert main(["probe"]) == 0
+    assert main(["--config", "/c.yaml", "probe"]) == 0
+    assert seen == [Path(expected or frame.DEFAULT_CONFIG), Path("/c.yaml")]
+
+
+def test_other_commands_are_not_loaded(probe: Install) -> None:
+    probe(lambda _args: 0)
+    main(["probe"])
+    assert "slurm_elastic.cli.other" not in sys.modules
+
+
+def test_a_command_that_cannot_be_loaded_names_itself(
+    probe: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe(lambda _args: 0)
+    assert main(["other"]) == 1
+    assert capsys.readouterr().err == (
+        "slurm-elastic: the command 'other' cannot be loaded:"
+        " No module named 'slurm_elastic.cli.other'\n"
+    )
+
+
+def test_help_names_every_command_and_loads_none() -> None:
+    code = (
+        "import sys\nfrom slurm_elastic.cli import main as frame\n"
+        "try:\n    frame.main(['-h'])\nexcept SystemExit as end:\n    code = end.code\n"
+        "loaded = {n for n in frame.COMMANDS if f'slurm_elastic.cli.{n}' in sys.modules}\n"
+        "sys.exit(f'loaded {loaded}' if loaded or 'boto3' in sys.modules else code)\n"
+    )
+    done = run_process(code=code)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name, summary in frame.COMMANDS.items():
+        assert name in done.stdout
+        assert summary.split()[0] in done.stdout
+    assert "--config FILE" in done.stdout
+
+
+def test_version() -> None:
+    done = run_process("--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("slurm-elastic ")
+
+
+def test_no_command_shows_the_help_and_fails() -> None:
+    done = run_process()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("usage: slurm-elastic")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bogus"], "invalid choice: 'bogus'"),
+        (["--bogus", "status"], "unrecognized arguments: --bogus"),
+        (["status", "--config"], "argument --config: expected one argument"),
+    ],
+)
+def test_wrong_use_is_exit_2_with_the_usage(words: list[str], said: str) -> None:
+    done = run_process(*words)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_configuration_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    body = (
+        "from slurm_elastic import configfile; from pathlib import Path;"
+        f" configfile.load(Path({str(path)!r})); return 0"
+    )
+    for content, said in (
+        (
+            b"cluster: 1\n",
+            "x.yaml:1: cluster: found 1, expected a mapping with the keys name, uuid",
+        ),
+        (b"\xff", "x.yaml: found byte 0xff at offset 0, expected UTF-8 text"),
+        (b"a: [", "x.yaml:1:5: not YAML: "),
+    ):
+        path.write_bytes(content)
+        done = run_process(code=PROBE.format(body=body))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"slurm-elastic: {tmp_path}/")
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error_message() -> None:
+    body = "[print('line', n) for n in range(200000)]; return 0"
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROBE.format(body=body)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "line 0\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+
+
+def test_an_interrupt_is_exit_130_and_quiet() -> None:
+    done = run_process(code=PROBE.format(body="raise KeyboardInterrupt"))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

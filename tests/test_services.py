@@ -1,0 +1,65 @@
+"""The systemd units: who runs what, and what must survive a restart."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ETC = Path(__file__).parent.parent / "etc"
+UNITS = ("slurm-elasticd.service", "slurm-elastic-local.service")
+
+
+def settings(unit: str) -> dict[str, list[str]]:
+    """Each key's values in order; systemd takes some keys several times."""
+    found: dict[str, list[str]] = {}
+    for line in (ETC / unit).read_text().splitlines():
+        if line and not line.startswith(("#", "[")):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def test_the_daemon_runs_as_slurm_user_with_no_capability() -> None:
+    unit = settings("slurm-elasticd.service")
+    assert unit["User"] == ["slurm"]
+    assert unit["CapabilityBoundingSet"] == [""]
+    assert unit["NoNewPrivileges"] == ["yes"]
+    assert unit["ProtectSystem"] == ["strict"]
+    assert unit["StateDirectory"] == ["slurm-elastic"]
+    assert unit["StateDirectoryMode"] == ["0755"]
+
+
+def test_the_agents_machines_and_notes_outlive_it() -> None:
+    unit = settings("slurm-elastic-local.service")
+    assert unit["User"] == ["root"]
+    assert unit["KillMode"] == ["process"]
+    assert unit["RuntimeDirectoryPreserve"] == ["yes"]
+    # Jobs are its grandchildren: a private file system would be theirs too.
+    assert not {"ProtectSystem", "PrivateTmp", "ProtectHome", "NoNewPrivileges"} & unit.keys()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_wrong_configuration_is_not_tried_again(unit: str) -> None:
+    found = settings(unit)
+    assert found["RestartPreventExitStatus"] == ["2"]
+    assert "--config /etc/slurm-elastic/slurm-elastic.yaml" in found["ExecStart"][0]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_systemd_understands_every_line(unit: str) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:  # a machine without systemd has no other judge
+        assert settings(unit)["Type"] == ["exec"]
+        return
+    done = subprocess.run(
+        [verify, "verify", "--man=no", str(ETC / unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    ours = [line for line in done.stderr.splitlines() if unit in line]
+    assert ours == []
