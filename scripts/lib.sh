@@ -90,9 +90,13 @@ apt_update() {
 }
 
 apt_get() {
-    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends \
-        -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" </dev/null >"$CACHE/apt.log" 2>&1 9>&- && return
-    tail -n 15 "$CACHE/apt.log" >&2
+    DEBIAN_FRONTEND=noninteractive quietly apt-get -qq -y --no-install-recommends \
+        -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"
+}
+
+quietly() { # what a command says is of interest only if it fails; it shall not inherit the lock
+    "$@" </dev/null >"$CACHE/setup.log" 2>&1 9>&- && return
+    tail -n 15 "$CACHE/setup.log" >&2
     return 1
 }
 
@@ -153,7 +157,7 @@ install_python() { # stamp, then what pip is to install
     say "Python environment: making $VENV (takes about a minute)"
     rm -f "$file"
     usable_venv || "$PYTHON" -m venv --clear "$VENV" || die "could not make $VENV"
-    "$VENV/bin/pip" install --quiet "$@" </dev/null 9>&- || die "pip could not install what pyproject.toml asks for"
+    quietly "$VENV/bin/pip" install "$@" || die "pip could not install what pyproject.toml asks for"
     echo "$stamp" >"$file"
 }
 
@@ -172,7 +176,7 @@ install_copy() {
     # Built from a copy, so that no build directory is left in the clone nor old files used from it.
     work=$(mktemp -d)
     (cd "$REPO" && cp -R pyproject.toml README.md slurm_elastic "$work") && chmod -R go+rX "$work"
-    "$VENV/bin/pip" install --quiet --no-deps --force-reinstall "$work" </dev/null 9>&- ||
+    quietly "$VENV/bin/pip" install --no-deps --force-reinstall "$work" ||
         { rm -rf "$work"; die "pip could not install the package into $VENV"; }
     rm -rf "$work"
     echo "$source_stamp" >"$file"
