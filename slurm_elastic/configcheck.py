@@ -210,7 +210,7 @@ def _hostlist_form(text: str) -> str:
     try:
         expand(text)
     except HostlistError as error:
-        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")
+        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")  # said already
         return f"a hostlist such as pub[1-8] ({why})"
     return "a hostlist such as pub[1-8]"
 

@@ -7,6 +7,7 @@ Pure, so that tests, policies' callers and the simulator need no Slurm. Like Slu
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -73,6 +74,8 @@ def _expand_item(item: str, text: str) -> Iterator[str]:
         parts += [[item[last : match.start()]], _expand_group(match[1], text)]
         last = match.end()
     parts.append([item[last:]])
+    if math.prod(len(part) for part in parts) > MAX_HOSTS:  # before they are multiplied out
+        raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
     for combination in itertools.product(*parts):
         name = "".join(combination)
         if not _NAME.fullmatch(name):
@@ -92,6 +95,8 @@ def _expand_group(group: str, text: str) -> list[str]:
         if int(high) - int(low) >= MAX_HOSTS:
             raise HostlistError(f"hostlist {text!r}: range {piece!r} is over {MAX_HOSTS} hosts")
         numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
+        if len(numbers) > MAX_HOSTS:
+            raise HostlistError(f"hostlist {text!r} names more than {MAX_HOSTS} hosts")
     return numbers
 
 
