@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 MAX_HOSTS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?", re.ASCII)
 _TAIL = re.compile(r"^(.*?)(\d+)$")
 
 
