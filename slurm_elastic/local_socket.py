@@ -14,6 +14,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4 * 1024 * 1024
+_REFUSED_LINE = 64 * 1024
 _IDLE = 30.0
 _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUser may ask"}\n'
 
@@ -44,6 +45,8 @@ class _Conversation(socketserver.StreamRequestHandler):
             uid = peer(self.connection)
             if uid not in self.server.uids:
                 log.warning("refused uid=%d", uid)
+                # The answer reaches only who was let speak: a client still writing gets EPIPE.
+                self.rfile.readline(_REFUSED_LINE)
                 self.wfile.write(_REFUSED)
                 return
             while line := self.rfile.readline(MAX_LINE):

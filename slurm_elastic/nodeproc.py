@@ -117,7 +117,7 @@ def alive(process: Process) -> bool:
     stat = _stat(process.pid)
     if stat is None or stat.start != process.start:
         return False
-    if stat.state not in "ZX":
+    if not stat.over:
         return True
     with contextlib.suppress(OSError):
         os.waitpid(process.pid, os.WNOHANG)
@@ -184,8 +184,11 @@ def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
 
 
 def find(machine: str) -> Process | None:
-    """The slurmd started for ``machine``, if it runs (after a crash between start and record)."""
-    found = [s.process for s in _all() if s.name == "slurmd" and _marked(s.process.pid, machine)]
+    """The slurmd started for ``machine``, if it runs (after a crash between start and record).
+
+    It is the oldest of those that carry the marker; by name it may not be slurmd yet.
+    """
+    found = [s.process for s in _all() if _marked(s.process.pid, machine)]
     return min(found, key=lambda p: (p.start, p.pid), default=None)
 
 
@@ -226,7 +229,7 @@ _ORDER = {"slurmd": 0, "slurmstepd": 1}
 
 def _all() -> Iterator[_Seen]:
     for entry in os.listdir(_PROC):
-        if entry.isdecimal() and (stat := _stat(int(entry))) and stat.state not in "ZX":
+        if entry.isdecimal() and (stat := _stat(int(entry))) and not stat.over:
             process = Process(pid=int(entry), start=stat.start)
             yield _Seen(process=process, parent=stat.parent, name=stat.name)
 
@@ -236,6 +239,12 @@ class _Stat(Struct, frozen=True, kw_only=True):
     state: str
     parent: int
     start: int
+    threads: int
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended: a leader that has may still have threads that hold its files."""
+        return self.state in "ZX" and self.threads <= 1
 
 
 def _stat(pid: int) -> _Stat | None:
@@ -247,7 +256,11 @@ def _stat(pid: int) -> _Stat | None:
     before, _, after = text.rpartition(")")
     fields = after.split()
     return _Stat(
-        name=before.partition("(")[2], state=fields[0], parent=int(fields[1]), start=int(fields[19])
+        name=before.partition("(")[2],
+        state=fields[0],
+        parent=int(fields[1]),
+        threads=int(fields[17]),
+        start=int(fields[19]),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic import local_agent, nodeproc
+from slurm_elastic import configfile, local_agent, nodeproc
 from slurm_elastic.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control
@@ -29,6 +29,7 @@ from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
 from slurm_elastic.sandbox.processes import Machines, Processes
 from slurm_elastic.sandbox.shell import Shell
 from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, static_names
+from slurm_elastic.slurm import install
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Sandbox(Shell):
         try:
             self._up(progress)
         except BaseException as error:
-            told = self.log_tails() if isinstance(error, (SandboxError, SlurmError)) else ""
+            told = self.log_tails(4) if isinstance(error, (SandboxError, SlurmError)) else ""
             self.down()
             if told:
                 raise SandboxError(f"{error}\n{told}") from error
@@ -103,35 +104,9 @@ class Sandbox(Shell):
         return len(ready) == self.spec.static_nodes
 
     def _install(self) -> None:
-        # Until slurm/install.py is there: what it does, for this one well-known site.
-        import uuid as uuids
-
-        from slurm_elastic import configfile
-        from slurm_elastic.config import domain_pools
-        from slurm_elastic.slurm import fragment, siteconf
-        from slurm_elastic.slurm.hostlist import expand
-
-        layout = self.layout
-        (layout.dir / "etc" / "cluster-uuid").write_text(f"{uuids.uuid4()}\n")
-        config = configfile.load(layout.config)
-        site = siteconf.read(layout.slurm_conf)
-        pools = domain_pools(config, expand)
-        text = fragment.render(config, pools, site, build.slurm_version(), lua=False)
-        (layout.dir / "etc" / "slurm-elastic.conf").write_text(text)
-        with layout.slurm_conf.open("a") as conf:
-            conf.write("Include slurm-elastic.conf\n")
-        programs, source = layout.dir / "programs", Path(__file__).parent.parent / "programs"
-        for name in ("resume", "suspend", "resume-fail"):
-            shutil.copy(source / "power.py", programs / f"slurm-elastic-{name}")
-        for name in ("prolog", "epilog", "wait"):
-            shutil.copy(source / f"slurm-elastic-{name}", programs)
-        for path in programs.iterdir():
-            path.chmod(0o755)
-        partitions = " ".join(c.partition_name for c in config.clouds)
-        (programs / "settings").write_text(
-            f"state_dir={config.state_dir}\npartitions={partitions}\nsite_prolog=\nsite_epilog=\n"
-            "prolog_timeout=60\npython=/usr/bin/python3\n"
-        )
+        config = configfile.load(self.layout.config)
+        # Checking would start a slurmctld to try a site that was made for this very purpose.
+        install.install(config, self.layout.config, verify=False)
 
     def down(self) -> None:
         """End all that the sandbox started and remove its directory. Twice is no error."""

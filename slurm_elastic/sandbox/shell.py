@@ -112,8 +112,9 @@ class Shell:
         parts = []
         for path in sorted(self.layout.log.glob("*")):
             text = path.read_text(errors="replace").splitlines()[-lines:]
-            # Slurm's daemons in the foreground say everything twice.
-            if text and not (path.suffix == ".out" and path.with_suffix(".log").exists()):
+            # Slurm's daemons in the foreground say everything twice, once they can write their log.
+            twice = path.suffix == ".out" and _has_text(path.with_suffix(".log"))
+            if text and not twice:
                 parts.append("\n".join([f"--- {path.name}", *text]))
         return "\n".join(parts)
 
@@ -123,6 +124,10 @@ def fields(line: str) -> dict[str, str]:
     starts = list(_FIELD.finditer(line))
     ends = [m.start() for m in starts[1:]] + [len(line)]
     return {m[1]: line[m.end() : end].strip() for m, end in zip(starts, ends, strict=True)}
+
+
+def _has_text(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _as(user: str | None) -> list[str]:
