@@ -17,7 +17,8 @@ from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
 
-ElementTree.register_namespace("", NAMESPACE)
+# moto writes it without the slash.
+ElementTree.register_namespace("", NAMESPACE.rstrip("/"))
 
 
 class Call(Struct, frozen=True, kw_only=True):
@@ -154,8 +155,9 @@ def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
 
 
 def _tag(name: str) -> str:
-    return f"{{{NAMESPACE}}}{name}"
+    return f"{{*}}{name}"
 
 
 def _written(root: ElementTree.Element) -> bytes:
-    return ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)
+    text: bytes = ElementTree.tostring(root, encoding="UTF-8", xml_declaration=True)
+    return text

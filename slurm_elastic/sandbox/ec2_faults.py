@@ -29,7 +29,8 @@ class FaultKind(StrEnum):
 
 class Stage(StrEnum):
     """Where in a call a fault strikes: EC2 throttles before it looks a client token up, but an
-    answered token is answered again even when the stock has run out since."""
+    answered token is answered again even when the stock has run out since.
+    """
 
     ENTRY = "entry"
     STOCK = "stock"

@@ -1,0 +1,319 @@
+"""An EC2 on loopback: moto behind a front that adds what a rehearsal needs and moto lacks.
+
+``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
+writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
+partial launches (moto starts MinCount machines whatever MaxCount says), client tokens, stock,
+faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its state is
+in memory: it ends with the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.errors import SandboxError, SlurmElasticError
+from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.sandbox import ec2_control
+from slurm_elastic.sandbox.ec2_api import (
+    Call,
+    error_xml,
+    parse,
+    with_states,
+    without_instances,
+)
+from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
+from slurm_elastic.sandbox.ec2_faults import Ec2Error, Fault, FaultKind, Stage, Target
+from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml
+from slurm_elastic.sandbox.endpoints import isolated_env
+
+if TYPE_CHECKING:
+    from werkzeug.serving import WSGIRequestHandler
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+_REAP_EVERY = 0.2
+_STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
+_STATE_CODES |= {"stopping": 64, "stopped": 80}
+_RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+Application = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class Answer(Struct, frozen=True):
+    """What goes back to the client."""
+
+    status: int
+    body: bytes
+    type: str = "text/xml;charset=UTF-8"
+
+
+class _Launch(Struct, frozen=True):
+    """An answered launch, kept under its client token."""
+
+    digest: bytes
+    answer: Answer
+    ids: tuple[str, ...]
+
+
+class Front:
+    """The WSGI application. ``moto`` is moto's own; ``clock`` gives Unix time."""
+
+    def __init__(
+        self, cloud: EmulatedCloud, moto: Application, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.cloud = cloud
+        self._moto = moto
+        self._clock = clock
+        # moto is not thread-safe; calls that hang or are dropped wait outside of it.
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._tokens: dict[str, _Launch] = {}
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request."""
+        size = int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read(size)
+        path = environ.get("PATH_INFO", "")
+        if path.startswith(ec2_control.PREFIX):
+            answer = self._control(environ["REQUEST_METHOD"], path, body)
+        else:
+            answer = self._api(environ, body)
+        headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
+        start_response(f"{answer.status} {'OK' if answer.status == 200 else 'Refused'}", headers)
+        return [answer.body]
+
+    def reap_until_stopped(self) -> None:
+        """Take interrupted machines when their notice is over; returns after ``stop``."""
+        while not self._stopped.wait(_REAP_EVERY):
+            with self._lock:
+                self.cloud.reap(self._clock())
+
+    def stop(self) -> None:
+        """End what waits."""
+        self._stopped.set()
+
+    def _control(self, method: str, path: str, body: bytes) -> Answer:
+        name = path.removeprefix(ec2_control.PREFIX)
+        try:
+            with self._lock:
+                if name == "reset":
+                    self._tokens.clear()
+                result = ec2_control.carry_out(self.cloud, method, name, body, self._clock())
+        except SandboxError as error:
+            text = msgspec.json.encode({"error": str(error)})
+            return Answer(400, text, "application/json")
+        return Answer(200, msgspec.json.encode(result), "application/json")
+
+    def _api(self, environ: Environ, body: bytes) -> Answer:
+        call = parse(body, environ.get("HTTP_AUTHORIZATION", ""))
+        with self._lock:
+            self.cloud.calls[call.action] += 1
+            self.cloud.access_keys.add(call.key)
+            target = self._target(call)
+        refusal = self._strike(target, Stage.ENTRY)
+        if refusal:
+            return refusal
+        with self._lock:
+            answer = self._serve(call, target, environ)
+        return self._strike(target, Stage.ANSWER) or answer
+
+    def _target(self, call: Call) -> Target:
+        target = call.target
+        if call.action == "RunInstances":
+            return replace(target, zone=self.cloud.zone_of(call))
+        return target
+
+    def _strike(self, target: Target, stage: Stage) -> Answer | None:
+        """The error that a fault makes of this call; ConnectionError drops the connection."""
+        fault = self.cloud.faults.take(target, stage)
+        if fault is None:
+            return None
+        log.info("fault action=%s kind=%s", target.action, fault.kind)
+        if fault.kind in (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER):
+            self._stopped.wait(fault.seconds)
+        return _refusal(fault, target)
+
+    def _serve(self, call: Call, target: Target, environ: Environ) -> Answer:
+        now = self._clock()
+        match call.action:
+            case "RunInstances":
+                return self._run(call, target, environ)
+            case "DescribeInstances":
+                answer = self._forward(environ, call.body({}))
+                hidden = self.cloud.hidden(now)
+                if answer.status == 200 and hidden:
+                    return replace(answer, body=without_instances(answer.body, hidden))
+                return answer
+            case "DescribeSpotPriceHistory":
+                return Answer(200, spot_prices_xml(self.cloud, call, now))
+            case "DescribeSpotInstanceRequests":
+                return Answer(200, spot_requests_xml(self.cloud, call))
+        return self._forward(environ, call.body({}))
+
+    def _run(self, call: Call, target: Target, environ: Environ) -> Answer:
+        token = call.params.get("ClientToken", "")
+        # A copy of the form without the token's own effect: same token, same request.
+        digest = hashlib.sha256(call.body({})).digest()
+        before = self._tokens.get(token)
+        if before:
+            return self._again(before, digest)
+        refusal = self._strike(target, Stage.STOCK) or self._too_dear(call, target)
+        if refusal:
+            return refusal
+        least, most = (int(call.params.get(name, 1)) for name in ("MinCount", "MaxCount"))
+        free = self.cloud.free(target)
+        count = most if free is None else min(most, free)
+        if count < least:
+            return _refusal(Fault(kind=FaultKind.CAPACITY), target)
+        answer = self._forward(environ, call.body({"MinCount": str(count)}))
+        found = _RESERVATION.search(answer.body)
+        if answer.status == 200 and found:
+            ids = self.cloud.launched(call, found[1].decode(), target, self._clock())
+            if token:
+                self._tokens[token] = _Launch(digest, answer, tuple(ids))
+        return answer
+
+    def _again(self, before: _Launch, digest: bytes) -> Answer:
+        if before.digest != digest:
+            return _error(
+                Ec2Error(
+                    "IdempotentParameterMismatch",
+                    400,
+                    "Arguments on this idempotent request are inconsistent with arguments used "
+                    "in previous request(s).",
+                )
+            )
+        states = {i: self.cloud.machines[i].state for i in before.ids}
+        coded = {i: (_STATE_CODES.get(name, 0), name) for i, name in states.items()}
+        return replace(before.answer, body=with_states(before.answer.body, coded))
+
+    def _too_dear(self, call: Call, target: Target) -> Answer | None:
+        most = call.params.get("InstanceMarketOptions.SpotOptions.MaxPrice")
+        quote = self.cloud.prices.quote(target.type, target.zone, self._clock())
+        if target.market != "spot" or most is None or quote is None or float(most) >= quote.price:
+            return None
+        text = f"Your Spot request price of {most} is lower than the minimum required {quote.price}"
+        return _error(Ec2Error("SpotMaxPriceTooLow", 400, text))
+
+    def _forward(self, environ: Environ, body: bytes) -> Answer:
+        """Hand a request to moto."""
+        status = 500
+
+        def start(line: str, _headers: object, _exc: object = None) -> None:
+            nonlocal status
+            status = int(line.split()[0])
+
+        inner = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
+        inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+        chunks = self._moto(inner, start)
+        try:
+            return Answer(status, b"".join(chunks))
+        finally:
+            if hasattr(chunks, "close"):
+                chunks.close()
+
+
+def _refusal(fault: Fault, target: Target) -> Answer:
+    error = fault.error(target.market)
+    if error is None:
+        raise ConnectionAbortedError(f"fault {fault.kind}")
+    return _error(error)
+
+
+def _error(error: Ec2Error) -> Answer:
+    return Answer(error.status, error_xml(error))
+
+
+def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None:
+    """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one."""
+    os.environ.update(isolated_env({}))
+    # Nobody asks the emulator for images; without moto's list of them a launch is much faster.
+    os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    cloud = EmulatedCloud(speed, time.time())
+    if prices:
+        cloud.prices.replay(load_trace(prices), speed, time.time())
+    front = Front(cloud, DomainDispatcherApplication(create_backend_app))
+    try:
+        server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
+    except (OSError, SystemExit) as error:
+        raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
+    threading.Thread(target=front.reap_until_stopped, daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # shutdown waits for the loop that this very thread runs, so another one has to call it.
+        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    _announce(directory, server.server_port)
+    try:
+        server.serve_forever()
+    finally:
+        front.stop()
+        server.server_close()
+
+
+def _handler() -> type[WSGIRequestHandler]:
+    from werkzeug.serving import WSGIRequestHandler
+
+    class Quiet(WSGIRequestHandler):
+        """Requests are counted, not printed."""
+
+        def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
+            log.debug("http %s " + message, type, *args)
+
+        def connection_dropped(self, error: BaseException, environ: object = None) -> None:  # noqa: ARG002
+            # Werkzeug would keep the connection open for the client's next request.
+            self.close_connection = True
+
+    return Quiet
+
+
+def _announce(directory: Path, port: int) -> None:
+    place = directory / "ec2"
+    place.mkdir(parents=True, exist_ok=True)
+    draft = place / "ready.new"
+    draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
+    draft.replace(place / "ready")
+    log.info("emulated EC2 ready url=http://%s:%d", HOST, port)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; 2 where it cannot start."""
+    parser = argparse.ArgumentParser(prog="slurm_elastic.sandbox.ec2", description=__doc__)
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--prices", type=Path, help="a CSV trace; default: the shipped day")
+    parser.add_argument("--speed", type=float, default=1.0, help="trace seconds a second")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    (args.dir / "ec2" / "ready").unlink(missing_ok=True)
+    try:
+        serve(args.dir, args.port, args.prices, args.speed)
+    except SlurmElasticError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""What the emulated EC2 knows beyond moto: stock, prices, spot interruptions, who sees what when.
+
+Not thread-safe by itself; the front holds one lock around it and moto.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
+from slurm_elastic.sandbox.ec2_prices import Quote, shipped
+
+if TYPE_CHECKING:
+    from slurm_elastic.sandbox.ec2_api import Call
+
+log = logging.getLogger(__name__)
+
+ACCOUNT = "123456789012"
+_GONE = "terminated"
+_INTERRUPTED = "Server.SpotInstanceTermination"
+
+
+class Interruption(Struct, frozen=True):
+    """A spot machine is announced to be taken at ``deadline`` (Unix time)."""
+
+    announced: float
+    deadline: float
+
+
+class MachineView(Struct, frozen=True, kw_only=True):
+    """A machine as the control API shows it; ``node`` is the one its tags name, if any."""
+
+    id: str
+    state: str
+    market: str
+    type: str
+    zone: str
+    launched: float
+    address: str | None
+    node: str
+    tags: dict[str, str]
+    visible_from: float
+    interruption: Interruption | None = None
+    reason: str = ""
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """All that the control API shows. ``calls`` counts requests by action since the reset."""
+
+    now: float
+    machines: tuple[MachineView, ...]
+    calls: dict[str, int]
+    access_keys: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    stock: dict[str, int]
+    prices: tuple[Quote, ...]
+    visible_after: float
+
+
+@dataclass
+class Machine:
+    """A machine of moto's and what we hold about it."""
+
+    instance: Any
+    target: Target
+    launched: float
+    visible_from: float
+    node: str
+    spot_request: str | None = None
+    spot_tags: dict[str, str] | None = None
+    interruption: Interruption | None = None
+
+    @property
+    def id(self) -> str:
+        """EC2's instance id."""
+        return str(self.instance.id)
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """Its tags of now."""
+        return {tag["key"]: tag["value"] for tag in self.instance.get_tags()}
+
+    @property
+    def state(self) -> str:
+        """EC2's word for its state."""
+        return str(self.instance.state)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still takes from the stock."""
+        return self.state != _GONE
+
+    def view(self) -> MachineView:
+        """What the control API shows of it."""
+        return MachineView(
+            id=self.id,
+            state=self.state,
+            market=self.target.market,
+            type=self.target.type,
+            zone=self.target.zone,
+            launched=self.launched,
+            address=self.instance.private_ip,
+            node=self.node,
+            tags=self.tags,
+            visible_from=self.visible_from,
+            interruption=self.interruption,
+            reason=self.instance.state_reason.code,
+        )
+
+
+class EmulatedCloud:
+    """The account. ``now`` is Unix time, given by the caller each time."""
+
+    def __init__(self, speed: float, now: float) -> None:
+        self.speed = speed
+        self.reset(now)
+
+    def reset(self, now: float) -> None:
+        """Forget everything: machines, faults, stock, prices set by hand, counts."""
+        from moto.ec2.models import ec2_backends
+
+        for backends in ec2_backends.values():
+            backends.reset()
+        self._backends: Any = ec2_backends[ACCOUNT]
+        self.machines: dict[str, Machine] = {}
+        self.faults = Faults()
+        self.stock = Stock()
+        self.prices = shipped(self.speed, now)
+        self.calls: Counter[str] = Counter()
+        self.access_keys: set[str] = set()
+        self.visible_after = 0.0
+
+    def zone_of(self, call: Call) -> str:
+        """Where a launch would put its machines."""
+        placed = call.params.get("Placement.AvailabilityZone")
+        subnet = self._backends[call.region].subnets.get(call.params.get("SubnetId", ""), {})
+        for zone in subnet:
+            placed = placed or str(zone)
+        return placed or f"{call.region}a"
+
+    def free(self, target: Target) -> int | None:
+        """How many machines of this kind can be had now; None: any number."""
+        return self.stock.free(target, (m.target for m in self.machines.values() if m.alive))
+
+    def launched(self, call: Call, reservation: str, target: Target, now: float) -> Sequence[str]:
+        """Take note of the machines of a reservation that moto has just made; their ids."""
+        instances: list[Any] = self._backends[call.region].reservations[reservation].instances
+        names, spot_tags = NodeNames(), call.spot_tags()
+        for instance in instances:
+            tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
+            machine = Machine(
+                instance=instance,
+                target=target,
+                launched=now,
+                visible_from=now + self.visible_after,
+                node=names.node(tags, instance.ami_launch_index),
+            )
+            if target.market == "spot":
+                machine.spot_request = f"sir-{uuid.uuid4().hex[:8]}"
+                machine.spot_tags = spot_tags
+                # moto writes the attribute into its answers where there is one.
+                instance.spot_instance_request_id = machine.spot_request
+            self.machines[machine.id] = machine
+        return [str(instance.id) for instance in instances]
+
+    def hidden(self, now: float) -> set[str]:
+        """The machines that Describe calls do not show yet."""
+        return {m.id for m in self.machines.values() if m.visible_from > now}
+
+    def spot_machines(self) -> Iterator[Machine]:
+        """All machines with a spot request, gone ones included."""
+        return (m for m in self.machines.values() if m.spot_request)
+
+    def interrupt(self, ids: Iterable[str], notice: float, now: float) -> Sequence[str]:
+        """Announce to take these spot machines ``notice`` seconds from now; the ids announced."""
+        if notice < 0:
+            raise SandboxError(f"a notice cannot be {notice} seconds long")
+        chosen = [self._spot(instance_id) for instance_id in ids]
+        for machine in chosen:
+            machine.interruption = machine.interruption or Interruption(now, now + notice)
+        return [machine.id for machine in chosen]
+
+    def reap(self, now: float) -> None:
+        """Take the machines whose notice is over."""
+        for machine in self.machines.values():
+            due = machine.interruption is not None and machine.interruption.deadline <= now
+            if due and machine.alive:
+                self._take(machine)
+
+    def view(self, now: float) -> View:
+        """All there is to see."""
+        return View(
+            now=now,
+            machines=tuple(m.view() for m in self.machines.values()),
+            calls=dict(self.calls),
+            access_keys=tuple(sorted(self.access_keys)),
+            faults=self.faults.standing(),
+            stock=dict(self.stock.limits),
+            prices=tuple(self.prices.quotes(now)),
+            visible_after=self.visible_after,
+        )
+
+    def _spot(self, instance_id: str) -> Machine:
+        machine = self.machines.get(instance_id)
+        if machine is None or not machine.alive:
+            raise SandboxError(f"there is no running machine {instance_id!r}")
+        if machine.spot_request is None:
+            raise SandboxError(f"machine {instance_id!r} is not a spot machine")
+        return machine
+
+    def _take(self, machine: Machine) -> None:
+        log.info("spot machine taken id=%s node=%s", machine.id, machine.node)
+        machine.instance.terminate()
+        reason = machine.instance.state_reason
+        reason.code, reason.message = _INTERRUPTED, f"{_INTERRUPTED}: Spot instance termination"

@@ -1,0 +1,205 @@
+"""Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
+
+``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
+``settings``, ``interrupt``, ``reset``. Bodies and answers are JSON; an answer other than 200
+carries ``{"error": sentence}``.
+"""
+
+from __future__ import annotations
+
+import http.client
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.errors import ConfigError, SandboxError
+from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.sandbox.ec2_faults import Fault
+from slurm_elastic.sandbox.endpoints import require_loopback
+
+if TYPE_CHECKING:
+    from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, View
+
+PREFIX = "/_sandbox/"
+
+
+class _Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The form of an order's body."""
+
+
+class _Stock(_Order, frozen=True, kw_only=True):
+    pattern: str
+    count: int | None
+
+
+class _Price(_Order, frozen=True, kw_only=True):
+    type: str
+    zone: str
+    price: float | None
+
+
+class _Trace(_Order, frozen=True, kw_only=True):
+    trace: str
+    speed: float = 1.0
+
+
+class _Settings(_Order, frozen=True, kw_only=True):
+    visible_after: float
+
+
+class _Interrupt(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
+    notice: float = 120.0
+
+
+def carry_out(cloud: EmulatedCloud, method: str, name: str, body: bytes, now: float) -> object:
+    """One request to the control API: what it answers. SandboxError where it is wrong."""
+    if (method, name) == ("GET", "state"):
+        return cloud.view(now)
+    order = _ORDERS.get(name) if method == "POST" else None
+    if order is None:
+        raise SandboxError(f"the control API has no {method} {name!r}")
+    try:
+        return order(cloud, body or b"{}", now)
+    except (msgspec.ValidationError, msgspec.DecodeError, ConfigError) as error:
+        raise SandboxError(f"{name}: {error}") from error
+
+
+def _faults(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    if msgspec.json.decode(body) == {"clear": True}:
+        cloud.faults.clear()
+    else:
+        cloud.faults.add(msgspec.json.decode(body, type=Fault))
+    return cloud.faults.standing()
+
+
+def _stock(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    order = msgspec.json.decode(body, type=_Stock)
+    cloud.stock.limit(order.pattern, order.count)
+    return cloud.stock.limits
+
+
+def _prices(cloud: EmulatedCloud, body: bytes, now: float) -> object:
+    if "trace" in msgspec.json.decode(body, type=dict[str, Any]):
+        replay = msgspec.json.decode(body, type=_Trace)
+        cloud.prices.replay(load_trace(Path(replay.trace)), replay.speed, now)
+    else:
+        order = msgspec.json.decode(body, type=_Price)
+        cloud.prices.fix(order.type, order.zone, order.price, now)
+    return tuple(cloud.prices.quotes(now))
+
+
+def _settings(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    cloud.visible_after = msgspec.json.decode(body, type=_Settings).visible_after
+    return {"visible_after": cloud.visible_after}
+
+
+def _interrupt(cloud: EmulatedCloud, body: bytes, now: float) -> object:
+    order = msgspec.json.decode(body, type=_Interrupt)
+    return cloud.interrupt(order.ids, order.notice, now)
+
+
+def _reset(cloud: EmulatedCloud, _body: bytes, now: float) -> object:
+    cloud.reset(now)
+    return {}
+
+
+_ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
+    "faults": _faults,
+    "stock": _stock,
+    "prices": _prices,
+    "settings": _settings,
+    "interrupt": _interrupt,
+    "reset": _reset,
+}
+
+
+class Ec2Control:
+    """The other end: steers the emulated EC2 at ``url``. Every method may raise SandboxError."""
+
+    def __init__(self, url: str, timeout: float = 30.0) -> None:
+        parts = urlsplit(require_loopback(url))
+        self.url = url
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._timeout = timeout
+
+    def state(self) -> View:
+        """Machines, faults, stock, prices and how many calls there were."""
+        # Here and not above: the module imports this one's other end, and with it moto's words.
+        from slurm_elastic.sandbox.ec2_cloud import View
+
+        return msgspec.json.decode(self._ask("GET", "state"), type=View)
+
+    def fail(self, fault: Fault) -> None:
+        """Have something go wrong."""
+        self._ask("POST", "faults", fault)
+
+    def heal(self) -> None:
+        """Have nothing go wrong any more."""
+        self._ask("POST", "faults", {"clear": True})
+
+    def stock(self, pattern: str, count: int | None) -> None:
+        """Have ``count`` machines where ``type/zone/market`` fits the pattern; None: no bound."""
+        self._ask("POST", "stock", _Stock(pattern=pattern, count=count))
+
+    def price(self, type_: str, zone: str, price: float | None) -> None:
+        """Set the spot price ($/h) where the patterns fit; None gives it back to the trace."""
+        self._ask("POST", "prices", _Price(type=type_, zone=zone, price=price))
+
+    def replay(self, trace: Path, speed: float = 1.0) -> None:
+        """Replay a price trace from its beginning, so many of its seconds a second."""
+        self._ask("POST", "prices", _Trace(trace=str(trace.resolve()), speed=speed))
+
+    def hide_fresh(self, seconds: float) -> None:
+        """Have machines launched from now on missing from Describe answers for so long."""
+        self._ask("POST", "settings", _Settings(visible_after=seconds))
+
+    def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
+        """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
+        self._ask("POST", "interrupt", _Interrupt(ids=tuple(ids), notice=notice))
+
+    def reset(self) -> None:
+        """Have the cloud forget everything."""
+        self._ask("POST", "reset", {})
+
+    def wait_ready(self, timeout: float) -> None:
+        """Return once it answers; SandboxError if it does not within ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                self.state()
+            except SandboxError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return
+
+    def _ask(self, method: str, name: str, body: object = None) -> bytes:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
+        try:
+            data = None if body is None else msgspec.json.encode(body)
+            connection.request(method, PREFIX + name, data, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise SandboxError(
+                f"the emulated EC2 at {self.url} does not answer: {error}"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise SandboxError(_complaint(text))
+        return text
+
+
+def _complaint(text: bytes) -> str:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])["error"]
+    except (msgspec.ValidationError, msgspec.DecodeError, KeyError):
+        return f"the emulated EC2 answered {text[:200]!r}"

@@ -1,0 +1,98 @@
+"""The two spot calls that moto answers with constants: price history and spot requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, timestamp
+
+if TYPE_CHECKING:
+    from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
+
+
+def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
+    """The price of now for each type and zone asked for; pages of ``MaxResults``, if given."""
+    types, filters = call.listed("InstanceType"), call.filters()
+    zone = call.params.get("AvailabilityZone")
+    quotes = [
+        quote
+        for quote in cloud.prices.quotes(now)
+        if (not types or quote.type in types)
+        and zone in (None, quote.zone)
+        and _allowed(filters, {"instance-type": quote.type, "availability-zone": quote.zone})
+        and quote.zone.startswith(call.region)
+    ]
+    start = int(call.params.get("NextToken") or 0)
+    end = start + int(call.params.get("MaxResults") or 1000)
+    items = "".join(
+        "<item>"
+        + elements(
+            instanceType=quote.type,
+            productDescription="Linux/UNIX",
+            spotPrice=f"{quote.price:.6f}",
+            timestamp=timestamp(quote.since),
+            availabilityZone=quote.zone,
+        )
+        + "</item>"
+        for quote in quotes[start:end]
+    )
+    token = str(end) if end < len(quotes) else ""
+    inner = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{elements(nextToken=token)}"
+    return answer_xml(call.action, inner)
+
+
+def spot_requests_xml(cloud: EmulatedCloud, call: Call) -> bytes:
+    """The spot requests behind the spot machines, in one page."""
+    filters = call.filters()
+    ids = call.listed("SpotInstanceRequestId")
+    items = "".join(
+        _request_xml(machine)
+        for machine in cloud.spot_machines()
+        if (not ids or machine.spot_request in ids) and _allowed(filters, _values(machine))
+    )
+    return answer_xml(call.action, f"<spotInstanceRequestSet>{items}</spotInstanceRequestSet>")
+
+
+def _request_xml(machine: Machine) -> str:
+    state, code = _state(machine)
+    since = machine.interruption.announced if machine.interruption else machine.launched
+    return (
+        "<item>"
+        + elements(
+            spotInstanceRequestId=machine.spot_request,
+            type="one-time",
+            state=state,
+            instanceId=machine.id,
+            createTime=timestamp(machine.launched),
+            launchedAvailabilityZone=machine.target.zone,
+        )
+        + f"<status>{elements(code=code, updateTime=timestamp(since), message=code)}</status>"
+        + tag_set(machine.spot_tags or {})
+        + "</item>"
+    )
+
+
+def _state(machine: Machine) -> tuple[str, str]:
+    """State and status code, as in "Spot request status" of the EC2 user guide."""
+    if machine.alive:
+        marked = machine.interruption is not None
+        return "active", "marked-for-termination" if marked else "fulfilled"
+    if machine.interruption:
+        return "closed", "instance-terminated-no-capacity"
+    return "closed", "instance-terminated-by-user"
+
+
+def _values(machine: Machine) -> dict[str, str]:
+    state, code = _state(machine)
+    values = {"state": state, "status-code": code, "instance-id": machine.id}
+    return values | {f"tag:{key}": value for key, value in (machine.spot_tags or {}).items()}
+
+
+def _allowed(filters: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> bool:
+    return all(values.get(name) in allowed for name, allowed in _known(filters))
+
+
+def _known(filters: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    """Without the product filter: all prices are of Linux."""
+    return ((k, v) for k, v in filters.items() if k != "product-description")
