@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic import nodeproc
 from slurm_elastic.errors import SandboxError
@@ -42,8 +43,9 @@ def processes_naming(text: str) -> list[int]:
 
 @pytest.fixture
 def spec():
+    """Without the public cloud, which only the first test needs."""
     directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
-    yield SandboxSpec(dir=directory)
+    yield SandboxSpec(dir=directory, drop=("aws",))
     Sandbox(SandboxSpec(dir=directory)).down()
 
 
@@ -58,7 +60,7 @@ def test_static_nodes_run_a_users_job_and_down_leaves_nothing(spec):
     outside = set(Path("/tmp").iterdir()) - {spec.dir}
     mounts = Path("/proc/mounts").read_text()
     steps: list[str] = []
-    cluster = Sandbox(spec)
+    cluster = Sandbox(replace(spec, drop=()))
     cluster.up(steps.append)
     assert steps
     assert all(cluster.status().values())
@@ -89,15 +91,18 @@ def test_up_clears_a_half_dead_one_away_first(cluster, spec):
     before = cluster.processes.get("munged")
     cluster.daemon_kill()
     cluster.processes.kill("slurmctld")
-    (cluster.layout.dir / "run" / "runner.json").unlink()  # as a crash between start and record
+    (
+        cluster.layout.dir / "run" / "local-agent.json"
+    ).unlink()  # as a crash between start and record
     again = Sandbox(spec)
     again.up()
     assert again.is_up()
     assert not nodeproc.alive(before)
-    runners = nodeproc.carrying(MARKER, str(spec.dir), {0})
-    assert (
-        sum(b"sandbox.runner" in Path(f"/proc/{p.pid}/cmdline").read_bytes() for p in runners) == 1
-    )
+    commands = [
+        Path(f"/proc/{p.pid}/cmdline").read_bytes()
+        for p in nodeproc.carrying(MARKER, str(spec.dir), {0})
+    ]
+    assert sum(b"cli.local_agent" in command for command in commands) == 1
 
 
 def test_slurmctld_restarts_with_its_jobs(cluster):
@@ -110,7 +115,7 @@ def test_slurmctld_restarts_with_its_jobs(cluster):
 
 
 def test_a_failed_up_tells_the_logs_and_leaves_nothing(spec):
-    broken = SandboxSpec(dir=spec.dir, slurm_conf=("NoSuchOption=1",))
+    broken = replace(spec, slurm_conf=("NoSuchOption=1",))
     with pytest.raises(SandboxError, match="NoSuchOption"):
         Sandbox(broken).up()
     assert not spec.dir.exists()
@@ -119,8 +124,8 @@ def test_a_failed_up_tells_the_logs_and_leaves_nothing(spec):
 
 def test_a_pid_that_was_given_out_again_is_not_killed(cluster, spec):
     other = nodeproc.spawn(["sleep", "1000"], {}, log="/dev/null")
-    cluster.processes.stop("runner")
-    record = cluster.layout.dir / "run" / "runner.json"
+    cluster.processes.stop("local-agent")
+    record = cluster.layout.dir / "run" / "local-agent.json"
     record.write_text(f'{{"pid": {other.pid}, "start": {other.start - 1}}}')
     cluster.down()
     assert nodeproc.alive(other)
