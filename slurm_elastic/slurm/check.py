@@ -23,7 +23,7 @@ from slurm_elastic.slurm.dryrun import DryRun
 from slurm_elastic.slurm.plan import Plan
 from slurm_elastic.slurm.siteconf import Site, read_lines
 
-_VOLATILE = frozenset(
+VOLATILE = frozenset(
     {
         "State",
         "BootTime",
@@ -39,6 +39,7 @@ _VOLATILE = frozenset(
         "NextState",
     }
 )
+"""Fields of scontrol show node that change by themselves."""
 _MAY_CHANGE = frozenset(
     {
         "BOOT_TIME",
@@ -181,7 +182,7 @@ def _compare(
         if name not in before:
             continue
         old, new = before[name], after.get(name, {})
-        for field in sorted((old.keys() | new.keys()) - _VOLATILE):
+        for field in sorted((old.keys() | new.keys()) - VOLATILE):
             if old.get(field) != new.get(field):
                 yield (
                     f"the site's own {what} {name} would change:"

@@ -100,10 +100,20 @@ def run(
             return _failed(_reason(directory) or done.stderr.decode(errors="replace").strip())
         texts = {q: (directory / q).read_text(errors="replace") for q in QUESTIONS}
     return DryRun(
-        nodes=_records(texts["nodes"], "NodeName"),
-        partitions=_records(texts["partitions"], "PartitionName"),
+        nodes=records(texts["nodes"], "NodeName"),
+        partitions=records(texts["partitions"], "PartitionName"),
         config=_settings(texts["config"]),
     )
+
+
+def records(text: str, key: str) -> dict[str, dict[str, str]]:
+    """What ``scontrol -o show`` says: for each ``key`` (NodeName, PartitionName) its fields."""
+    records: dict[str, dict[str, str]] = {}
+    for line in text.splitlines():
+        fields = {m[1]: m[2].strip() for m in re.finditer(r"(\S+?)=(.*?)(?=\s+\S+?=|$)", line)}
+        if key in fields:
+            records[fields.pop(key)] = fields
+    return records
 
 
 def copy_text(lines: Sequence[Line]) -> str:
@@ -200,16 +210,6 @@ def _reason(directory: Path) -> str:
 
 def _failed(failure: str) -> DryRun:
     return DryRun(nodes={}, partitions={}, config={}, failure=failure or "it said nothing")
-
-
-def _records(text: str, key: str) -> dict[str, dict[str, str]]:
-    """One record a line (``scontrol -o``): the fields, by name, without ``key`` itself."""
-    records: dict[str, dict[str, str]] = {}
-    for line in text.splitlines():
-        fields = {m[1]: m[2].strip() for m in re.finditer(r"(\S+?)=(.*?)(?=\s+\S+?=|$)", line)}
-        if key in fields:
-            records[fields.pop(key)] = fields
-    return records
 
 
 def _settings(text: str) -> dict[str, str]:
