@@ -127,7 +127,7 @@ def without_instances(body: bytes, hidden: Iterable[str]) -> bytes:
     """A DescribeInstances answer that lacks these machines."""
     gone = set(hidden)
     root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
-    for reservations in root.iter(_tag("reservationSet")):
+    for reservations in root.findall(".//" + _tag("reservationSet")):
         for reservation in list(reservations):
             instances = reservation.find(_tag("instancesSet"))
             if instances is None:
@@ -142,7 +142,7 @@ def without_instances(body: bytes, hidden: Iterable[str]) -> bytes:
 def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
     """A RunInstances answer, given again, with the states (code, name) of now."""
     root = ElementTree.fromstring(body)  # noqa: S314 - our own emulator's answer
-    for item in root.iter(_tag("item")):
+    for item in root.findall(".//" + _tag("item")):
         state = item.find(_tag("instanceState"))
         now = states.get(item.findtext(_tag("instanceId"), ""))
         if state is None or now is None:
@@ -155,7 +155,7 @@ def with_states(body: bytes, states: Mapping[str, tuple[int, str]]) -> bytes:
 
 
 def _tag(name: str) -> str:
-    return f"{{*}}{name}"
+    return "{*}" + name
 
 
 def _written(root: ElementTree.Element) -> bytes:

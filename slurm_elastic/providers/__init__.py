@@ -1,0 +1,41 @@
+"""The clouds. Each module needs one SDK, imported when a cloud of its kind is opened."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import AnyCloud, AwsCloud, Cluster, FakeCloud, LocalCloud
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.protocols import Provider
+
+
+def open_provider(settings: AnyCloud, cluster: Cluster) -> Provider:
+    """The provider of a cloud; nothing is asked of the cloud yet.
+
+    ConfigError where the cluster has no UUID yet, the cloud's SDK is not installed, or its
+    settings name a file that cannot be used.
+    """
+    if not cluster.uuid:
+        raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+    try:
+        return _open(settings, cluster)
+    except ModuleNotFoundError as error:
+        kind = type(settings).__struct_config__.tag
+        raise ConfigError(
+            f"cloud {settings.name!r}: Python module {error.name!r} is missing; "
+            f"install slurm-elastic[{kind}]"
+        ) from error
+
+
+def _open(settings: AnyCloud, cluster: Cluster) -> Provider:
+    match settings:
+        case AwsCloud():
+            from slurm_elastic.providers.aws import AwsProvider
+
+            return AwsProvider(settings, cluster)
+        case LocalCloud():
+            from slurm_elastic.providers.local import LocalProvider
+
+            return LocalProvider(settings, cluster)
+        case FakeCloud():
+            from slurm_elastic.providers.fake import FakeProvider
+
+            return FakeProvider(settings, cluster)

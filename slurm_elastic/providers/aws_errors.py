@@ -1,0 +1,159 @@
+"""botocore's exceptions as the five of ours: the one place where they are translated.
+
+The codes: "Error codes for the Amazon EC2 API" of the EC2 API reference; which of them mean "no
+machines now" follows what Karpenter and ParallelCluster treat so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConfigNotFound,
+    CredentialRetrievalError,
+    HTTPClientError,
+    IncompleteReadError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+from botocore.exceptions import ConnectionError as NoConnectionError
+from botocore.parsers import ResponseParserError
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+
+# Looked at before the HTTP status: EC2 answers InsufficientInstanceCapacity with a 500.
+_CAPACITY = (
+    "InsufficientAddressCapacity",
+    "InsufficientCapacity",
+    "InsufficientCapacityOnHost",
+    "InsufficientFreeAddressesInSubnet",
+    "InsufficientHostCapacity",
+    "InsufficientInstanceCapacity",
+    "InsufficientReservedInstanceCapacity",
+    "InsufficientVolumeCapacity",
+    "ReservationCapacityExceeded",
+    "SpotMaxPriceTooLow",
+    "UnfulfillableCapacity",
+    "Unsupported",
+)
+_QUOTA = (
+    "AddressLimitExceeded",
+    "InstanceLimitExceeded",
+    "MaxIOPSLimitExceeded",
+    "MaxSpotInstanceCountExceeded",
+    "NetworkInterfaceLimitExceeded",
+    "PendingVerification",
+    "VcpuLimitExceeded",
+    "VolumeLimitExceeded",
+)
+_AUTH = (
+    "AccessDenied",
+    "AccessDeniedException",
+    "AuthFailure",
+    "Blocked",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidClientTokenId",
+    "MissingAuthenticationToken",
+    "OptInRequired",
+    "RequestExpired",
+    "SignatureDoesNotMatch",
+    "UnauthorizedOperation",
+    "UnrecognizedClientException",
+)
+_TRANSIENT = (
+    "BandwidthLimitExceeded",
+    "ConcurrentTagAccess",
+    "EC2ThrottledException",
+    "InternalError",
+    "InternalFailure",
+    "PriorRequestNotComplete",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
+    "SlowDown",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequestsException",
+    "Unavailable",
+)
+CODES: dict[str, type[ProviderError]] = {
+    **dict.fromkeys(_CAPACITY, CapacityError),
+    **dict.fromkeys(_QUOTA, QuotaError),
+    **dict.fromkeys(_AUTH, AuthError),
+    **dict.fromkeys(_TRANSIENT, TransientError),
+    "InvalidInstanceID.NotFound": InstanceNotFound,
+    "InvalidInstanceID.Malformed": InstanceNotFound,
+}
+
+MISMATCH = "IdempotentParameterMismatch"
+"""The client token was used before, with other parameters."""
+
+_NO_CREDENTIALS = (
+    ConfigNotFound,
+    CredentialRetrievalError,
+    MetadataRetrievalError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    SSOError,
+    TokenRetrievalError,
+)
+_NO_ANSWER = (NoConnectionError, HTTPClientError, IncompleteReadError, ResponseParserError)
+
+
+@contextmanager
+def translated(cloud: str) -> Iterator[None]:
+    """Raise one of the five for what botocore raises inside; what is unknown stays as it is.
+
+    Any other refusal that the cloud put into words (a wrong image, say) is a plain ProviderError:
+    nothing was done. All but IdempotentParameterMismatch, where something was done before.
+    """
+    try:
+        yield
+    except ClientError as error:
+        known = _from_answer(cloud, error)
+        if known is None:
+            raise
+        raise known from error
+    except _NO_CREDENTIALS as error:
+        raise AuthError(cloud, type(error).__name__, _sentence(error)) from error
+    except _NO_ANSWER as error:
+        raise TransientError(cloud, type(error).__name__, _sentence(error)) from error
+
+
+def _from_answer(cloud: str, error: ClientError) -> ProviderError | None:
+    answer = error.response
+    code = answer.get("Error", {}).get("Code", "")
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    kind = CODES.get(code)
+    if kind is None and status >= 500:
+        kind = TransientError
+    if kind is None and 400 <= status < 500 and code != MISMATCH:
+        kind = ProviderError
+    if kind is None:
+        return None
+    return kind(cloud, code, answer.get("Error", {}).get("Message", "") or f"HTTP {status}")
+
+
+def _sentence(error: BotoCoreError | Exception) -> str:
+    return " ".join(str(error).split()) or "no message"

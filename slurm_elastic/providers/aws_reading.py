@@ -1,0 +1,63 @@
+"""EC2's answers as our values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slurm_elastic.config import AwsCloud
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.providers import aws_tags
+from slurm_elastic.providers.aws_tags import NodeNames
+
+Record = Mapping[str, Any]
+"""An instance or another item of an answer, as boto3 gives it."""
+
+# A stopped machine is lost to Slurm and goes on costing its disk: it counts as on its way out.
+STATES = {
+    "pending": InstanceState.PENDING,
+    "running": InstanceState.RUNNING,
+    "shutting-down": InstanceState.STOPPING,
+    "stopping": InstanceState.STOPPING,
+    "stopped": InstanceState.STOPPING,
+    "terminated": InstanceState.TERMINATED,
+}
+ALIVE = [name for name, state in STATES.items() if state is not InstanceState.TERMINATED]
+
+
+def tags(record: Record) -> dict[str, str]:
+    """The tags of a record."""
+    return {tag["Key"]: tag["Value"] for tag in record.get("Tags", ())}
+
+
+def instances(records: Iterable[Record], settings: AwsCloud, uuid: str) -> Sequence[Instance]:
+    """The machines among the records that are this cluster's."""
+    names = NodeNames()
+    return [_instance(r, settings, names) for r in records if tags(r).get(aws_tags.CLUSTER) == uuid]
+
+
+def _instance(record: Record, settings: AwsCloud, names: NodeNames) -> Instance:
+    tagged = tags(record)
+    spot = record.get("InstanceLifecycle") == "spot"
+    return Instance(
+        id=record["InstanceId"],
+        cloud=settings.name,
+        node=names.node(tagged, record.get("AmiLaunchIndex", 0)),
+        generation=tagged.get(aws_tags.GENERATION, ""),
+        instance_type=record["InstanceType"],
+        zone=record.get("Placement", {}).get("AvailabilityZone", ""),
+        market=Market.SPOT if spot else Market.ON_DEMAND,
+        price=_price(tagged, record["InstanceType"], settings),
+        state=STATES.get(record["State"]["Name"], InstanceState.STOPPING),
+        launched=record["LaunchTime"].timestamp(),
+        address=record.get("PrivateIpAddress") or None,
+    )
+
+
+def _price(tagged: Mapping[str, str], instance_type: str, settings: AwsCloud) -> float:
+    """What it was bought at; the on-demand price where the tag was taken away or changed."""
+    try:
+        return float(tagged[aws_tags.PRICE])
+    except (KeyError, ValueError):
+        known = settings.types.get(instance_type)
+        return known.price if known else 0.0

@@ -1,0 +1,113 @@
+"""What is sent to RunInstances: pure, so that the same launch always makes the same request."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.config import AwsCloud, Cluster
+from slurm_elastic.model import LaunchSpec, Market
+from slurm_elastic.providers.aws_tags import MAX_NODE_TAGS, node_tags, tags_of
+from slurm_elastic.providers.aws_user_data import compose
+
+MAX_PER_CALL = 1000
+_MAX_TOKEN = 64
+_TAGGED = ("instance", "volume")
+
+
+def chunks(nodes: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The nodes in parts of one call each: at most 1000, and a list that the tags can hold."""
+    start = 0
+    while start < len(nodes):
+        size = MAX_PER_CALL
+        while len(node_tags(nodes[start : start + size])) > MAX_NODE_TAGS:
+            size //= 2
+        yield nodes[start : start + size]
+        start += size
+
+
+def client_token(cluster: Cluster, generation: str, number: int) -> str:
+    """EC2's idempotency token, 64 characters at most, for the ``number``-th call of a launch.
+
+    Tokens are an account's, and several clusters may share one, so it begins with the cluster's.
+    """
+    token = f"{(cluster.uuid or '')[:8]}-{generation}-{number}"
+    if len(token) > _MAX_TOKEN or not token.isascii():
+        return hashlib.sha256(f"{cluster.uuid}/{generation}/{number}".encode()).hexdigest()
+    return token
+
+
+def run_instances(
+    settings: AwsCloud,
+    cluster: Cluster,
+    spec: LaunchSpec,
+    nodes: Sequence[str],
+    *,
+    number: int,
+    minimum: int,
+    site_user_data: str,
+) -> dict[str, object]:
+    """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
+    tags = tags_of(spec, nodes, cluster)
+    kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
+    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+    request: dict[str, object] = {
+        "ImageId": settings.image,
+        "InstanceType": spec.offer.instance_type,
+        "MinCount": minimum,
+        "MaxCount": len(nodes),
+        "ClientToken": client_token(cluster, spec.generation, number),
+        "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds],
+        # A machine that powers itself off (dead-man switch) must not go on costing its disk.
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {
+            "HttpTokens": "required",
+            "HttpEndpoint": "enabled",
+            "InstanceMetadataTags": "enabled",
+        },
+        "UserData": compose(_facts(spec, nodes, cluster), site_user_data, settings.name),
+    }
+    return request | _place(settings, spec.offer.zone) | _market(spec) | _optional(settings)
+
+
+def _spot(spec: LaunchSpec) -> bool:
+    return spec.offer.market is Market.SPOT
+
+
+def _facts(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster) -> dict[str, str]:
+    return {
+        "cluster": cluster.name,
+        "pool": spec.pool.name,
+        "generation": spec.generation,
+        "nodes": ",".join(node_tags(nodes).values()),
+    }
+
+
+def _place(settings: AwsCloud, zone: str) -> dict[str, object]:
+    subnet = settings.subnets.get(zone)
+    return {"SubnetId": subnet} if subnet else {"Placement": {"AvailabilityZone": zone}}
+
+
+def _market(spec: LaunchSpec) -> dict[str, object]:
+    """One-time spot. Without MaxPrice EC2 takes the on-demand price as the bound, and a lower
+    bound only means earlier interruptions: it is set only where the pool's own is lower.
+    """
+    if not _spot(spec):
+        return {}
+    options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    bound, on_demand = spec.pool.max_price, spec.offer.on_demand_price
+    if bound is not None and (on_demand is None or bound < on_demand):
+        options["MaxPrice"] = f"{bound:.6f}"
+    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
+
+
+def _optional(settings: AwsCloud) -> dict[str, object]:
+    request: dict[str, object] = {}
+    if settings.security_groups:
+        request["SecurityGroupIds"] = list(settings.security_groups)
+    if settings.key_name:
+        request["KeyName"] = settings.key_name
+    if settings.instance_profile:
+        kind = "Arn" if settings.instance_profile.startswith("arn:") else "Name"
+        request["IamInstanceProfile"] = {kind: settings.instance_profile}
+    return request

@@ -1,0 +1,292 @@
+"""A cloud in memory, for rehearsals and tests: stock, prices, faults and delays at will.
+
+A ``FakeAccount`` is what would outlive the daemon: several providers (a daemon restarted, another
+cluster) may share one. All that goes wrong is asked for; nothing is random, and time is an
+argument.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from fnmatch import fnmatchcase
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster, FakeCloud, InstanceType
+from slurm_elastic.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.model import (
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Notice,
+    NoticeKind,
+    Offer,
+    Pool,
+)
+
+
+class Call(Struct, frozen=True):
+    """One call that reached the cloud: its name and how many nodes or ids it was about."""
+
+    name: str
+    size: int = 0
+
+
+class _Machine(Struct):
+    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started."""
+
+    instance: Instance
+    owner: str | None
+    visible_from: float
+
+
+class FakeAccount:
+    """The machines of everybody, the stock and the prices. Thread-safe through its provider."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.machines: dict[str, _Machine] = {}
+        self.limits: dict[str, int] = {}
+        self.prices: dict[tuple[str, str, Market], float] = {}
+        self.notices: dict[str, Notice] = {}
+        self.launches: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._numbers = itertools.count(1)
+
+    def add_foreign(self, instance: Instance, owner: str | None = None) -> None:
+        """Have a machine that some other cluster, or no cluster, started."""
+        self.machines[instance.id] = _Machine(instance, owner, float("-inf"))
+
+    def alive(self) -> set[str]:
+        """The ids of all machines that are not terminated, whoever owns them."""
+        return {i for i, m in self.machines.items() if _alive(m)}
+
+    def start(self, spec: LaunchSpec, node: str, owner: str, now: float, visible: float) -> str:
+        """Start one machine; its id."""
+        number = next(self._numbers)
+        offer = spec.offer
+        instance = Instance(
+            id=f"fake-{number:08d}",
+            cloud=offer.cloud,
+            node=node,
+            generation=spec.generation,
+            instance_type=offer.instance_type,
+            zone=offer.zone,
+            market=offer.market,
+            price=offer.price,
+            state=InstanceState.RUNNING,
+            launched=now,
+            address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+        )
+        self.machines[instance.id] = _Machine(instance, owner, visible)
+        return instance.id
+
+    def free(self, offer: Offer) -> int | None:
+        """How many more machines of an offer there are; None: any number."""
+        bounds = [
+            count - sum(_alive(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
+            for p, count in self.limits.items()
+            if fnmatchcase(_kind(offer), p)
+        ]
+        return max(min(bounds), 0) if bounds else None
+
+    def _all(self) -> Sequence[_Machine]:
+        return tuple(self.machines.values())
+
+
+class FakeProvider:
+    """See protocols.Provider for the contract. ``latency`` and ``visible_after`` are seconds."""
+
+    def __init__(
+        self,
+        settings: FakeCloud,
+        cluster: Cluster,
+        account: FakeAccount | None = None,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.name = settings.name
+        self.account = account or FakeAccount()
+        self.latency = 0.0
+        self.visible_after = 0.0
+        self.calls: list[Call] = []
+        self._settings = settings
+        self._uuid = cluster.uuid or ""
+        self._clock = clock
+        self._sleep = sleep
+        self._faults: list[tuple[str, type[ProviderError]]] = []
+        self._answers_to_lose = 0
+        if settings.stock is not None and account is None:
+            self.limit("*", settings.stock)
+
+    # steering
+
+    def fail_next(self, error: type[ProviderError], times: int = 1, call: str = "*") -> None:
+        """Have the next calls (``launch``, ``offers``, ...; a shell pattern) fail before effect."""
+        self._faults += [(call, error)] * times
+
+    def heal(self) -> None:
+        """Have nothing fail any more, at once."""
+        self._faults.clear()
+        self._answers_to_lose = 0
+        self.latency = 0.0
+
+    def lose_answer_next(self, times: int = 1) -> None:
+        """Have the next launches take effect without an answer."""
+        self._answers_to_lose += times
+
+    def limit(self, pattern: str, count: int | None) -> None:
+        """Have ``count`` machines in all where ``type/zone/market`` fits; None: no bound."""
+        if count is None:
+            self.account.limits.pop(pattern, None)
+        else:
+            self.account.limits[pattern] = count
+
+    def set_price(self, instance_type: str, zone: str, market: Market, price: float) -> None:
+        """Set the price of an offer, in $/h."""
+        self.account.prices[instance_type, zone, market] = price
+
+    def interrupt(self, instance_id: str, deadline: float) -> None:
+        """Warn that a machine will be taken at ``deadline`` (Unix time)."""
+        self.account.notices[instance_id] = Notice(
+            instance=instance_id,
+            kind=NoticeKind.INTERRUPTION,
+            seen=self._clock(),
+            deadline=deadline,
+        )
+
+    def take(self, instance_id: str) -> None:
+        """Take a machine away, as a reclaim or a crash does."""
+        machine = self.account.machines[instance_id]
+        machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
+        self.account.notices.pop(instance_id, None)
+
+    # the contract
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """Prices are the settings', with ``spot_factor`` for spot, unless ``set_price``."""
+        with self._called("offers"):
+            types = pool.instance_types or tuple(self._settings.types)
+            offers = (
+                self._offer(name, self._settings.types[name], zone, market)
+                for name in types
+                if name in self._settings.types
+                for zone in self._settings.zones
+                if not pool.zones or zone in pool.zones
+                for market in pool.markets
+            )
+            return tuple(replace(o, free=self.account.free(o)) for o in offers)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """As many as the stock allows, or CapacityError below the minimum."""
+        with self._called("launch", len(spec.nodes)):
+            key = (self._uuid, spec.generation)
+            if key not in self.account.launches:
+                self.account.launches[key] = self._start(spec)
+            if self._answers_to_lose:
+                self._answers_to_lose -= 1
+                raise TransientError(self.name, "ConnectionLost", "the answer was lost")
+            return self._standing(spec, self.account.launches[key])
+
+    def instances(self) -> Sequence[Instance]:
+        """Fresh ones only after ``visible_after`` seconds."""
+        with self._called("instances"):
+            now = self._clock()
+            return tuple(
+                m.instance
+                for m in self.account.machines.values()
+                if m.owner == self._uuid and _alive(m) and m.visible_from <= now
+            )
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """At once."""
+        with self._called("terminate", len(ids)):
+            self._end(ids)
+
+    def notices(self) -> Sequence[Notice]:
+        """Those of ``interrupt``, until the machine is gone."""
+        with self._called("notices"):
+            return tuple(
+                notice
+                for instance_id, notice in self.account.notices.items()
+                if self._owns(instance_id) and instance_id in self.account.alive()
+            )
+
+    def check(self) -> None:
+        """Fails only when asked to."""
+        with self._called("check"):
+            return
+
+    @contextmanager
+    def _called(self, name: str, size: int = 0) -> Iterator[None]:
+        """What every call goes through: recorded, delayed, refused if that was asked for."""
+        self.calls.append(Call(name, size))
+        if self.latency:
+            self._sleep(min(self.latency, self._settings.timeout))
+        if self.latency > self._settings.timeout:
+            raise TransientError(self.name, "TimedOut", "the cloud did not answer in time")
+        with self.account.lock:
+            for index, (call, error) in enumerate(self._faults):
+                if fnmatchcase(name, call):
+                    del self._faults[index]
+                    raise error(self.name, f"Fake{error.__name__}", "as it was asked to")
+            yield
+
+    def _offer(self, name: str, shape: InstanceType, zone: str, market: Market) -> Offer:
+        usual = shape.price * (self._settings.spot_factor if market is Market.SPOT else 1)
+        return Offer(
+            cloud=self.name,
+            location=self._settings.location,
+            instance_type=name,
+            zone=zone,
+            market=market,
+            price=self.account.prices.get((name, zone, market), usual),
+            cpus=shape.cpus,
+            memory=shape.memory,
+            gres=shape.gres,
+            on_demand_price=shape.price,
+        )
+
+    def _start(self, spec: LaunchSpec) -> tuple[str, ...]:
+        free = self.account.free(spec.offer)
+        count = len(spec.nodes) if free is None else min(free, len(spec.nodes))
+        if count < max(spec.minimum, 1) and spec.nodes:
+            text = f"{count} machines to be had, {spec.minimum} wanted at least"
+            raise CapacityError(self.name, "InsufficientCapacity", text)
+        now = self._clock()
+        visible = now + self.visible_after
+        return tuple(
+            self.account.start(spec, node, self._uuid, now, visible) for node in spec.nodes[:count]
+        )
+
+    def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
+        """Those that are not gone since; CapacityError where they are fewer than the minimum."""
+        machines = (self.account.machines[i] for i in ids)
+        alive = tuple(m.instance for m in machines if _alive(m))
+        if len(alive) < max(spec.minimum, 1) and spec.nodes:
+            self._end([i.id for i in alive])
+            text = f"{len(alive)} of {len(ids)} machines started are left"
+            raise CapacityError(self.name, "MachinesGone", text)
+        return alive
+
+    def _end(self, ids: Sequence[str]) -> None:
+        for instance_id in ids:
+            if self._owns(instance_id):
+                self.take(instance_id)
+
+    def _owns(self, instance_id: str) -> bool:
+        machine = self.account.machines.get(instance_id)
+        return machine is not None and machine.owner == self._uuid
+
+
+def _alive(machine: _Machine) -> bool:
+    return machine.instance.state is not InstanceState.TERMINATED
+
+
+def _kind(thing: Offer | Instance) -> str:
+    return f"{thing.instance_type}/{thing.zone}/{thing.market}"
