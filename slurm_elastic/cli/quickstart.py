@@ -1,0 +1,268 @@
+"""``slurm-elastic quickstart``: ten jobs on a sandbox, from sbatch to the last machine's end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from slurm_elastic import configfile
+from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
+from slurm_elastic.config import AwsCloud, Config
+from slurm_elastic.errors import SandboxError, SlurmElasticError
+from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.model import Location
+from slurm_elastic.providers import open_provider
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.rehearsal import (
+    DONE,
+    Place,
+    Watch,
+    costs,
+    job_problems,
+    market_problems,
+    parse_jobs,
+)
+from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
+from slurm_elastic.slurm.hostlist import expand
+
+USER = "nobody"
+SPOT_STOCK = 4
+"""Spot machines that the emulated EC2 has, so that on-demand ones are needed as well."""
+_RUN, _JOBS_DEADLINE, _SHRINK_DEADLINE, _TICK = 15, 300.0, 150.0, 0.5
+_ONE, _TWO = "sleep {seconds}", "srun --kill-on-bad-exit sh -c 'hostname; sleep {seconds}'"
+JOBS: Sequence[tuple[str, int, str]] = (
+    *((f"sim-{n}", 1, _ONE) for n in range(1, 5)),
+    ("mpi-1", 2, _TWO),
+    ("sim-5", 1, _ONE),
+    ("mpi-2", 2, _TWO),
+    *((f"sim-{n}", 1, _ONE) for n in range(6, 9)),
+)
+
+
+def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "quickstart",
+        help="ten jobs on a sandbox, from sbatch to the last machine's end",
+        description="Bring a hybrid cluster up on this machine, submit ten jobs to it, show what "
+        "becomes of them and check it. Ends with 0 only if all was as it should be.",
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
+    parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="default: %(default)s")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """The whole story; 1 when it did not go as it should."""
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    sandbox = Sandbox(SandboxSpec(dir=args.dir.resolve(), boot_seconds=3.0, suspend_time=10.0))
+    with _ended_like_ctrl_c():
+        console.print("A cluster on this machine: real slurmctld and slurmd's, emulated clouds")
+        sandbox.up(lambda step: console.print(f"  {step}"))
+        kept = False
+        try:
+            problems = Story(sandbox, console).tell()
+            kept = args.keep
+        except SlurmElasticError:
+            kept = args.keep
+            _print_logs(sandbox)
+            raise
+        finally:
+            _end(sandbox, console, args.dir, kept=kept)
+    return 1 if problems else 0
+
+
+@contextlib.contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM and SIGHUP clear up too."""
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_logs(sandbox: Sandbox) -> None:
+    print(sandbox.log_tails(10), file=sys.stderr)
+
+
+def _end(sandbox: Sandbox, console: Console, directory: Path, *, kept: bool) -> None:
+    if kept:
+        for line in _hints(sandbox, directory):
+            console.print(line)
+        return
+    # A second Ctrl-C would leave daemons behind.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    console.print("Clearing up: daemons, machines and files of the sandbox")
+    sandbox.down()
+
+
+def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
+    where = "" if directory == DEFAULT_DIR else f" --dir {shlex.quote(str(directory))}"
+    yield "The cluster stays up. What to try, as root:"
+    yield f"  export PATH={Path(sys.executable).parent}:$PATH"
+    yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
+    yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"
+    yield "  slurm-elastic status --watch 2"
+    yield "  slurm-elastic explain pub1"
+    yield f"  slurm-elastic sandbox fail capacity --market spot{where}"
+    yield f"  slurm-elastic sandbox interrupt pub1{where}      # while a job runs there on spot"
+    yield f"  slurm-elastic sandbox heal{where}"
+    yield f"  slurm-elastic sandbox down{where}"
+
+
+class Story:
+    """Ten jobs on a sandbox that is up."""
+
+    def __init__(self, sandbox: Sandbox, console: Console) -> None:
+        self.sandbox = sandbox
+        self.console = console
+        self.config: Config = configfile.load(sandbox.layout.config)
+        self.began = time.time()
+        self.watch = Watch(self._places())
+        self.progress = Progress(console)
+
+    def tell(self) -> list[str]:
+        """Tell it all; what was not as it should be."""
+        self._obstacles()
+        submitted = [self._submit(*job) for job in JOBS]
+        self.console.print(
+            f"Submitted by {USER} with plain sbatch: jobs {submitted[0]} to {submitted[-1]}"
+        )
+        with self.progress:
+            self._until(self._jobs_over, _JOBS_DEADLINE)
+            self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
+            left = self._until(self._shrunk, _SHRINK_DEADLINE)
+        machines = self._machines()
+        self._tables(machines)
+        problems = job_problems(self.watch, submitted) + left
+        problems += market_problems(machines, self._decisions(machines))
+        self._verdict(problems)
+        self._heal()
+        return problems
+
+    def _places(self) -> list[Place]:
+        static = Place(
+            partition=PARTITION,
+            cloud="(site)",
+            nodes=tuple(static_names(self.sandbox.spec)),
+            own=True,
+        )
+        return [static, *(self._place(cloud.name) for cloud in self.config.clouds)]
+
+    def _place(self, cloud: str) -> Place:
+        settings = self.config.cloud(cloud)
+        return Place(
+            partition=settings.partition_name,
+            cloud=cloud,
+            nodes=tuple(n for p in self.config.pools if p.cloud == cloud for n in expand(p.nodes)),
+            own=settings.location is Location.ON_PREMISES,
+        )
+
+    def _obstacles(self) -> None:
+        ec2 = self.sandbox.ec2
+        ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", market="spot", count=1))
+        ec2.stock("*/*/spot", SPOT_STOCK)
+        self.console.print(
+            f"The public cloud has {SPOT_STOCK} spot machines, and refuses the first request for"
+            " one: no capacity"
+        )
+
+    def _heal(self) -> None:
+        self.sandbox.ec2.heal()
+        self.sandbox.ec2.stock("*/*/spot", None)
+
+    def _submit(self, name: str, nodes: int, command: str) -> int:
+        script = (
+            f"#!/bin/sh\n#SBATCH --job-name={name} --nodes={nodes} --ntasks-per-node=1\n"
+            f"#SBATCH --cpus-per-task=2 --time=5\n{command.format(seconds=_RUN)}\n"
+        )
+        return self.sandbox.submit(script, user=USER)
+
+    def _until(self, done: Callable[[], list[str]], deadline: float) -> list[str]:
+        """Look on until nothing is missing any more; what is, after ``deadline`` seconds."""
+        until = time.monotonic() + deadline
+        while True:
+            answer = self.sandbox.run(["scontrol", "--oneliner", "show", "job"]).stdout
+            self.watch.see(parse_jobs(answer))
+            machines = [m.instance.market for m in self._machines() if m.ended is None]
+            self.progress.show(self.watch, machines, time.time() - self.began)
+            missing = done()
+            if not missing or time.monotonic() > until:
+                return missing
+            time.sleep(_TICK)
+
+    def _jobs_over(self) -> list[str]:
+        return [job.name for job in self.watch.jobs.values() if not job.over]
+
+    def _shrunk(self) -> list[str]:
+        """Which machines and nodes are still there, by the clouds' and Slurm's own word."""
+        machines = [
+            f"{m.id} ({m.node})"
+            for m in self.sandbox.ec2.state().machines
+            if m.state != "terminated"
+        ]
+        for cloud in self.config.clouds:
+            if not isinstance(cloud, AwsCloud):
+                provider = open_provider(cloud, self.config.cluster)
+                machines += [f"{i.id} ({i.node})" for i in provider.instances()]
+        if machines:
+            return [f"still there: {name}" for name in machines]
+        nodes = self.sandbox.nodes()
+        ours = [n for p in self.config.pools for n in expand(p.nodes)]
+        up = [n for n in ours if n not in nodes or "POWERED_DOWN" not in nodes[n].states]
+        return [f"node {name} is not powered down" for name in up]
+
+    def _machines(self) -> Sequence[Machine]:
+        with self._ledger() as ledger:
+            return ledger.machines(ended_since=self.began - 1)
+
+    def _decisions(self, machines: Sequence[Machine]) -> list[Decision]:
+        with self._ledger() as ledger:
+            return [
+                d for node in {m.instance.node for m in machines} for d in ledger.decisions(node)
+            ]
+
+    def _ledger(self) -> contextlib.closing[Ledger]:
+        path = self.config.state / "ledger.db"
+        return contextlib.closing(Ledger(path, read_only=True))
+
+    def _tables(self, machines: Sequence[Machine]) -> None:
+        prices = {
+            name: kind.price
+            for cloud in self.config.clouds
+            if isinstance(cloud, AwsCloud)
+            for name, kind in cloud.types.items()
+        }
+        self.console.print(job_table(self.watch, machines))
+        self.console.print(cost_table(costs(machines, prices, time.time())))
+
+    def _verdict(self, problems: Sequence[str]) -> None:
+        if not self.watch.jobs:
+            raise SandboxError("Slurm knows none of the jobs")
+        done = sum(job.state == DONE for job in self.watch.jobs.values())
+        for problem in problems:
+            self.console.print(f"NOT AS IT SHOULD BE: {problem}")
+        if not problems:
+            self.console.print(
+                f"{done} of {len(JOBS)} jobs completed, 0 instances left, on-premises used first,"
+                " multi-node jobs inside one partition"
+            )
+        else:
+            self.console.print(f"{done} of {len(JOBS)} jobs completed, but: see above")
