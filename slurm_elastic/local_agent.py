@@ -231,7 +231,7 @@ class Agent:
         return record.stop_by is None or self._clock() < record.stop_by
 
     def _end(self, record: Record) -> None:
-        nodeproc.power_off(record.id, self._workdir(record), slurmd=record.process)
+        nodeproc.power_off(self._workdir(record), slurmd=record.process)
         asked = record.state == InstanceState.STOPPING
         why = "terminated as asked" if asked else "slurmd ended by itself"
         log.info("ended node=%s machine=%s reason=%s", record.node, record.id, why)
@@ -251,7 +251,7 @@ class Agent:
 
     def _recovered(self, record: Record) -> Record:
         """A machine may have been started just before we were killed, and not yet recorded."""
-        if record.process is None and (found := nodeproc.find(record.id)):
+        if record.process is None and (found := nodeproc.find(self._workdir(record))):
             state = InstanceState.RUNNING if record.state == InstanceState.PENDING else record.state
             return _with(record, state=state, process=found)
         return record

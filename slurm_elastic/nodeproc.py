@@ -3,7 +3,8 @@
 A process is named by pid *and* start time (``/proc/PID/stat`` field 22, proc(5)), so that a pid
 that was given out again is never taken for ours. What belongs to a machine is found without names:
 
-- Root's processes with ``SLURM_ELASTIC_MACHINE=<id>`` in their environment: slurmd and its prologs.
+- Root's processes with ``SLURM_ELASTIC_MACHINE=<directory>`` in their environment: slurmd and its
+  prologs. The directory and not an id, as several clusters of this host may each have an ``st1``.
   slurmstepd writes its title over its environment, but like slurmd it has the machine's directory
   as working directory (measured on 22.05). A user can imitate neither.
 - Where the kernel permits it, each machine has a UTS namespace of its own. Nothing a job does as
@@ -60,7 +61,7 @@ def start(machine: Machine) -> Process:
     Path(machine.directory).mkdir(parents=True, exist_ok=True)
     config = ["--conf-server", machine.conf_server] if machine.conf_server else ["-f", machine.conf]
     argv = [machine.slurmd, "-N", machine.node, "-b", "-D", *config]
-    environment = {"PATH": _PATH, **machine.environment, MARKER: machine.id}
+    environment = {"PATH": _PATH, **machine.environment, MARKER: machine.directory}
     if machine.conf_server is None:
         environment["SLURM_CONF"] = machine.conf
     return spawn(
@@ -159,15 +160,15 @@ def wait_gone(processes: Iterable[Process], timeout: float) -> bool:
     return True
 
 
-def power_off(machine: str, directory: str, *, slurmd: Process | None = None) -> None:
-    """End everything that runs on the machine at once, as pulling its plug would.
+def power_off(directory: str, *, slurmd: Process | None = None) -> None:
+    """End everything that runs on the machine of ``directory`` at once, as pulling its plug would.
 
     slurmd goes first and slurmstepd's next: none lives to tell slurmctld that a job has ended.
     """
     if slurmd is not None:
         send(slurmd, signal.SIGKILL)
     until = time.monotonic() + 30
-    while (members := belonging(machine, directory)) and time.monotonic() < until:
+    while (members := belonging(directory)) and time.monotonic() < until:
         for process in members:
             send(process, signal.SIGKILL)
         wait_gone(members, 1.0)
@@ -183,19 +184,19 @@ def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
     ]
 
 
-def find(machine: str) -> Process | None:
-    """The slurmd started for ``machine``, if it runs (after a crash between start and record).
+def find(directory: str) -> Process | None:
+    """The slurmd started in ``directory``, if it runs (after a crash between start and record).
 
     It is the oldest of those that carry the marker; by name it may not be slurmd yet.
     """
-    found = [s.process for s in _all() if _marked(s.process.pid, machine)]
+    found = [s.process for s in _all() if _marked(s.process.pid, directory)]
     return min(found, key=lambda p: (p.start, p.pid), default=None)
 
 
-def belonging(machine: str, directory: str) -> list[Process]:
+def belonging(directory: str) -> list[Process]:
     """What runs on the machine: slurmd's, then slurmstepd's, then all others."""
     everyone = {s.process.pid: s for s in _all()}
-    ours = {pid for pid, s in everyone.items() if _is_root_of(s, machine, directory)}
+    ours = {pid for pid, s in everyone.items() if _is_root_of(s, directory)}
     spaces = {_namespace(pid) for pid in ours} - {_namespace(os.getpid()), _namespace(1), None}
     if spaces:
         ours |= {pid for pid in everyone if _namespace(pid) in spaces}
@@ -264,15 +265,15 @@ def _stat(pid: int) -> _Stat | None:
     )
 
 
-def _is_root_of(seen: _Seen, machine: str, directory: str) -> bool:
+def _is_root_of(seen: _Seen, directory: str) -> bool:
     pid = seen.process.pid
-    if _marked(pid, machine):
+    if _marked(pid, directory):
         return True
     return seen.name in _ORDER and _works_in(pid, directory) and _trusted(pid)
 
 
-def _marked(pid: int, machine: str) -> bool:
-    return f"{MARKER}={machine}".encode() in _environment(pid) and _trusted(pid)
+def _marked(pid: int, directory: str) -> bool:
+    return f"{MARKER}={directory}".encode() in _environment(pid) and _trusted(pid)
 
 
 def _environment(pid: int) -> list[bytes]:

@@ -69,7 +69,7 @@ def run(settings):
     for agent in running:
         agent.close()
     for record in read_records(settings.directory):
-        nodeproc.power_off(record.id, str(settings.directory / record.id))
+        nodeproc.power_off(str(settings.directory / record.id))
 
 
 def ask(agent, op, **rest):
@@ -203,7 +203,7 @@ def test_slurmd_that_does_not_end_is_powered_off(run, settings):
     record = read_records(settings.directory)[0]
     ask(agent, "terminate", ids=[found["n1"]["id"]])
     eventually(lambda: not machines(agent))
-    assert nodeproc.belonging(record.id, str(settings.directory / record.id)) == []
+    assert nodeproc.belonging(str(settings.directory / record.id)) == []
 
 
 def test_a_machine_terminated_while_it_boots_never_starts(run, settings):
@@ -323,7 +323,7 @@ def daemon(tmp_path, settings):
         nodeproc.stop(process)
     directory = tmp_path / "local.sock.machines"
     for record in read_records(directory):
-        nodeproc.power_off(record.id, str(directory / record.id))
+        nodeproc.power_off(str(directory / record.id))
 
 
 def test_a_killed_agent_goes_on_where_it_was(daemon, tmp_path):

@@ -50,7 +50,7 @@ def machine(tmp_path, fake_slurmd):
         slurmd=str(fake_slurmd),
     )
     yield machine
-    nodeproc.power_off(machine.id, machine.directory)
+    nodeproc.power_off(machine.directory)
 
 
 def pid_in(path: Path) -> int:
@@ -92,9 +92,9 @@ def test_configless_asks_the_server_instead_of_a_file(machine, tmp_path):
 def test_power_off_ends_jobs_in_other_sessions_and_their_daemons(machine, tmp_path):
     process = nodeproc.start(machine)
     job, daemon = pid_in(tmp_path / "job"), pid_in(tmp_path / "daemon")
-    members = {p.pid for p in nodeproc.belonging(machine.id, machine.directory)}
+    members = {p.pid for p in nodeproc.belonging(machine.directory)}
     assert {process.pid, job, daemon} <= members
-    nodeproc.power_off(machine.id, machine.directory, slurmd=process)
+    nodeproc.power_off(machine.directory, slurmd=process)
     assert not any(running(pid) for pid in (process.pid, job, daemon))
     assert not nodeproc.alive(process)
 
@@ -106,7 +106,7 @@ def test_power_off_still_finds_the_jobs_when_slurmd_was_killed_before(machine, t
     os.kill(process.pid, signal.SIGKILL)
     eventually(lambda: not nodeproc.alive(process))
     assert running(job)
-    nodeproc.power_off(machine.id, machine.directory)
+    nodeproc.power_off(machine.directory)
     assert not running(job)
 
 
@@ -115,7 +115,7 @@ def test_power_off_leaves_other_machines_alone(machine, tmp_path):
     try:
         nodeproc.start(machine)
         pid_in(tmp_path / "daemon")
-        nodeproc.power_off(machine.id, machine.directory)
+        nodeproc.power_off(machine.directory)
         assert nodeproc.alive(other)
     finally:
         nodeproc.stop(other)
@@ -124,11 +124,14 @@ def test_power_off_leaves_other_machines_alone(machine, tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="needs a second user")
 def test_a_user_cannot_get_a_process_killed_by_imitating_the_marker(machine):
     victim = nodeproc.spawn(
-        ["sleep", "1000"], ENV | {nodeproc.MARKER: machine.id}, log="/dev/null", user="nobody"
+        ["sleep", "1000"],
+        ENV | {nodeproc.MARKER: machine.directory},
+        log="/dev/null",
+        user="nobody",
     )
     try:
         eventually(lambda: Path(f"/proc/{victim.pid}/comm").read_text() == "sleep\n")
-        nodeproc.power_off(machine.id, machine.directory)
+        nodeproc.power_off(machine.directory)
         assert nodeproc.alive(victim)
     finally:
         nodeproc.stop(victim)
@@ -139,7 +142,7 @@ def test_a_shell_that_stands_in_the_machines_directory_is_no_member(machine):
     shell = nodeproc.spawn(["sleep", "1000"], ENV, log="/dev/null", directory=machine.directory)
     try:
         eventually(lambda: Path(f"/proc/{shell.pid}/comm").read_text() == "sleep\n")
-        assert nodeproc.belonging(machine.id, machine.directory) == []
+        assert nodeproc.belonging(machine.directory) == []
     finally:
         nodeproc.stop(shell)
 

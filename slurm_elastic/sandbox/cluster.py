@@ -127,7 +127,7 @@ class Sandbox(Shell):
     def _power_off_local(self) -> None:
         for record in local_agent.read_records(self.layout.local_machines):
             directory = local_agent.workdir(self.layout.local_machines, record)
-            nodeproc.power_off(record.id, directory, slurmd=record.process)
+            nodeproc.power_off(directory, slurmd=record.process)
 
     def _sweep(self) -> None:
         """What was started without being recorded: children, or just before a crash."""

@@ -99,7 +99,7 @@ class Machines:
         started = _read(path)
         if started is None:
             return
-        nodeproc.power_off(started.machine.id, started.machine.directory, slurmd=started.process)
+        nodeproc.power_off(started.machine.directory, slurmd=started.process)
         path.unlink(missing_ok=True)
         log.info("powered off machine=%s node=%s", name, started.machine.node)
 

@@ -61,7 +61,7 @@ def served(place):
     server.server_close()
     agent.close()
     for record in read_records(directory):
-        nodeproc.power_off(record.id, str(directory / record.id))
+        nodeproc.power_off(str(directory / record.id))
 
 
 def provider_at(path, **settings):

@@ -58,14 +58,14 @@ def test_power_off_takes_slurmstepd_and_what_left_the_jobs_session(cluster):
         r for r in local_agent.read_records(cluster.layout.local_machines) if r.ended is None
     ]
     directory = local_agent.workdir(cluster.layout.local_machines, record)
-    members = {p.pid for p in nodeproc.belonging(record.id, directory)}
+    members = {p.pid for p in nodeproc.belonging(directory)}
     assert {*sleeping(SLEEP), *sleeping(DAEMONIZED), record.process.pid} <= members
     names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in members]
     assert names.count("slurmstepd") >= 2
     static = cluster.machines.get("st1").process
     assert static.pid not in members
-    nodeproc.power_off(record.id, directory, slurmd=record.process)
-    assert nodeproc.belonging(record.id, directory) == []
+    nodeproc.power_off(directory, slurmd=record.process)
+    assert nodeproc.belonging(directory) == []
     assert sleeping(SLEEP) == sleeping(DAEMONIZED) == []
     assert nodeproc.alive(static)
     # Nobody told slurmctld that the job had ended: it learns that the node is gone.
