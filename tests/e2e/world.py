@@ -1,0 +1,78 @@
+"""What end-to-end tests ask of a sandbox again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.model import SlurmJob
+from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.slurm.hostlist import expand
+
+PATIENCE = 120.0
+
+
+def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:
+    return [site.submit(script, *options) for _ in range(count)]
+
+
+def running_nodes(site: Sandbox, jobs: Sequence[int]) -> Mapping[int, list[str]]:
+    """Wait until all of these run at the same time; their nodes."""
+
+    def all_run() -> dict[int, list[str]]:
+        queue = {j.id: j for j in site.jobs()}
+        running = {
+            j: list(queue[j].nodes) for j in jobs if j in queue and "RUNNING" in queue[j].states
+        }
+        return running if len(running) == len(jobs) else {}
+
+    return site.wait_for(all_run, PATIENCE, f"jobs {jobs} all run")
+
+
+def queued(site: Sandbox, job: int) -> SlurmJob | None:
+    return next((j for j in site.jobs() if j.id == job), None)
+
+
+def partition_of(site: Sandbox, job: int) -> set[str]:
+    """The partitions of all nodes of a job."""
+    nodes = expand(site.job(job)["NodeList"])
+    return {p for n in site.slurm.nodes(nodes).values() for p in n.partitions}
+
+
+def cloud_nodes(site: Sandbox) -> list[str]:
+    return [name for name, node in site.nodes().items() if "CLOUD" in node.states]
+
+
+def ledger(site: Sandbox) -> Ledger:
+    return Ledger(site.layout.dir / "state" / "ledger.db", read_only=True)
+
+
+def machines(site: Sandbox, *, ended: bool = False) -> tuple[Machine, ...]:
+    book = ledger(site)
+    try:
+        return book.machines(ended_since=0.0 if ended else None)
+    finally:
+        book.close()
+
+
+def live_ec2(site: Sandbox) -> list[str]:
+    """The nodes of EC2's machines that are not terminated."""
+    gone = ("terminated", "shutting-down")
+    return [m.node for m in site.ec2.state().machines if m.state not in gone]
+
+
+def back_to_zero(site: Sandbox) -> None:
+    """Wait until every cloud node is powered down, no machine is left and no intent is open."""
+
+    def zero() -> bool:
+        nodes = site.nodes()
+        off = all(phase(nodes[n]) is Phase.POWERED_DOWN for n in cloud_nodes(site))
+        return off and not live_ec2(site) and not machines(site)
+
+    site.wait_for(zero, PATIENCE, "all cloud nodes powered down, no machine left")
+    book = ledger(site)
+    try:
+        assert book.open_launches() == ()
+    finally:
+        book.close()
