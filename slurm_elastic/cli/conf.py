@@ -1,4 +1,4 @@
-"""``slurm-elastic conf``: the effective configuration, and its fragment in the site's slurm.conf."""
+"""``slurm-elastic conf``: the configuration, and its fragment in the site's slurm.conf."""
 
 from __future__ import annotations
 
@@ -39,9 +39,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action.set_defaults(run=runs[name])
         if name in ("install", "uninstall"):
             action.add_argument("--restart", metavar="COMMAND", help=_RESTART_HELP)
-        if name == "uninstall":
             action.add_argument(
-                "--force", action="store_true", help="also while jobs are on cloud nodes"
+                "--force",
+                action="store_true",
+                help="also if jobs are on nodes that go",
             )
 
 
@@ -76,7 +77,9 @@ def diff(args: argparse.Namespace) -> int:
 def run_install(args: argparse.Namespace) -> int:
     """Install; exit 0 also where slurmctld is still to be restarted by hand."""
     path = Path(args.config)
-    return _end(install.install(configfile.load(path), path, restart=args.restart))
+    return _end(
+        install.install(configfile.load(path), path, restart=args.restart, force=args.force)
+    )
 
 
 def run_uninstall(args: argparse.Namespace) -> int:

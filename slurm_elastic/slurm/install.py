@@ -21,7 +21,15 @@ from msgspec import Struct
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import check, controller, fragment, includeline, plan, submit_filter
+from slurm_elastic.slurm import (
+    check,
+    controller,
+    fragment,
+    includeline,
+    leaving,
+    plan,
+    submit_filter,
+)
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
 
@@ -56,10 +64,12 @@ def install(
     config_path: Path,
     *,
     restart: str | None = None,
+    force: bool = False,
     version: tuple[int, int] | None = None,
     verify: bool = True,
 ) -> Outcome:
-    """Install or bring up to date. ``restart`` is a command that restarts slurmctld.
+    """Install or bring up to date. ``restart`` is a command that restarts slurmctld; ``force``
+    takes nodes out of an earlier install also while jobs run on, or wait for, them.
 
     Raises ConfigError, with nothing changed, where the check fails; after a failure on the way
     everything is as before. ``verify=False`` leaves out the check's slurmctld (the sandbox, whose
@@ -70,6 +80,7 @@ def install(
     _check_state_dir(config)
     changes = planned.changes()
     lines += planned.notices + planned.manual
+    _leave_old(planned, force=force)
     if not changes:
         _ensure_rest(config, config_path, planned, Transaction())
         return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
@@ -158,6 +169,18 @@ def _check_state_dir(config: Config) -> None:
         raise ConfigError(
             f"state_dir: {config.state} belongs to uid {found}, not to {config.slurm.user}"
         )
+
+
+def _leave_old(planned: Plan, *, force: bool) -> None:
+    """What an earlier install had and this one has no more."""
+    new = leaving.Things(
+        nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
+        partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
+    )
+    gone = leaving.installed(planned.site.directory).without(new)
+    if gone:
+        settings = planned.config.slurm
+        leaving.leave(settings, gone, up=controller.is_up(settings), force=force)
 
 
 def _back_up(planned: Plan, files: Transaction) -> None:

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.model import SlurmJob
-from slurm_elastic.slurm import controller, fragment, includeline, plan, submit_filter
-from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.slurm import controller, fragment, includeline, leaving, plan, submit_filter
 from slurm_elastic.slurm.install import (
     BACKUP_SUFFIX,
     Manifest,
@@ -29,7 +26,7 @@ from slurm_elastic.slurm.install import (
     touch_lua,
 )
 from slurm_elastic.slurm.plan import PlannedFile
-from slurm_elastic.slurm.siteconf import names, read, read_lines
+from slurm_elastic.slurm.siteconf import read
 from slurm_elastic.slurm.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -39,7 +36,6 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
 end
 """
-_SHOWN = 10
 
 
 def uninstall(
@@ -63,7 +59,7 @@ def uninstall(
     _refuse_for_lua(config)
     up = controller.is_up(config.slurm)
     if includeline.present(text):
-        move_jobs(config, up=up, force=force)
+        leaving.leave(config.slurm, leaving.installed(slurm_conf.parent), up=up, force=force)
         told, needed = _take_out(config, slurm_conf, text, version, restart)
     else:
         told, needed = "slurm.conf has no line of slurm-elastic", False
@@ -73,66 +69,6 @@ def uninstall(
     removed, kept = _remove_files(config, config_path, manifest)
     lines = (told, *(f"removed {path}" for path in removed), *kept)
     return Outcome(changed=(slurm_conf, *removed), lines=lines)
-
-
-def move_jobs(config: Config, *, up: bool, force: bool) -> None:
-    """Refuse while jobs are on our nodes; take our partitions from the lists of pending jobs.
-
-    slurmctld fails a pending job whose partition is gone when it starts.
-    """
-    if force and not up:
-        return
-    if not up:
-        raise ConfigError(
-            "slurmctld does not answer, so jobs on cloud nodes cannot be ruled out;"
-            " start it, or use --force"
-        )
-    nodes, partitions = _ours(config)
-    jobs = SlurmCli(config.slurm).jobs()
-    running = [job for job in jobs if set(job.nodes) & nodes and not _finished(job)]
-    waiting = [job for job in jobs if "PENDING" in job.states and set(job.partitions) & partitions]
-    stuck = [job for job in waiting if set(job.partitions) <= partitions]
-    if not force and (running or stuck):
-        raise ConfigError(*_complaints(running, stuck))
-    for job in waiting:
-        rest = tuple(name for name in job.partitions if name not in partitions)
-        if rest:
-            controller.set_partitions(config.slurm, job.id, rest)
-            log.info("job moved job=%d partitions=%s", job.id, ",".join(rest))
-
-
-def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Iterator[str]:
-    if running:
-        nodes = compress(node for job in running for node in job.nodes)
-        yield f"{_jobs(running)} on cloud nodes {nodes}; wait for them, or use --force"
-    if stuck:
-        yield (
-            f"{_jobs(stuck)} waiting in cloud partitions only and would fail;"
-            " cancel or move them, or use --force"
-        )
-
-
-def _jobs(jobs: Sequence[SlurmJob]) -> str:
-    ids = ", ".join(str(job.id) for job in jobs[:_SHOWN])
-    more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-    return f"job {ids} is" if len(jobs) == 1 else f"jobs {ids}{more} are"
-
-
-def _finished(job: SlurmJob) -> bool:
-    return not job.states & {"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"}
-
-
-def _ours(config: Config) -> tuple[set[str], set[str]]:
-    """Nodes and partitions of the installed fragment, which may be older than the configuration."""
-    path = Path(config.slurm.conf).parent / fragment.FILE_NAME
-    nodes: set[str] = set()
-    partitions: set[str] = set()
-    for line in read_lines(path) if path.exists() else ():
-        if line.entries[0].key == "nodename":
-            nodes |= set(names(line.entries[0]))
-        elif line.entries[0].key == "partitionname":
-            partitions.add(line.entries[0].value)
-    return nodes, partitions
 
 
 def _refuse_for_lua(config: Config) -> None:

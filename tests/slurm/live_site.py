@@ -91,7 +91,7 @@ class LiveSite:
         if name == "topology":
             site_cases.add_topology(self.conf)
         if name == "private":
-            (root / "etc" / "gres.conf").write_text("NodeName=mri[1-2] Name=gpu Count=1\n")
+            (root / "etc" / "gres.conf").write_text("NodeName=mri[1-2] Name=gpu File=/dev/null\n")
         self._hooks()
         self._adapt(extra)
         self.site = siteconf.read(self.conf)
@@ -104,11 +104,14 @@ class LiveSite:
         return f"{self.root}/restart"
 
     def config(self) -> Config:
-        """The two clouds, for accounts only: without slurmdbd a job has no QOS."""
+        """The two clouds, for a group: without slurmdbd no account or QOS is known."""
         text = (site_cases.SITES / "slurm-elastic.yaml").read_text()
         text = text.replace("CLUSTER", site_cases.CLUSTERS[self.name])
         text = text.replace("CONF", f"{self.conf}\n  programs_dir: {self.root}/libexec")
-        text = text.replace(", qos: [cloud]", "") + f"state_dir: {self.root}/state\n"
+        text = (
+            text.replace("accounts: [burst], qos: [cloud]", "groups: [root]")
+            + f"state_dir: {self.root}/state\n"
+        )
         self.config_path.parent.mkdir(exist_ok=True)
         self.config_path.write_text(text)
         return configfile.load(self.config_path)
@@ -152,7 +155,8 @@ class LiveSite:
             port = str(ports[0]) if len(ports) == 1 else f"[{','.join(map(str, ports))}]"
             return " ".join((*kept, f"NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}"))
         if entries[0].key in siteconf.RECORDS:
-            return text.replace("#", "\\#")
+            # Without slurmdbd no account is known, and AllowAccounts would refuse everybody.
+            return re.sub(r"AllowAccounts=\S+", "AllowGroups=root", text).replace("#", "\\#")
         return " ".join(f"{e.name}={e.value}" for e in entries if not _DROPPED.fullmatch(e.key))
 
     def start(self) -> None:
@@ -169,9 +173,18 @@ class LiveSite:
         )
         wait_for("munged's socket", (munge / "socket").exists)
         self.run("/usr/sbin/slurmctld", "-f", str(self.conf))
-        wait_for("slurmctld to answer", lambda: " is UP" in self.run("scontrol", "ping", check=False))
+        wait_for(
+            "slurmctld to answer", lambda: " is UP" in self.run("scontrol", "ping", check=False)
+        )
         self._child("/usr/sbin/slurmd", "-D", "-N", self.node, "-f", str(self.conf))
         wait_for("the node to be idle", lambda: self.state(self.node) == "idle")
+
+    def restart(self) -> None:
+        """What an admin does by hand."""
+        self.run(self.restart_command)
+        wait_for(
+            "slurmctld to answer", lambda: " is UP" in self.run("scontrol", "ping", check=False)
+        )
 
     def _child(self, *command: str) -> None:
         with (self.root / "out").open("ab") as out:

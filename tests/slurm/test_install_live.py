@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.errors import ConfigError, SlurmError
 from slurm_elastic.slurm.check import VOLATILE
 from slurm_elastic.slurm.install import install
 from slurm_elastic.slurm.uninstall import uninstall
@@ -44,15 +45,12 @@ def settled(view: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
     }
 
 
-ACCOUNT = {"private": ("-A", "radiology")}
-
-
 @pytest.mark.parametrize("name", site_cases.NAMES)
 def test_a_job_runs_on_through_install_and_uninstall(name: str, root: Path) -> None:
     live = LiveSite(name, root)
     try:
         live.start()
-        job = live.sbatch("-w", live.node, *ACCOUNT.get(name, ()))
+        job = live.sbatch("-w", live.node)
         wait_for("the job to run", lambda: live.job(job)["JobState"] == "RUNNING")
         before, started = tree(live.conf.parent), live.job(job)["StartTime"]
         view = settled(live.view())
@@ -81,3 +79,81 @@ def _same(live: LiveSite, job: int, started: str, view: dict[str, dict[str, str]
     # Arch, OS and Version come with the node's own registration, some seconds later.
     wait_for("the node to register", lambda: "Arch" in live.view()[f"node {live.node}"])
     assert settled(live.view()) == view
+
+
+def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> None:
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        install(config, live.config_path, restart=live.restart_command)
+        listed = live.sbatch("--hold")
+        assert live.job(listed)["Partition"] == "batch,onprem,aws"
+        booting = live.sbatch("-p", "onprem")
+        only_ours = live.sbatch("--hold", "-p", "aws")
+        wait_for("a cloud node to be asked for", lambda: live.job(booting).get("NodeList") == "op1")
+        text = live.conf.read_bytes()
+
+        with pytest.raises(ConfigError) as refused:
+            uninstall(config, live.config_path, restart=live.restart_command)
+        assert refused.value.problems == (
+            f"job {booting} is on cloud nodes (op1); wait for the end, or use --force",
+            f"job {only_ours} is waiting in cloud partitions only and would fail;"  # noqa: ISC004
+            " cancel or move, or use --force",
+        )
+        assert live.conf.read_bytes() == text
+        assert live.job(listed)["Partition"] == "batch,onprem,aws"
+
+        live.run("scancel", str(booting), str(only_ours))
+        wait_for("op1 to be free", lambda: not live.run("squeue", "-h", "-w", "op1").strip())
+        uninstall(config, live.config_path, restart=live.restart_command)
+        found = live.job(listed)
+        assert (found["JobState"], found["Partition"]) == ("PENDING", "batch")
+    finally:
+        live.stop()
+
+
+def test_without_a_restart_the_programs_stay_until_slurmctld_let_go(root: Path) -> None:
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        before = tree(live.conf.parent)
+        done = install(config, live.config_path)
+        assert done.restart_needed
+        assert "Do NOT run `scontrol reconfigure`" in done.lines[-1]
+        live.restart()
+
+        first = uninstall(config, live.config_path)
+        assert first.restart_needed
+        assert live.conf.read_bytes() == before[str(live.conf)]
+        assert (root / "libexec" / "slurm-elastic-prolog").exists()
+        plain = live.sbatch("--hold")
+        assert live.job(plain)["Partition"] == "batch"  # the filter is inert at once
+        live.restart()
+
+        second = uninstall(config, live.config_path)
+        assert not second.restart_needed
+        assert tree(live.conf.parent) == before
+        assert not (root / "libexec").exists()
+        assert live.job(plain)["JobState"] == "PENDING"
+    finally:
+        live.stop()
+
+
+def test_a_failed_restart_leaves_everything_as_before(root: Path) -> None:
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        before = tree(live.conf.parent)
+        once = root / "once"
+        flaky = root / "flaky"
+        flaky.write_text(f"#!/bin/sh\n[ -e {once} ] && exec {root}/restart\n>{once}\nexit 3\n")
+        flaky.chmod(0o755)
+        with pytest.raises(SlurmError, match="flaky: exit 3"):
+            install(live.config(), live.config_path, restart=str(flaky))
+        assert tree(live.conf.parent) == before
+        assert not (root / "libexec").exists()
+        assert " is UP" in live.run("scontrol", "ping")
+    finally:
+        live.stop()
