@@ -94,8 +94,8 @@ def wait_until(what: Callable[[], object], timeout: float = 60.0, every: float =
 class SmallSlurm:
     """A context manager: a cluster with ``static`` nodes st1.. and ``cloud`` nodes pub1...
 
-    ``settings`` go into the programs' settings file; ``hooks`` sets our prolog and epilog.
-    ``boot`` is how many seconds the machines of the cloud take to start.
+    ``settings`` go into the programs' settings file, ``conf`` into slurm.conf; ``prolog`` sets our
+    PrologSlurmctld. ``boot`` is how many seconds the machines of the cloud take to start.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SmallSlurm:
         *,
         static: int = 2,
         cloud: int = 4,
-        hooks: bool = True,
+        prolog: bool = True,
         boot: float = 0.5,
         conf: Sequence[str] = (),
         settings: Sequence[str] = (),
@@ -115,7 +115,7 @@ class SmallSlurm:
         self._static = [f"st{i + 1}" for i in range(static)]
         self._cloud = [f"pub{i + 1}" for i in range(cloud)]
         self._port = free_port()
-        self._hooks = hooks
+        self._prolog = prolog
         self._extra = conf
         self._settings = settings
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -198,10 +198,9 @@ class SmallSlurm:
     def _render(self) -> str:
         host = socket.gethostname().split(".")[0]
         lines = [_CONF.format(host=host, port=self._port, dir=self.dir)]
-        if self._hooks:
+        if self._prolog:
             lines.append(f"PrologSlurmctld={self.dir}/programs/slurm-elastic-prolog\n")
-            lines.append(f"EpilogSlurmctld={self.dir}/programs/slurm-elastic-epilog\n")
-        lines += [f"{line}\n" for line in self._extra]
+        lines += [line.format(dir=self.dir) + "\n" for line in self._extra]
         for node in (*self._static, *self._cloud):
             state = " State=CLOUD" if node in self._cloud else ""
             where = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()}"

@@ -149,8 +149,6 @@ class PrologServer:
         self._path = path
         self._patience = patience or Patience()
         self._watch = Watch(slurm, self._patience)
-        self._selector = selectors.DefaultSelector()
-        self._bell_in, self._bell_out = socket.socketpair()
         self._clients: dict[int, _Client] = {}
         self._count = 0
         # Shared by the two threads, under the condition.
@@ -165,14 +163,18 @@ class PrologServer:
     def start(self, stop: threading.Event) -> None:
         """Listen (OSError where that fails) until ``stop`` is set or ``close`` is called."""
         _allow_many_descriptors()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # A hook that connects while the queue is full waits at most as long as for a silent daemon.
-        self._listener.setblocking(False)
-        bind_socket(self._listener, self._path, backlog=4096)
-        self._inode = os.stat(self._path).st_ino
-        self._bell_out.setblocking(False)
-        self._bell_in.setblocking(False)
         self._stop = stop
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            bind_socket(self._listener, self._path, backlog=4096)
+        except OSError:
+            self._listener.close()
+            raise
+        self._inode = os.stat(self._path).st_ino
+        self._bell_in, self._bell_out = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        for sock in (self._listener, self._bell_in, self._bell_out):
+            sock.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._bell_out, selectors.EVENT_READ)
         for target in (self._serve, self._observe):
@@ -185,8 +187,8 @@ class PrologServer:
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
-        self._ring()
         if self._threads:
+            self._ring()
             self._threads[0].join(10)
 
     def waiting(self) -> tuple[int, ...]:
@@ -307,10 +309,10 @@ class PrologServer:
     def _drop(self, client: _Client) -> None:
         if self._clients.pop(client.id, None) is None:
             return
-        self._selector.unregister(client.link)
-        client.link.close()
         with self._changed:
             self._waiting.pop(client.id, None)
+        self._selector.unregister(client.link)
+        client.link.close()
 
     def _finish(self) -> None:
         self._closing.set()

@@ -282,6 +282,13 @@ def test_stopping_lets_all_go(path: Path, slurm: FakeSlurm, connect: Connect) ->
     server.close()
 
 
+def test_a_server_that_cannot_listen(tmp_path: Path, slurm: FakeSlurm) -> None:
+    server = PrologServer(tmp_path / "absent" / "prolog.sock", slurm)
+    with pytest.raises(FileNotFoundError):
+        server.start(threading.Event())
+    server.close()
+
+
 def test_closing_does_not_wait_for_slurm(path: Path, slurm: FakeSlurm, connect: Connect) -> None:
     starting(slurm, 7, "pub1")
     slurm.latency = 5.0
@@ -327,8 +334,10 @@ class LateQueue(FakeSlurm):
     """A job comes, and its prolog says so, right after the queue was read."""
 
     late: Waiter | None = None
+    slow = 0.0
 
     def jobs(self) -> tuple[SlurmJob, ...]:
+        time.sleep(self.slow)
         answer = tuple(super().jobs())
         if self.late is None:
             self.late = waiter(8, "pub2")
@@ -343,9 +352,9 @@ def test_a_newcomer_is_not_judged_by_an_older_queue() -> None:
     watch = Watch(slurm, Patience())
     assert watch.round([waiter(7, "pub1")]) == []
     assert slurm.late is not None
-    slurm.latency = 0.2
+    slurm.slow = 0.5
     watch.round([], queue=True)  # a slow queue is not read again for a while ...
-    slurm.latency = 0.0
+    slurm.slow = 0.0
     newest = waiter(8, "pub2")
     assert watch.round([newest]) == []  # ... so nothing is known of the newest yet,
     assert watch.round([slurm.late]) == [(slurm.late, "nodes are up")]  # but of this one,
