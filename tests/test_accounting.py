@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import T0, instance, offer, pool, spec
 from msgspec.structs import replace
@@ -69,6 +69,7 @@ def test_an_intent_whose_machines_are_partly_known_counts_once() -> None:
     assert usage(full, [intent]).nodes[""] == 5
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([SPOT, ON_DEMAND, LOCAL]), st.booleans())),
     st.lists(st.tuples(st.sampled_from([SPOT, ON_DEMAND, LOCAL]), st.integers(1, 5))),

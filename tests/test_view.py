@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
@@ -288,6 +288,7 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 WORDS = ("IDLE", "ALLOCATED", "MIXED", "DOWN", "DRAIN", "POWERED_DOWN", "POWERING_UP", "UNKNOWN")
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.frozensets(st.sampled_from(WORDS)))),
     st.lists(
