@@ -239,6 +239,9 @@ class SmallSlurm:
         _end(self._processes.pop("slurmctld"), 60)
 
     def _start_slurmd(self, node: str) -> None:
+        """Start a node, if it does not run: slurmctld asks twice when it is restarted between."""
+        if node in self._processes and self._processes[node].poll() is None:
+            return
         self._spawn(node, ["/usr/sbin/slurmd", "-D", "-b", "-N", node, "-f", str(self.conf)])
 
     def _spawn(self, name: str, command: Sequence[str]) -> None:
