@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FORGET_AFTER = 3600.0
 _PERIOD = 0.25
+_STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
@@ -100,7 +102,7 @@ class Agent:
         try:
             match message:
                 case Ping():
-                    return Answer(ok=True, capacity=self.capacity, used=len(self._live()))
+                    return Answer(ok=True, capacity=self.capacity, used=len(self._standing()))
                 case List():
                     found = [r for r in self._live() if r.cluster == message.cluster]
                     return Answer(ok=True, machines=tuple(found))
@@ -126,15 +128,23 @@ class Agent:
         """Machines for the message's nodes, the same ones if its generation came before."""
         self._validate(message)
         with self._lock:
-            known = [r for r in self._records.values() if r.generation == message.generation]
-            if known:
-                return tuple(sorted(known, key=lambda r: r.index))
-            records = self._new(message, self._room(message))
-            for record in records:
-                self._save(record)
+            records = self._known(message)
+            if not records:
+                records = self._new(message, self._room(message))
+                for record in records:
+                    self._save(record)
         self._wake.set()
         log.info("launch generation=%s machines=%d", message.generation, len(records))
         return records
+
+    def _known(self, message: Launch) -> tuple[Record, ...]:
+        """What is left of an earlier launch of this generation; a Refusal if all of it is gone."""
+        name = (message.cluster, message.generation)
+        known = [r for r in self._records.values() if (r.cluster, r.generation) == name]
+        standing = [r for r in known if r.state in _STANDING]
+        if known and not standing:
+            raise Refusal("Gone", f"all machines of launch {message.generation} have ended")
+        return tuple(sorted(standing, key=lambda r: r.index))
 
     def terminate(self, message: Terminate) -> None:
         """Mark the machines for their end and tell their slurmd's; the driver does the rest."""
@@ -145,7 +155,7 @@ class Agent:
         self._wake.set()
 
     def _begin_stop(self, record: Record) -> None:
-        if record.state not in (InstanceState.PENDING, InstanceState.RUNNING):
+        if record.state not in _STANDING:
             return
         log.info("terminate machine=%s node=%s", record.id, record.node)
         if record.process:
@@ -163,20 +173,23 @@ class Agent:
             raise Refusal("InvalidRequest", "nodes must be named, and each once")
 
     def _room(self, message: Launch) -> int:
-        live = self._live()
-        if busy := sorted({r.node for r in live} & set(message.nodes)):
-            raise Refusal("NodeBusy", f"the last machine is not gone yet of: {', '.join(busy)}")
-        room = min(self.capacity - len(live), len(message.nodes))
+        standing = self._standing()
+        if busy := sorted({r.node for r in standing} & set(message.nodes)):
+            raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
+        room = min(self.capacity - len(standing), len(message.nodes))
         if room < max(message.minimum, 1):
-            text = f"{len(live)} of {self.capacity} machines run, {len(message.nodes)} more wanted"
+            wanted = len(message.nodes)
+            text = f"{len(standing)} of {self.capacity} machines are taken, {wanted} more wanted"
             raise Refusal("InsufficientCapacity", text)
         return room
 
     def _new(self, message: Launch, room: int) -> tuple[Record, ...]:
         now = self._clock()
+        # Generations are unique within a cluster only, and machines' ids are file names.
+        owner = hashlib.sha256(message.cluster.encode()).hexdigest()[:8]
         return tuple(
             Record(
-                id=f"{message.generation}-{index}",
+                id=f"{message.generation}-{owner}-{index}",
                 cluster=message.cluster,
                 node=node,
                 generation=message.generation,
@@ -195,6 +208,9 @@ class Agent:
 
     def _live(self) -> list[Record]:
         return [r for r in tuple(self._records.values()) if r.state != InstanceState.TERMINATED]
+
+    def _standing(self) -> list[Record]:
+        return [r for r in self._live() if r.state in _STANDING]
 
     def _drive(self) -> None:
         while not self._stopped:
@@ -218,12 +234,20 @@ class Agent:
     def _boot(self, record: Record) -> None:
         if self._clock() < record.due or record.node in self._settings.never_boot:
             return
+        if self._in_the_way(record):
+            return
         with self._lock:
             if self._records[record.id].state != InstanceState.PENDING:
                 return
             process = nodeproc.start(self._machine(record))
             self._save(_with(record, state=InstanceState.RUNNING, process=process))
         log.info("started node=%s machine=%s pid=%d", record.node, record.id, process.pid)
+
+    def _in_the_way(self, record: Record) -> bool:
+        """Machines that are ending hold their node's port and their share of the host till then."""
+        ending = [r for r in self._live() if r.state == InstanceState.STOPPING]
+        started = [r for r in self._live() if r.process is not None]
+        return record.node in {r.node for r in ending} or len(started) >= self.capacity
 
     def _stands(self, record: Record) -> bool:
         if record.process is None or not nodeproc.alive(record.process):

@@ -121,9 +121,44 @@ def test_the_same_generation_starts_nothing_twice_not_even_after_its_end(run, se
     again = launch(agent)["machines"]
     assert [m["id"] for m in again] == [m["id"] for m in first]
     ask(agent, "terminate", ids=[first[0]["id"]])
+    assert launch(agent)["code"] == "Gone"
     eventually(lambda: not machines(agent))
-    assert launch(agent)["machines"][0]["state"] == "terminated"
+    assert launch(agent)["code"] == "Gone"
     assert starts(settings) == ["n1"]
+
+
+def test_what_is_left_of_a_launch_is_answered_again(run):
+    agent = run()
+    first, second = launch(agent, nodes=["n1", "n2"])["machines"]
+    ask(agent, "terminate", ids=[first["id"]])
+    assert [m["id"] for m in launch(agent, nodes=["n1", "n2"])["machines"]] == [second["id"]]
+
+
+def test_the_next_machine_of_a_node_waits_for_the_end_of_the_last(run, settings):
+    Path(settings.slurmd).write_text(
+        f"#!/bin/sh\ntrap '' TERM\necho \"$2\" >> {settings.log_dir}/started\n"
+        "while :; do sleep 0.1; done\n"
+    )
+    agent = run(deadline=1.0)
+    (old,) = launch(agent)["machines"]
+    eventually(lambda: starts(settings) == ["n1"])
+    ask(agent, "terminate", ids=[old["id"]])
+    (new,) = launch(agent, "g2")["machines"]
+
+    def states():
+        return {r.id: r.state for r in read_records(settings.directory)}
+
+    while states()[old["id"]] == InstanceState.STOPPING:
+        assert starts(settings) == ["n1"]
+    eventually(lambda: states()[new["id"]] == InstanceState.RUNNING)
+
+
+def test_clusters_may_use_the_same_generation(run):
+    agent = run()
+    (mine,) = launch(agent)["machines"]
+    (theirs,) = launch(agent, nodes=["n2"], cluster="another")["machines"]
+    assert mine["id"] != theirs["id"]
+    assert machines(agent).keys() == {"n1"}
 
 
 def test_terminating_twice_or_what_never_was_is_no_error(run):

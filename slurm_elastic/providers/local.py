@@ -17,6 +17,7 @@ TYPE = "slurmd"
 
 _ERRORS: dict[str, type[ProviderError]] = {
     "InsufficientCapacity": CapacityError,
+    "Gone": CapacityError,
     "NotPermitted": AuthError,
     "NodeBusy": TransientError,
     "InternalError": TransientError,

@@ -11,19 +11,22 @@ import time
 from pathlib import Path
 
 import pytest
+from providers.contract import FaultContract, LaunchContract, ScarceContract
 
 from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster, LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.local_agent import Agent, AgentSettings, read_records
 from slurm_elastic.local_socket import Server
+from slurm_elastic.local_wire import Launch
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 
-CLUSTER = Cluster(name="test", uuid="11111111-2222-3333-4444-555555555555")
+CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
 POOL = Pool(
-    name="p", cloud="here", nodes=("n1", "n2", "n3"), cpus=2, real_memory=900,
-    markets=(Market.RESERVED,),
+    name="p", cloud="here", nodes=("n1", "n2", "n3", "n4", "n5"), cpus=2, real_memory=900,
+    instance_types=("slurmd",), markets=(Market.RESERVED,),
 )  # fmt: skip
 
 
@@ -35,40 +38,117 @@ def place():
     shutil.rmtree(path)
 
 
+class LocalBed:
+    """An agent whose slurmd's only sleep, behind a socket that can lose answers or stall."""
+
+    pool = POOL
+
+    def __init__(self, place: Path, capacity: int | None = None) -> None:
+        slurmd = place / "slurmd"
+        slurmd.write_text("#!/bin/sh\nexec sleep 1000\n")
+        slurmd.chmod(0o755)
+        self._place = place
+        self._trouble: str | None = None
+        self._healed = threading.Event()
+        self.socket = place / "sock"
+        self.limit(capacity)
+        self._server = Server(self.socket, {os.getuid()}, self._answer)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def limit(self, count: int | None) -> None:
+        self._stop_agent()
+        self.agent = Agent(
+            AgentSettings(
+                nodes=frozenset({*POOL.nodes, "pet"}),
+                directory=self._place / "machines",
+                slurm_conf=str(self._place / "slurm.conf"),
+                log_dir=self._place,
+                slurmd=str(self._place / "slurmd"),
+                capacity=count,
+            )
+        )
+
+    def open(self, uuid: str = CLUSTER.uuid, timeout: float = 20.0) -> Provider:
+        return provider_at(self.socket, uuid, timeout=timeout)
+
+    def alive(self) -> set[str]:
+        records = read_records(self._place / "machines")
+        return {r.id for r in records if r.state in ("pending", "running")}
+
+    def add_foreign(self) -> set[str]:
+        launch = Launch(
+            cluster="nobody", generation="pet", pool="p", nodes=("pet",),
+            instance_type="slurmd", market=Market.RESERVED, price=0.0,
+        )  # fmt: skip
+        return {record.id for record in self.agent.launch(launch)}
+
+    def heal(self) -> None:
+        self._trouble = None
+        self._healed.set()
+
+    def lose_answers(self) -> None:
+        self._trouble = "lost"
+
+    def fall_silent(self) -> None:
+        self._trouble = "silent"
+
+    def close(self) -> None:
+        self.heal()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._stop_agent()
+        for record in read_records(self._place / "machines"):
+            nodeproc.power_off(str(self._place / "machines" / record.id))
+
+    def _stop_agent(self) -> None:
+        if hasattr(self, "agent"):
+            self.agent.close()
+
+    def _answer(self, line: bytes) -> bytes:
+        if self._trouble == "silent":
+            self._healed.wait(60)
+        answer = self.agent.answer(line)
+        if self._trouble == "lost":
+            raise ConnectionResetError
+        return answer
+
+
+@pytest.fixture
+def bed(place):
+    made = LocalBed(place)
+    yield made
+    made.close()
+
+
+class TestLocalLaunches(LaunchContract): ...
+
+
+class TestLocalScarcity(ScarceContract): ...
+
+
+class TestLocalFaults:
+    """Those that a socket on this very host can have."""
+
+    test_a_lost_answer = FaultContract.test_a_lost_answer_is_found_by_repeating_the_launch
+    test_a_lost_answer_by_tag = FaultContract.test_a_lost_answer_is_found_by_tag
+    test_silence = FaultContract.test_a_silent_cloud_blocks_no_call_for_longer_than_the_time_out
+
+
 @pytest.fixture
 def served(place):
-    """An agent for n1 to n3, two machines at most, whose slurmd's sleep; its socket's path."""
-    slurmd = place / "slurmd"
-    slurmd.write_text("#!/bin/sh\nexec sleep 1000\n")
-    slurmd.chmod(0o755)
-    directory = place / "machines"
-    agent = Agent(
-        AgentSettings(
-            nodes=frozenset(POOL.nodes),
-            directory=directory,
-            slurm_conf=str(place / "slurm.conf"),
-            log_dir=place,
-            slurmd=str(slurmd),
-            capacity=2,
-        )
-    )
-    server = Server(place / "sock", {os.getuid()}, agent.answer)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield place / "sock"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-    agent.close()
-    for record in read_records(directory):
-        nodeproc.power_off(str(directory / record.id))
+    """The socket of an agent with room for two machines."""
+    made = LocalBed(place, capacity=2)
+    yield made.socket
+    made.close()
 
 
-def provider_at(path, **settings):
+def provider_at(path, uuid=CLUSTER.uuid, **settings):
     cloud = LocalCloud(
         name="here", location=Location.ON_PREMISES, socket=str(path), price=0.02, **settings
     )
-    return open_provider(cloud, CLUSTER)
+    return open_provider(cloud, Cluster(name="test", uuid=uuid))
 
 
 def spec_of(provider, *nodes, generation="g1", minimum=1):
