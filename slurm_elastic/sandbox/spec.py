@@ -134,7 +134,6 @@ def _options(spec: SandboxSpec, ports: Ports, host: str) -> dict[str, str]:
 def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
     """A hybrid site: two machines on-premises, six at an emulated EC2 on spot and on-demand."""
     root = spec.dir
-    size = {"cpus": spec.cpus, "memory": spec.memory + 256, "real_memory": spec.memory}
     return {
         "cluster": {"name": "sandbox"},
         "state_dir": f"{root}/state",
@@ -152,38 +151,47 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
             "transient_deadline": 20.0,
             "grace": 20.0,
         },
-        "clouds": [
-            {
-                "name": "onprem",
-                "provider": "local",
-                "location": "on-premises",
-                "socket": f"{root}/run/local.sock",
-            },
-            {
-                "name": "aws",
-                "provider": "aws",
-                "location": "public",
-                "region": "us-east-1",
-                "image": "ami-12c6146b",
-                "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
-                "types": {
-                    "m5.large": {"cpus": 2, "memory": 8192, "price": 0.096},
-                    "c5.large": {"cpus": 2, "memory": 4096, "price": 0.085},
-                },
-            },
-        ],
-        "pools": [
-            {"name": "op", "cloud": "onprem", "nodes": "op[1-2]", **size},
-            {
-                "name": "pub",
-                "cloud": "aws",
-                "nodes": "pub[1-6]",
-                "instance_types": ["c5.large", "m5.large"],
-                "markets": ["spot", "on-demand"],
-                **size,
-            },
-        ],
+        "clouds": [_onprem(root), _aws()],
+        "pools": _pools(spec),
     }
+
+
+def _onprem(root: Path) -> dict[str, Any]:
+    return {
+        "name": "onprem",
+        "provider": "local",
+        "location": "on-premises",
+        "socket": f"{root}/run/local.sock",
+    }
+
+
+def _aws() -> dict[str, Any]:
+    return {
+        "name": "aws",
+        "provider": "aws",
+        "location": "public",
+        "region": "us-east-1",
+        "image": "ami-12c6146b",
+        "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
+        "types": {
+            "m5.large": {"cpus": 2, "memory": 8192, "price": 0.096},
+            "c5.large": {"cpus": 2, "memory": 4096, "price": 0.085},
+        },
+    }
+
+
+def _pools(spec: SandboxSpec) -> list[dict[str, Any]]:
+    size = {"cpus": spec.cpus, "memory": spec.memory + 256, "real_memory": spec.memory}
+    onprem = {"name": "op", "cloud": "onprem", "nodes": "op[1-2]", **size}
+    public = {
+        "name": "pub",
+        "cloud": "aws",
+        "nodes": "pub[1-6]",
+        "instance_types": ["c5.large", "m5.large"],
+        "markets": ["spot", "on-demand"],
+        **size,
+    }
+    return [onprem, public]
 
 
 def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
