@@ -17,14 +17,13 @@ from rich.console import Console
 from slurm_elastic import configfile
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import AwsCloud, Config
-from slurm_elastic.errors import SandboxError, SlurmElasticError
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Location
 from slurm_elastic.providers import open_provider
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.rehearsal import (
-    DONE,
     Place,
     Watch,
     costs,
@@ -73,13 +72,27 @@ def run(args: argparse.Namespace) -> int:
         try:
             problems = Story(sandbox, console).tell()
             kept = args.keep
+            if problems:
+                _print_logs(sandbox)
         except SlurmElasticError:
             kept = args.keep
             _print_logs(sandbox)
             raise
         finally:
             _end(sandbox, console, args.dir, kept=kept)
+    for line in verdict(problems):
+        console.print(line)
     return 1 if problems else 0
+
+
+def verdict(problems: Sequence[str]) -> list[str]:
+    """The last lines: the summary, or all that was not as it should be."""
+    if problems:
+        return [*(f"NOT AS IT SHOULD BE: {problem}" for problem in problems), "quickstart failed"]
+    return [
+        f"{len(JOBS)} of {len(JOBS)} jobs completed, 0 instances left, on-premises used first,"
+        " multi-node jobs inside one partition"
+    ]
 
 
 @contextlib.contextmanager
@@ -153,7 +166,6 @@ class Story:
         self._tables(machines)
         problems = job_problems(self.watch, submitted) + left
         problems += market_problems(machines, self._decisions(machines))
-        self._verdict(problems)
         self._heal()
         return problems
 
@@ -252,17 +264,3 @@ class Story:
         }
         self.console.print(job_table(self.watch, machines))
         self.console.print(cost_table(costs(machines, prices, time.time())))
-
-    def _verdict(self, problems: Sequence[str]) -> None:
-        if not self.watch.jobs:
-            raise SandboxError("Slurm knows none of the jobs")
-        done = sum(job.state == DONE for job in self.watch.jobs.values())
-        for problem in problems:
-            self.console.print(f"NOT AS IT SHOULD BE: {problem}")
-        if not problems:
-            self.console.print(
-                f"{done} of {len(JOBS)} jobs completed, 0 instances left, on-premises used first,"
-                " multi-node jobs inside one partition"
-            )
-        else:
-            self.console.print(f"{done} of {len(JOBS)} jobs completed, but: see above")

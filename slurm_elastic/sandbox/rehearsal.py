@@ -196,9 +196,9 @@ def _at(lease: Lease, price: float) -> Lease:
 def job_problems(watch: Watch, submitted: Collection[int]) -> list[str]:
     """What was wrong with the jobs and where they ran; empty: all as it should be."""
     problems = []
-    for job in (watch.jobs.get(id_) for id_ in submitted):
-        if job is None:
-            problems.append("a job that was submitted is not known to Slurm")
+    for job in (watch.jobs.get(id_) or id_ for id_ in submitted):
+        if isinstance(job, int):
+            problems.append(f"job {job} was submitted and is not known to Slurm")
         elif job.state != DONE:
             problems.append(f"{job.name} (job {job.id}) is {job.state}, not {DONE}")
         elif not set(job.nodes) <= set(watch.place(job).nodes):
