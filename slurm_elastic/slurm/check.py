@@ -141,7 +141,13 @@ def _flattened(site: Site) -> str:
 
 
 def _relocated(message: str, conf: Path, site: Site) -> str:
-    """The copy's place in a message of Slurm means the site's: its lines stand one for one."""
+    """The copy's place in a message of Slurm means the site's: its lines stand one for one.
+
+    For a key that it does not know, 22.05 names no place.
+    """
+    unknown = re.search(r"unrecognized key: (\w+)", message)
+    if unknown and (found := site.option(unknown[1])):
+        return f"{found.where}: Slurm does not know {found.name}"
     own = site.directory / fragment.FILE_NAME
     message = message.replace(str(conf.parent / fragment.FILE_NAME), str(own))
     at = re.search(rf"{re.escape(str(conf))} line (\d+)", message)

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import siteconf
-from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS
+from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.siteconf import Entry, Line, Site
 
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
@@ -72,10 +72,13 @@ def run(
     site: Site,
     fragment: str | None,
     wrapper: Sequence[str],
+    *,
+    linger: float = 0.0,
 ) -> DryRun:
     """One throw-away slurmctld on the site's configuration, with or without our fragment.
 
     ``wrapper`` is ``isolation()``; with none the network is shared, which only a test may want.
+    ``linger``: seconds that slurmctld goes on for after its answers.
     """
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
@@ -84,7 +87,8 @@ def run(
             *wrapper,
             *(sys.executable, "-I", str(_PROGRAM), str(directory)),
             *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
-            *(() if wrapper else ("--shared",)),
+            f"--outside={namespaces()}" if wrapper else "--shared",
+            f"--linger={linger}",
         ]
         try:
             done = subprocess.run(
@@ -97,7 +101,8 @@ def run(
         except subprocess.TimeoutExpired:
             return _failed(f"no answer within {_SECONDS:.0f} s")
         if done.returncode != 0:
-            return _failed(_reason(directory) or done.stderr.decode(errors="replace").strip())
+            stderr = done.stderr.decode(errors="replace").strip()
+            return _failed(stderr.rpartition("\n")[2] or _reason(directory))
         texts = {q: (directory / q).read_text(errors="replace") for q in QUESTIONS}
     return DryRun(
         nodes=records(texts["nodes"], "NodeName"),

@@ -80,7 +80,8 @@ def install(
     _check_state_dir(config)
     changes = planned.changes()
     lines += planned.notices + planned.manual
-    _leave_old(planned, force=force)
+    gone = _gone(planned)
+    _leave(planned, gone, force=force)
     if not changes:
         _ensure_rest(config, config_path, planned, Transaction())
         return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
@@ -91,6 +92,9 @@ def install(
             for file in changes:
                 files.write(file)
                 log.info("installed path=%s bytes=%d", file.path, len(file.content))
+            touch_lua(planned.site.directory)
+            # Once more, for jobs that came before the new filter was in place.
+            _leave(planned, gone, force=True)
             told, needed = _apply(planned, changes, restart, files)
     except OSError as error:
         raise SlurmElasticError(
@@ -171,13 +175,16 @@ def _check_state_dir(config: Config) -> None:
         )
 
 
-def _leave_old(planned: Plan, *, force: bool) -> None:
+def _gone(planned: Plan) -> leaving.Things:
     """What an earlier install had and this one has no more."""
     new = leaving.Things(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),
     )
-    gone = leaving.installed(planned.site.directory).without(new)
+    return leaving.installed(planned.site.directory).without(new)
+
+
+def _leave(planned: Plan, gone: leaving.Things, *, force: bool) -> None:
     if gone:
         settings = planned.config.slurm
         leaving.leave(settings, gone, up=controller.is_up(settings), force=force)
@@ -198,8 +205,6 @@ def _apply(
 ) -> tuple[str, bool]:
     """Let slurmctld know; what to tell the admin, and whether a restart is still to be made."""
     names = {file.path.name for file in changes}
-    if submit_filter.FILTER in names:
-        touch_lua(planned.site.directory)
     if not names & {fragment.FILE_NAME, Path(planned.config.slurm.conf).name}:
         return "slurmctld needs no restart", False
     try:

@@ -1,14 +1,14 @@
 """The inside of ``check``: a throw-away slurmctld in a network namespace of its own.
 
-Run as a program (``unshare ... python3 -I isolated.py DIRECTORY SLURMCTLD SCONTROL``), so that it
-is the first process of its namespaces and all ends with it; standard library only. It brings up
-loopback, starts slurmctld on DIRECTORY/slurm.conf, asks it what ``check`` compares, writes the
-answers into DIRECTORY and stops it. Exit 0: all answers are there; 3: slurmctld did not come up
-(its log says why).
+Run as a program by ``dryrun``, behind ``unshare``, so that it is the first process of its
+namespaces and all ends with it; standard library only. It brings up loopback, starts slurmctld on
+DIRECTORY/slurm.conf, asks it what ``check`` compares, writes the answers into DIRECTORY and stops
+it. Exit 0: all answers are there; 3: slurmctld did not come up (its log says why).
 """
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import os
 import socket
@@ -30,18 +30,19 @@ _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP = 0x8914, 0x8916, 1
 _START_SECONDS, _STOP_SECONDS = 60.0, 10.0
 
 
-def main(argv: list[str]) -> int:
-    """Answer ``QUESTIONS`` about DIRECTORY/slurm.conf; ``--shared`` at the end leaves the network
-    as it is (the proof that the tests would notice a contact).
-    """
-    directory, slurmctld, scontrol = Path(argv[1]), argv[2], argv[3]
-    if argv[4:] != ["--shared"]:
+def main() -> int:
+    """Answer ``QUESTIONS`` about DIRECTORY/slurm.conf."""
+    args = arguments()
+    directory = Path(args.directory)
+    if not args.shared:
+        if not cut_off(args.outside):
+            sys.exit("the network and mount namespaces are the host's own; nothing was done")
         raise_loopback()
         own_hosts(directory / "hosts")
     environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": "/usr/sbin:/usr/bin:/bin"}
     with (directory / "slurmctld.out").open("wb") as output:
         daemon = subprocess.Popen(
-            [slurmctld, "-D", "-f", environment["SLURM_CONF"]],
+            [args.slurmctld, "-D", "-f", environment["SLURM_CONF"]],
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -49,9 +50,39 @@ def main(argv: list[str]) -> int:
             stderr=subprocess.STDOUT,
         )
     try:
-        return 0 if answered(daemon, scontrol, environment, directory) else 3
+        if not answered(daemon, args.scontrol, environment, directory):
+            return 3
+        time.sleep(args.linger)
+        return 0
     finally:
         stop(daemon)
+
+
+def arguments() -> argparse.Namespace:
+    """``--shared`` (no namespaces) and ``--linger`` are for the proof that a contact would be
+    noticed.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("directory")
+    parser.add_argument("slurmctld")
+    parser.add_argument("scontrol")
+    parser.add_argument("--outside", default="", help="namespaces() of the caller")
+    parser.add_argument("--shared", action="store_true", help="change nothing, isolate nothing")
+    parser.add_argument("--linger", type=float, default=0.0, help="seconds to go on for")
+    return parser.parse_args()
+
+
+def namespaces() -> str:
+    """The network and mount namespace of this process, by name."""
+    return " ".join(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "mnt"))
+
+
+def cut_off(outside: str) -> bool:
+    """Whether both namespaces differ from the caller's. What follows would else change the host's
+    own loopback and /etc/hosts.
+    """
+    theirs, ours = outside.split(), namespaces().split()
+    return len(theirs) == len(ours) and all(a != b for a, b in zip(theirs, ours, strict=True))
 
 
 def raise_loopback() -> None:
@@ -106,4 +137,4 @@ def stop(daemon: subprocess.Popen[bytes]) -> None:
 
 if __name__ == "__main__":
     os.umask(0o022)
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -57,10 +57,8 @@ def uninstall(
     if manifest is None and not includeline.present(text):
         return Outcome(changed=(), lines=("nothing is installed",))
     _refuse_for_lua(config)
-    up = controller.is_up(config.slurm)
     if includeline.present(text):
-        leaving.leave(config.slurm, leaving.installed(slurm_conf.parent), up=up, force=force)
-        told, needed = _take_out(config, slurm_conf, text, version, restart)
+        told, needed = _take_out(config, text, version, restart, force=force)
     else:
         told, needed = "slurm.conf has no line of slurm-elastic", False
     if needed or _still_used(config):
@@ -83,17 +81,26 @@ def _refuse_for_lua(config: Config) -> None:
 
 
 def _take_out(
-    config: Config, path: Path, text: bytes, version: tuple[int, int], restart: str | None
+    config: Config, text: bytes, version: tuple[int, int], restart: str | None, *, force: bool
 ) -> tuple[str, bool]:
+    """The filter first, so that no job gets our partitions while those that have them are moved."""
+    settings, path = config.slurm, Path(config.slurm.conf)
+    gone = leaving.installed(path.parent)
     with Transaction() as files:
-        files.write(PlannedFile(path=path, content=includeline.remove(text), mode=None))
-        _disarm(path.parent, files)
+        try:
+            _disarm(path.parent, files)
+            leaving.leave(settings, gone, up=controller.is_up(settings), force=force)
+            files.write(PlannedFile(path=path, content=includeline.remove(text), mode=None))
+        except SlurmElasticError:
+            files.roll_back()
+            touch_lua(path.parent)
+            raise
         try:
             return tell_slurmctld(config, version, restart)
         except SlurmElasticError:
             files.roll_back()
             if restart is not None:
-                controller.restart(config.slurm, restart)
+                controller.restart(settings, restart)
             raise
 
 

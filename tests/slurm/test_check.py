@@ -1,0 +1,203 @@
+"""``conf check``: what it proves, what it refuses, and that nothing outside is ever contacted."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.slurm import check, dryrun, plan
+from slurm_elastic.slurm import isolated as isolated_program
+from slurm_elastic.slurm.plan import Plan
+from tests.slurm import site_cases
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
+)
+isolated = pytest.mark.skipif(
+    dryrun.isolation() is None, reason="no network namespaces here: only the lesser check runs"
+)
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="se-check-") as name:
+        path = Path(name)
+        path.chmod(0o755)
+        yield path
+
+
+def planned(name: str, root: Path, extra: str = "") -> Plan:
+    conf = site_cases.copy(name, root)
+    if name == "topology":
+        site_cases.add_topology(conf)
+    if extra:
+        conf.write_text(f"{conf.read_text()}\n{extra}\n")
+    return plan.make(site_cases.config(name, conf))
+
+
+class Listener:
+    """Stands where the site's slurmd would be, and counts who calls."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self.called = threading.Event()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.called.set()
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    one = Listener()
+    yield one
+    one.close()
+
+
+@isolated
+@pytest.mark.parametrize("name", site_cases.NAMES)
+def test_each_site_reads_the_same_with_the_fragment(name: str, root: Path) -> None:
+    report = check.check(planned(name, root))
+    assert report.full
+    assert "the same with and without the fragment" in report.lines[-1]
+
+
+SEEKS = 10.0
+"""Seconds for a slurmctld to call its nodes; measured: 1 to 5."""
+
+
+def listening_site(root: Path, listener: Listener) -> Plan:
+    """One node, whose slurmd is the listener."""
+    conf = site_cases.copy("small", root)
+    text = "\n".join(line for line in conf.read_text().split("\n") if "n[1-4]" not in line)
+    conf.write_text(
+        f"{text}\nNodeName=real NodeAddr=127.0.0.1 Port={listener.port} CPUs=1\n"
+        "PartitionName=batch Nodes=real Default=YES\n"
+    )
+    return plan.make(site_cases.config("small", conf))
+
+
+@isolated
+def test_no_slurmd_of_the_site_is_contacted(root: Path, listener: Listener) -> None:
+    one = listening_site(root, listener)
+    wrapper = dryrun.isolation()
+    assert wrapper
+    done = dryrun.run(one.config.slurm, one.site, one.fragment, wrapper, linger=SEEKS)
+    assert done.failure is None
+    assert not listener.called.is_set()
+
+
+def test_without_the_isolation_the_contact_is_noticed(root: Path, listener: Listener) -> None:
+    one = listening_site(root, listener)
+    done = dryrun.run(one.config.slurm, one.site, one.fragment, wrapper=(), linger=SEEKS)
+    assert done.failure is None
+    assert listener.called.is_set()
+
+
+@pytest.mark.parametrize("namespaces", [isolated_program.namespaces(), ""])
+def test_the_hosts_own_network_is_never_touched(namespaces: str, root: Path) -> None:
+    hosts = Path("/etc/hosts").read_bytes()
+    program = isolated_program.__file__
+    done = subprocess.run(
+        (sys.executable, "-I", program, root, "/bin/false", "/bin/false", "--outside", namespaces),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "the host's own; nothing was done" in done.stderr
+    assert Path("/etc/hosts").read_bytes() == hosts
+
+
+@isolated
+def test_check_leaves_nothing_behind(root: Path) -> None:
+    hosts = Path("/etc/hosts").read_bytes()
+    before = set(Path(tempfile.gettempdir()).glob("slurm-elastic-check-*"))
+    check.check(planned("small", root))
+    assert set(Path(tempfile.gettempdir()).glob("slurm-elastic-check-*")) <= before
+    assert Path("/etc/hosts").read_bytes() == hosts
+
+
+@isolated
+def test_nothing_leaks_from_the_sites_defaults_into_our_nodes(root: Path) -> None:
+    one = planned("private", root)
+    wrapper = dryrun.isolation()
+    assert wrapper
+    done = dryrun.run(one.config.slurm, one.site, one.fragment, wrapper)
+    node, gpu = done.nodes["op1"], done.nodes["pubgpu1"]
+    assert (node["Gres"], gpu["Gres"]) == ("(null)", "gpu:1")
+    assert (node["CPUTot"], node["Sockets"], node["CoresPerSocket"]) == ("2", "1", "2")
+    assert "CoreSpecCount" not in node
+    assert "MemSpecLimit" not in node
+    assert node["AvailableFeatures"] == "onprem,hall"
+    partition = done.partitions["onprem"]
+    assert partition["Hidden"] == "NO"
+    assert partition["MaxNodes"] == "UNLIMITED"
+    assert partition["LLN"] == "NO"
+    assert partition["SuspendTime"] == "600"
+
+
+def test_where_namespaces_are_forbidden_the_lesser_check_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dryrun, "isolation", lambda: None)
+    report = check.check(planned("small", root))
+    assert not report.full
+    assert report.lines == (
+        "Slurm's parser reads slurm.conf with the fragment",
+        "lesser check, no throw-away slurmctld: unshare may not make a network namespace here",
+    )
+
+
+def test_a_key_that_slurm_does_not_know_is_named_with_its_line(root: Path) -> None:
+    one = planned("own-lua", root, "NoSuchOption=1")
+    with pytest.raises(ConfigError, match=r"etc/slurm.conf:21: Slurm does not know NoSuch"):
+        check.check(one)
+
+
+@isolated
+def test_a_site_that_slurmctld_itself_refuses_gets_the_lesser_check(root: Path) -> None:
+    report = check.check(planned("small", root, "PartitionName=odd Nodes=nowhere"))
+    assert not report.full
+    assert "it does not start on slurm.conf as it is" in report.lines[-1]
+
+
+@isolated
+def test_a_change_of_the_sites_own_node_is_refused(root: Path) -> None:
+    one = planned("small", root)
+    spoiled = replace(one, fragment=one.fragment + "SchedulerType=sched/builtin\n")
+    with pytest.raises(ConfigError, match="option SchedulerType would change from sched/backfill"):
+        check.check(spoiled)
+
+
+def test_topology_without_our_nodes_prints_the_lines_to_add(root: Path) -> None:
+    conf = site_cases.copy("topology", root)
+    with pytest.raises(ConfigError) as refused:
+        check.check(plan.make(site_cases.config("topology", conf)))
+    *_, aws, onprem, core = str(refused.value).splitlines()
+    assert aws.strip() == site_cases.TOPOLOGY_LINES[0]
+    assert onprem.strip() == site_cases.TOPOLOGY_LINES[1]
+    assert core.strip().startswith(site_cases.TOPOLOGY_LINES[2])
+    assert core.endswith("topology.conf:4")
