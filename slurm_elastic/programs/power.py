@@ -5,15 +5,14 @@ Installed as a copy under three names, ``slurm-elastic-resume``, ``-suspend`` an
 the name says what is asked for. It writes one durable file into ``requests/`` of the state
 directory (form: slurm_elastic/spool.py), wakes the daemon and is gone: slurmctld kills these
 programs after a while and SLURM_RESUME_FILE lives no longer than they do (slurm.conf(5)). No
-lock, no network, no child, and the daemon need not run. Standard library only; ``_socket``
-because ``socket`` alone doubles the start-up time.
+lock, no network, no child, and the daemon need not run. Standard library only, and little of
+it: to import ``socket`` and ``json``, and not only their C parts, would double the start-up time.
 
 Exit 0: the request is on the disk. Exit 1: it is not; the reason is on stderr and in
 ``programs.log``. Slurm does not repeat the call: the nodes time out (ResumeTimeout) and their
 jobs are requeued.
 """
 
-import json
 import os
 import sys
 import time
@@ -78,9 +77,9 @@ def store(requests: str, kind: str, hostlist: str) -> None:
     # The resume file goes in as it came: only its being one JSON object was checked.
     text = "".join(
         (
-            f'{{"kind": "{kind}", "hostlist": {json.dumps(hostlist)}, ',
+            f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, ',
             f'"received": {received / 1e9!r}, "resume_file": {resume_file or "null"}, ',
-            f'"resume_file_error": {json.dumps(error)}}}\n',
+            f'"resume_file_error": {quote(error) if error else "null"}}}\n',
         )
     )
     name = f"{received}-{os.getpid()}-{kind}"
@@ -129,12 +128,45 @@ def read_resume_file() -> tuple[str | None, str | None]:
     if not path:
         return None, "SLURM_RESUME_FILE is not set"
     try:
-        text = read_whole(path).decode()
-        if not isinstance(json.loads(text), dict):
+        text = read_whole(path).decode().strip()
+        if not isinstance(parse(text), dict):
             return None, f"{path}: not a JSON object"
     except (OSError, ValueError, RecursionError) as error:
         return None, f"{path}: {error}"
-    return text.strip(), None
+    return text, None
+
+
+class Strict:
+    """What json.JSONDecoder would tell its scanner."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_int = int
+    parse_float = parse_constant = float
+
+
+def parse(text: str) -> object:
+    """What ``json.loads`` gives; ValueError (RecursionError where it is too deep) if not JSON."""
+    try:
+        import _json
+
+        value, end = _json.make_scanner(Strict)(text, 0)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - then json itself, which takes longer, says what is wrong
+        value, end = None, -1
+    if end == len(text):
+        return value
+    import json
+
+    return json.loads(text)
+
+
+def quote(text: str) -> str:
+    """``text`` as a JSON string."""
+    try:
+        from _json import encode_basestring_ascii
+    except ImportError:
+        from json import dumps as encode_basestring_ascii
+    return encode_basestring_ascii(text)
 
 
 def read_whole(path: str) -> bytes:

@@ -115,6 +115,7 @@ def test_requests_of_one_moment_do_not_meet(installed: Installed) -> None:
         (b"\xff\xfe{}", "can't decode byte"),
         (b"[" * 100_000, "recursion"),
         (b'{"jobs": []} trailing', "Extra data"),
+        (b'{"jobs": 1,}', "double quotes"),
     ],
 )
 def test_an_unreadable_resume_file_does_not_lose_the_request(
@@ -299,6 +300,25 @@ def test_it_starts_with_signals_blocked(installed: Installed) -> None:
 def test_it_loads_next_to_nothing() -> None:
     """Which modules, and not how long: a timing would say nothing on a busy machine."""
     loaded = modules_of("power.py")
-    assert "json" in loaded
-    assert not loaded & {"socket", "subprocess", "logging", "argparse", "tempfile", "pathlib"}
+    assert not loaded & {
+        "json",
+        "re",
+        "contextlib",
+        "socket",
+        "subprocess",
+        "logging",
+        "argparse",
+        "tempfile",
+        "pathlib",
+    }
     assert not any(name.startswith(("slurm_elastic", "msgspec")) for name in loaded)
+
+
+def test_a_python_without_the_c_parts_of_json(installed: Installed, tmp_path: Path) -> None:
+    program = installed.programs / "slurm-elastic-resume"
+    blocked = "import sys; sys.modules['_json'] = None; "
+    code = f"{blocked}sys.argv = [{str(program)!r}, 'pub[1-2]']; exec(open(sys.argv[0]).read())"
+    env = resume_file(tmp_path, RESUME_24_11)
+    done = subprocess.run(["/usr/bin/python3", "-IS", "-c", code], env=env, check=False)
+    assert done.returncode == 0
+    assert only(installed).jobs == {1: ("pub1", "pub2")}
