@@ -89,10 +89,9 @@ def verdict(problems: Sequence[str]) -> list[str]:
     """The last lines: the summary, or all that was not as it should be."""
     if problems:
         return [*(f"NOT AS IT SHOULD BE: {problem}" for problem in problems), "quickstart failed"]
-    return [
-        f"{len(JOBS)} of {len(JOBS)} jobs completed, 0 instances left, on-premises used first,"
-        " multi-node jobs inside one partition"
-    ]
+    count = len(JOBS)
+    summary = f"{count} of {count} jobs completed, 0 instances left, on-premises used first"
+    return [f"{summary}, multi-node jobs inside one partition"]
 
 
 @contextlib.contextmanager
