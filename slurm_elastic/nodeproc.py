@@ -184,6 +184,17 @@ def carrying(name: str, value: str, uids: Set[int]) -> list[Process]:
     ]
 
 
+def values(name: str) -> set[str]:
+    """With which values of ``name`` in their environment our or root's processes were started."""
+    prefix = f"{name}=".encode()
+    return {
+        entry.removeprefix(prefix).decode(errors="replace")
+        for s in _all()
+        for entry in _environment(s.process.pid)
+        if entry.startswith(prefix) and _trusted(s.process.pid)
+    }
+
+
 def find(directory: str) -> Process | None:
     """The slurmd started in ``directory``, if it runs (after a crash between start and record).
 

@@ -39,8 +39,15 @@ def fake_slurmd(tmp_path):
     return path
 
 
+@pytest.fixture(params=[True, False], ids=["own UTS namespace", "none"])
+def namespaces(request, monkeypatch):
+    if request.param and not nodeproc.has_namespaces():
+        pytest.skip("this user may not make namespaces")
+    monkeypatch.setattr(nodeproc, "has_namespaces", lambda: request.param)
+
+
 @pytest.fixture
-def machine(tmp_path, fake_slurmd):
+def machine(tmp_path, fake_slurmd, namespaces):
     machine = Machine(
         id=f"m-{os.getpid()}-{time.monotonic_ns()}",
         node="n1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -16,10 +17,11 @@ from typing import Any
 import msgspec
 import yaml
 
+from slurm_elastic import nodeproc
 from slurm_elastic.config import AnyCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.endpoints import require_emulated
-from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.layout import MARKER, Layout
 from slurm_elastic.sandbox.spec import (
     Ports,
     SandboxSpec,
@@ -89,10 +91,23 @@ def free_ports(spec: SandboxSpec) -> Ports:
     blocks = list(range(_FIRST_PORT, _LAST_PORT - step, step))
     # At random, so that two sandboxes that come up at once hardly choose the same.
     secrets.SystemRandom().shuffle(blocks)
+    taken = _ports_of_others()
     for first in blocks:
-        if all(_is_free(port) for port in range(first, first + needed)):
+        block = range(first, first + needed)
+        if taken.isdisjoint(block) and all(map(_is_free, block)):
             return ports_from(first)
     raise SandboxError(f"no {needed} consecutive TCP ports are free on loopback")
+
+
+def _ports_of_others() -> set[int]:
+    """Of the sandboxes that are up: most of their nodes are off and do not listen now."""
+    ports: set[int] = set()
+    for directory in nodeproc.values(MARKER):
+        with contextlib.suppress(SandboxError):
+            saved = Layout(dir=Path(directory)).read()
+            first = saved.ports.slurmctld
+            ports.update(range(first, first + ports_needed(saved.spec)))
+    return ports
 
 
 def make_directories(layout: Layout) -> None:

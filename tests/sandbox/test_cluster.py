@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from slurm_elastic import nodeproc
 from slurm_elastic.errors import SandboxError
+from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.layout import MARKER
-from slurm_elastic.sandbox.spec import SandboxSpec
+from slurm_elastic.sandbox.spec import SandboxSpec, ports_needed
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 pytestmark = [
@@ -103,6 +104,20 @@ def test_up_clears_a_half_dead_one_away_first(cluster, spec):
         for p in nodeproc.carrying(MARKER, str(spec.dir), {0})
     ]
     assert sum(b"cli.local_agent" in command for command in commands) == 1
+
+
+def test_another_sandbox_takes_none_of_its_ports_not_even_those_of_nodes_that_are_off(
+    cluster, spec, monkeypatch
+):
+    first = cluster.layout.read().ports.slurmctld
+    needed = ports_needed(spec)
+    # Only this block and the next are to be had.
+    monkeypatch.setattr(build, "_FIRST_PORT", first)
+    monkeypatch.setattr(build, "_LAST_PORT", first + 101)
+    monkeypatch.setattr(build, "_is_free", lambda port: True)
+    for _ in range(20):
+        other = build.free_ports(spec)
+        assert other.slurmctld >= first + needed
 
 
 def test_slurmctld_restarts_with_its_jobs(cluster):
