@@ -52,6 +52,8 @@ SPOT_NOTICE = 120.0
 """Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
 _REPEATS = 2
 _PAUSE = 0.3
+_EARLY, _CONNECT = 0.05, 0.1
+"""Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
 
 
 class AwsProvider:
@@ -321,7 +323,8 @@ class AwsProvider:
     def _send(self, operation: str, request: Mapping[str, object]) -> Mapping[str, Any]:
         """One request, repeated a little while the cloud is only busy (it answers at once then)."""
         started = time.monotonic()
-        for repeat in range(_REPEATS + 1):
+        repeat = 0
+        while True:
             try:
                 with translated(self.name):
                     answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
@@ -331,12 +334,12 @@ class AwsProvider:
                 self._ec2 = None
                 raise
             except TransientError as error:
-                late = time.monotonic() - started > self._settings.timeout * 0.4
+                late = time.monotonic() - started > self._settings.timeout * _EARLY
                 if repeat == _REPEATS or late:
                     raise
                 log.debug("repeated operation=%s error=%s", operation, error)
             time.sleep(random.uniform(_PAUSE / 2, _PAUSE) * 2**repeat)  # noqa: S311
-        raise AssertionError("unreachable")
+            repeat += 1
 
     def _client(self) -> EC2Client:
         with self._lock:
@@ -355,7 +358,7 @@ class AwsProvider:
         """
         timeout = self._settings.timeout
         return Config(
-            connect_timeout=timeout * 0.1,
-            read_timeout=timeout * 0.45,
+            connect_timeout=timeout * _CONNECT,
+            read_timeout=timeout * (1 - _CONNECT - _EARLY),
             retries={"total_max_attempts": 1, "mode": "standard"},
         )

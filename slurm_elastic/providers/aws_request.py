@@ -65,7 +65,7 @@ def run_instances(
             "HttpEndpoint": "enabled",
             "InstanceMetadataTags": "enabled",
         },
-        "UserData": compose(_facts(spec, nodes, cluster), site_user_data, settings.name),
+        "UserData": _user_data(spec, nodes, cluster, site_user_data),
     }
     return request | _place(settings, spec.offer.zone) | _market(spec) | _optional(settings)
 
@@ -74,13 +74,9 @@ def _spot(spec: LaunchSpec) -> bool:
     return spec.offer.market is Market.SPOT
 
 
-def _facts(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster) -> dict[str, str]:
-    return {
-        "cluster": cluster.name,
-        "pool": spec.pool.name,
-        "generation": spec.generation,
-        "nodes": ",".join(node_tags(nodes).values()),
-    }
+def _user_data(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, site: str) -> bytes:
+    facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
+    return compose(facts, ",".join(node_tags(nodes).values()), site)
 
 
 def _place(settings: AwsCloud, zone: str) -> dict[str, object]:

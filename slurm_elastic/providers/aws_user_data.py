@@ -7,7 +7,6 @@ Everything here can be read by every process on the machine, so it holds no secr
 
 from __future__ import annotations
 
-import base64
 import gzip
 import shlex
 from collections.abc import Mapping
@@ -16,6 +15,8 @@ from pathlib import Path
 from slurm_elastic.errors import ConfigError
 
 MAX_BYTES = 16384
+_OURS = 2048
+"""Bytes of it that are kept for what we say ourselves."""
 _BOUNDARY = "==slurm-elastic=="
 _KINDS = {
     "#cloud-config": "text/cloud-config",
@@ -40,13 +41,27 @@ def read_user_data(path: str | None, cloud: str) -> str:
             f"user_data of cloud {cloud!r}: {path} begins with none of cloud-init's "
             f"{', '.join(_KINDS)}"
         )
+    size = len(_document({}, text))
+    if size > MAX_BYTES - _OURS:
+        raise ConfigError(
+            f"user_data of cloud {cloud!r}: {path} is {size} bytes when packed; "
+            f"EC2 leaves room for {MAX_BYTES - _OURS}"
+        )
     return text
 
 
-def compose(facts: Mapping[str, str], site: str, cloud: str) -> str:
-    """Base64 of a multipart document: ``/run/slurm-elastic/launch`` with ``facts`` as
+def compose(facts: Mapping[str, str], nodes: str, site: str) -> bytes:
+    """A multipart document: ``/run/slurm-elastic/launch`` with ``facts`` and ``nodes`` as
     ``key=value`` lines readable by sh, written before all else; then the site's part.
+
+    A list of nodes that does not fit is left out: the machine's tags have it too.
     """
+    whole = _document({**facts, "nodes": nodes}, site)
+    return whole if len(whole) <= MAX_BYTES else _document(facts, site)
+
+
+def _document(facts: Mapping[str, str], site: str) -> bytes:
+    """Packed where it is long; cloud-init unpacks it by itself."""
     parts = [("text/cloud-boothook", _boothook(facts))]
     if site:
         parts.append((next(k for start, k in _KINDS.items() if site.startswith(start)), site))
@@ -59,15 +74,7 @@ def compose(facts: Mapping[str, str], site: str, cloud: str) -> str:
         f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"\nMIME-Version: 1.0\n\n'
         f"{document}--{_BOUNDARY}--\n"
     ).encode()
-    if len(whole) > MAX_BYTES:
-        # cloud-init unpacks it by itself.
-        whole = gzip.compress(whole, mtime=0)
-    if len(whole) > MAX_BYTES:
-        raise ConfigError(
-            f"user_data of cloud {cloud!r} makes {len(whole)} bytes packed; "
-            f"EC2 takes {MAX_BYTES} at most"
-        )
-    return base64.b64encode(whole).decode("ascii")
+    return gzip.compress(whole, mtime=0) if len(whole) > MAX_BYTES - _OURS else whole
 
 
 def _boothook(facts: Mapping[str, str]) -> str:

@@ -1,0 +1,99 @@
+"""The aws provider's cloud for tests: the emulated EC2."""
+
+from __future__ import annotations
+
+import time
+
+import boto3
+from providers.contract import UUID
+
+from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+
+REGION = "us-east-1"
+KINDS = {
+    CapacityError: FaultKind.CAPACITY,
+    QuotaError: FaultKind.QUOTA,
+    AuthError: FaultKind.AUTH,
+    TransientError: FaultKind.THROTTLE,
+}
+
+
+class AwsBed:
+    pool = Pool(
+        name="pub",
+        cloud="aws",
+        nodes=tuple(f"pub{n}" for n in range(1, 1201)),
+        cpus=2,
+        real_memory=3000,
+        instance_types=("c5.large",),
+        markets=(Market.SPOT, Market.ON_DEMAND),
+    )
+
+    def __init__(self, control: Ec2Control) -> None:
+        control.reset()
+        self.control = control
+        self.client = boto3.client("ec2", region_name=REGION, endpoint_url=control.url)
+
+    def settings(self, **more: object) -> AwsCloud:
+        values: dict[str, object] = {
+            "zones": ("us-east-1a", "us-east-1b"),
+            "types": {"c5.large": InstanceType(cpus=2, memory=4096, price=0.085)},
+        }
+        return AwsCloud(
+            name="aws",
+            location=Location.PUBLIC,
+            region=REGION,
+            image="ami-12345678",
+            endpoint=self.control.url,
+            **(values | more),
+        )
+
+    def open(self, uuid: str = UUID, timeout: float = 20.0, **more: object) -> Provider:
+        return open_provider(
+            self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
+        )
+
+    def alive(self) -> set[str]:
+        return {m.id for m in self.control.state().machines if m.state != "terminated"}
+
+    def add_foreign(self) -> set[str]:
+        answer = self.client.run_instances(
+            ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1
+        )
+        return {i["InstanceId"] for i in answer["Instances"]}
+
+    def limit(self, count: int) -> None:
+        self.control.stock("*/*/*", count)
+
+    def fail(self, error: type[ProviderError]) -> None:
+        self.control.fail(Fault(kind=KINDS[error]))
+
+    def heal(self) -> None:
+        self.control.heal()
+
+    def lose_answers(self) -> None:
+        self.control.fail(Fault(kind=FaultKind.RESET_AFTER, action="RunInstances"))
+
+    def fall_silent(self) -> None:
+        self.control.fail(Fault(kind=FaultKind.TIMEOUT_BEFORE, seconds=15))
+
+    def hide_fresh(self, seconds: float) -> None:
+        self.control.hide_fresh(seconds)
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def calls(self, action: str) -> int:
+        return self.control.state().calls.get(action, 0)

@@ -1,0 +1,366 @@
+"""What every Provider must do, as protocols.Provider says it; each cloud brings a test bed.
+
+A cloud's tests inherit the classes that its bed can bring about and define the fixture ``bed``.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+import pytest
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import InstanceState, LaunchSpec, Offer, Pool
+from slurm_elastic.protocols import Provider
+
+UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
+OTHER_UUID = "11111111-2222-3333-4444-555555555555"
+FIVE = (CapacityError, QuotaError, AuthError, TransientError)
+
+
+class Bed(Protocol):
+    """A cloud that is there for one test, and a hand on it."""
+
+    pool: Pool
+
+    def open(self, uuid: str = UUID, timeout: float = 20.0) -> Provider:
+        """A provider of the cloud, as a daemon that has just started opens it."""
+        ...
+
+    def alive(self) -> set[str]:
+        """The ids of all machines in the cloud, whoever owns them, not by way of the provider."""
+        ...
+
+    def add_foreign(self) -> set[str]:
+        """Start a machine without tags of ours, and none with another cluster's; their ids."""
+        ...
+
+
+class ScarceBed(Bed, Protocol):
+    def limit(self, count: int) -> None:
+        """Have so many machines in all."""
+        ...
+
+
+class FaultyBed(Bed, Protocol):
+    def fail(self, error: type[ProviderError]) -> None:
+        """Have every call refused, until healed."""
+        ...
+
+    def heal(self) -> None: ...
+
+    def lose_answers(self) -> None:
+        """Have calls take effect without an answer, until healed."""
+        ...
+
+    def fall_silent(self) -> None:
+        """Have no call answered, until healed."""
+        ...
+
+
+class DelayedBed(Bed, Protocol):
+    def hide_fresh(self, seconds: float) -> None:
+        """Have machines launched from now on missing from lists for so long."""
+        ...
+
+    def wait(self, seconds: float) -> None: ...
+
+
+def spec_for(
+    bed: Bed, provider: Provider, count: int, *, generation: str = "g1", minimum: int = 1
+) -> LaunchSpec:
+    return LaunchSpec(
+        generation=generation,
+        pool=bed.pool,
+        nodes=bed.pool.nodes[:count],
+        offer=first_offer(bed, provider),
+        minimum=minimum,
+        jobs=(7, 8),
+    )
+
+
+def first_offer(bed: Bed, provider: Provider) -> Offer:
+    return provider.offers(bed.pool)[0]
+
+
+class LaunchContract:
+    """Machines: started in bulk, found by tag, ended by id."""
+
+    def test_offers_are_of_the_pool(self, bed: Bed) -> None:
+        offers = bed.open().offers(bed.pool)
+        assert offers
+        for offer in offers:
+            assert offer.market in bed.pool.markets
+            assert offer.instance_type in bed.pool.instance_types
+            assert offer.price >= 0
+            assert offer.cpus >= 1
+
+    def test_a_launch_starts_a_machine_for_each_node(self, bed: Bed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 3)
+        machines = provider.launch(spec)
+        assert tuple(m.node for m in machines) == spec.nodes
+        assert len({m.id for m in machines}) == 3
+        for machine in machines:
+            assert machine.cloud == provider.name
+            assert machine.generation == "g1"
+            assert machine.offer_key == spec.offer.key
+            assert machine.price == pytest.approx(spec.offer.price)
+            assert abs(machine.launched - time.time()) < 120
+            assert machine.state in (InstanceState.PENDING, InstanceState.RUNNING)
+
+    def test_a_restarted_daemon_finds_the_same_machines(self, bed: Bed) -> None:
+        provider = bed.open()
+        started = provider.launch(spec_for(bed, provider, 3))
+        found = bed.open().instances()
+        assert {(m.id, m.node, m.generation, m.market) for m in found} == {
+            (m.id, m.node, m.generation, m.market) for m in started
+        }
+        assert {m.offer_key for m in found} == {m.offer_key for m in started}
+
+    def test_nodes_keep_their_machines_when_they_are_not_in_order(self, bed: Bed) -> None:
+        provider = bed.open()
+        nodes = (bed.pool.nodes[2], bed.pool.nodes[0], bed.pool.nodes[1])
+        spec = LaunchSpec(
+            generation="g1", pool=bed.pool, nodes=nodes, offer=first_offer(bed, provider)
+        )
+        started = provider.launch(spec)
+        assert tuple(m.node for m in started) == nodes
+        assert {m.id: m.node for m in provider.instances()} == {m.id: m.node for m in started}
+
+    def test_a_repeated_launch_returns_the_first_ones_machines(self, bed: Bed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 2)
+        first = provider.launch(spec)
+        again = bed.open().launch(spec)
+        assert [m.id for m in again] == [m.id for m in first]
+        assert len(bed.alive()) == 2
+
+    def test_another_generation_is_another_launch(self, bed: Bed) -> None:
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 1))
+        other = LaunchSpec(
+            generation="g2",
+            pool=bed.pool,
+            nodes=bed.pool.nodes[1:2],
+            offer=first_offer(bed, provider),
+        )
+        provider.launch(other)
+        assert len(bed.alive()) == 2
+
+    def test_terminate_ends_exactly_these(self, bed: Bed) -> None:
+        provider = bed.open()
+        machines = provider.launch(spec_for(bed, provider, 3))
+        provider.terminate([m.id for m in machines[:2]])
+        assert bed.alive() == {machines[2].id}
+        left = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
+        assert [m.id for m in left] == [machines[2].id]
+
+    def test_terminating_twice_or_what_never_was_is_no_error(self, bed: Bed) -> None:
+        provider = bed.open()
+        machines = provider.launch(spec_for(bed, provider, 2))
+        ids = [m.id for m in machines]
+        provider.terminate(ids[:1])
+        provider.terminate([*ids, *ids, "i-00000000000000000"])
+        assert bed.alive() == set()
+        bed.open().terminate(ids)
+
+    def test_terminating_nothing_is_no_error(self, bed: Bed) -> None:
+        bed.open().terminate([])
+
+    def test_machines_of_others_are_neither_listed_nor_touched(self, bed: Bed) -> None:
+        foreign = bed.add_foreign()
+        other = bed.open(OTHER_UUID)
+        others = {m.id for m in other.launch(spec_for(bed, other, 1, generation="theirs"))}
+        provider = bed.open()
+        assert list(provider.instances()) == []
+        provider.terminate([*foreign, *others])
+        assert bed.alive() == foreign | others
+        assert {m.id for m in other.instances()} == others
+
+    def test_clusters_that_share_an_account_share_no_generation(self, bed: Bed) -> None:
+        ours, theirs = bed.open(), bed.open(OTHER_UUID)
+        mine = ours.launch(spec_for(bed, ours, 1))
+        other = LaunchSpec(
+            generation="g1",
+            pool=bed.pool,
+            nodes=bed.pool.nodes[1:2],
+            offer=first_offer(bed, theirs),
+        )
+        assert theirs.launch(other)[0].id != mine[0].id
+
+    def test_a_launch_whose_machine_is_gone_is_not_answered_with_it(self, bed: Bed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 1)
+        machine = provider.launch(spec)[0]
+        provider.terminate([machine.id])
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert bed.alive() == set()
+
+    def test_check_and_notices_answer(self, bed: Bed) -> None:
+        provider = bed.open()
+        provider.check()
+        assert list(provider.notices()) == []
+
+
+class ScarceContract:
+    """Less than was asked for."""
+
+    def test_a_launch_may_be_partial(self, bed: ScarceBed) -> None:
+        bed.limit(2)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 5)
+        machines = provider.launch(spec)
+        assert tuple(m.node for m in machines) == spec.nodes[:2]
+        assert len(bed.alive()) == 2
+
+    def test_less_than_the_minimum_is_refused_and_nothing_started(self, bed: ScarceBed) -> None:
+        bed.limit(2)
+        provider = bed.open()
+        with pytest.raises(CapacityError):
+            provider.launch(spec_for(bed, provider, 5, minimum=3))
+        assert bed.alive() == set()
+
+    def test_none_left_is_a_capacity_error(self, bed: ScarceBed) -> None:
+        bed.limit(0)
+        provider = bed.open()
+        with pytest.raises(CapacityError):
+            provider.launch(spec_for(bed, provider, 1))
+
+    def test_an_answered_launch_is_answered_again_when_nothing_is_left(
+        self, bed: ScarceBed
+    ) -> None:
+        bed.limit(2)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 5)
+        first = [m.id for m in provider.launch(spec)]
+        assert [m.id for m in provider.launch(spec)] == first
+
+    def test_what_is_ended_can_be_had_again(self, bed: ScarceBed) -> None:
+        bed.limit(1)
+        provider = bed.open()
+        first = provider.launch(spec_for(bed, provider, 1))
+        provider.terminate([first[0].id])
+        assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
+
+
+class FaultContract:
+    """What goes wrong is one of the five, and costs nothing."""
+
+    @pytest.mark.parametrize("error", FIVE)
+    def test_a_refused_launch_is_one_of_the_five_and_starts_nothing(
+        self, bed: FaultyBed, error: type[ProviderError]
+    ) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 2)
+        bed.fail(error)
+        with pytest.raises(error) as caught:
+            provider.launch(spec)
+        assert caught.value.cloud == provider.name
+        assert caught.value.code
+        bed.heal()
+        assert bed.alive() == set()
+        assert len(provider.launch(spec)) == 2
+
+    @pytest.mark.parametrize("error", [AuthError, TransientError])
+    def test_reads_fail_as_one_of_the_five(
+        self, bed: FaultyBed, error: type[ProviderError]
+    ) -> None:
+        provider = bed.open()
+        machine = provider.launch(spec_for(bed, provider, 1))[0]
+        bed.fail(error)
+        for call in (
+            provider.instances,
+            provider.check,
+            provider.notices,
+            lambda: provider.terminate([machine.id]),
+        ):
+            with pytest.raises(error):
+                call()
+        bed.heal()
+        assert bed.alive() == {machine.id}
+        assert len(provider.instances()) == 1
+
+    def test_a_lost_answer_is_found_by_repeating_the_launch(self, bed: FaultyBed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 3)
+        bed.lose_answers()
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+        bed.heal()
+        started = bed.alive()
+        assert len(started) == 3
+        assert {m.id for m in provider.launch(spec)} == started
+        assert bed.alive() == started
+
+    def test_a_lost_answer_is_found_by_tag(self, bed: FaultyBed) -> None:
+        provider = bed.open()
+        spec = spec_for(bed, provider, 3)
+        bed.lose_answers()
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+        bed.heal()
+        found = bed.open().instances()
+        assert {(m.node, m.generation) for m in found} == {(n, "g1") for n in spec.nodes}
+
+    def test_a_silent_cloud_blocks_no_call_for_longer_than_the_time_out(
+        self, bed: FaultyBed
+    ) -> None:
+        timeout = 2.0
+        provider = bed.open(timeout=timeout)
+        spec = spec_for(bed, provider, 1)
+        bed.fall_silent()
+        for call in (
+            provider.instances,
+            provider.check,
+            lambda: provider.launch(spec),
+            lambda: provider.terminate(["i-00000000000000001"]),
+        ):
+            began = time.monotonic()
+            with pytest.raises(TransientError):
+                call()
+            # A second for a busy machine.
+            assert time.monotonic() - began < timeout + 1
+        bed.heal()
+
+
+class DelayedContract:
+    """Lists that lag behind."""
+
+    def test_a_fresh_machine_is_answered_at_once_and_listed_later(self, bed: DelayedBed) -> None:
+        bed.hide_fresh(1.5)
+        provider = bed.open()
+        machines = provider.launch(spec_for(bed, provider, 2))
+        assert len(machines) == 2
+        bed.wait(1.6)
+        assert {m.id for m in provider.instances()} == {m.id for m in machines}
+
+    def test_a_machine_that_is_not_listed_yet_can_be_ended(self, bed: DelayedBed) -> None:
+        bed.hide_fresh(60)
+        provider = bed.open()
+        machines = provider.launch(spec_for(bed, provider, 2))
+        assert list(provider.instances()) == []
+        provider.terminate([m.id for m in machines])
+        assert bed.alive() == set()
+
+
+class BulkContract:
+    """Thousands."""
+
+    def test_a_launch_of_more_than_a_thousand(self, bed: Bed) -> None:
+        provider = bed.open(timeout=120)
+        spec = spec_for(bed, provider, 1050)
+        machines = provider.launch(spec)
+        assert tuple(m.node for m in machines) == spec.nodes
+        found = bed.open(timeout=120).instances()
+        assert {(m.id, m.node) for m in found} == {(m.id, m.node) for m in machines}
+        provider.terminate([m.id for m in machines])
+        assert bed.alive() == set()

@@ -1,0 +1,421 @@
+"""EC2: the contract over the emulated one, and what is EC2's own."""
+
+from __future__ import annotations
+
+import base64
+import email
+import gzip
+import random
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from emulated_ec2 import running_ec2
+from msgspec.structs import replace
+from providers.aws_bed import AwsBed
+from providers.contract import (
+    UUID,
+    BulkContract,
+    DelayedContract,
+    FaultContract,
+    LaunchContract,
+    ScarceContract,
+    spec_for,
+)
+
+from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ConfigError,
+    ProviderError,
+    TransientError,
+)
+from slurm_elastic.model import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
+from slurm_elastic.providers import aws, aws_request, open_provider
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+
+
+@pytest.fixture(scope="module")
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
+    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
+        yield control
+
+
+@pytest.fixture
+def bed(ec2: Ec2Control) -> AwsBed:
+    return AwsBed(ec2)
+
+
+class TestAwsLaunches(LaunchContract): ...
+
+
+class TestAwsScarcity(ScarceContract): ...
+
+
+class TestAwsFaults(FaultContract): ...
+
+
+class TestAwsDelays(DelayedContract): ...
+
+
+class TestAwsBulk(BulkContract):
+    def test_a_launch_of_more_than_a_thousand(self, bed: AwsBed) -> None:
+        super().test_a_launch_of_more_than_a_thousand(bed)
+        assert bed.calls("RunInstances") == 2
+        assert bed.calls("TerminateInstances") == 2
+
+    def test_a_second_call_that_is_refused_makes_the_launch_partial(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(3)
+        provider = bed.open()
+        assert len(provider.launch(spec_for(bed, provider, 7, minimum=2))) == 3
+        assert bed.calls("RunInstances") == 2
+
+    def test_a_second_call_that_is_refused_gives_the_first_back_below_the_minimum(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(4)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 7, minimum=7)
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert bed.alive() == set()
+        with pytest.raises(CapacityError):
+            bed.open().launch(spec)
+        assert bed.alive() == set()
+
+    def test_what_cannot_be_given_back_is_in_doubt_and_settled_by_repeating(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(4)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 7, minimum=7)
+        bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="TerminateInstances"))
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+        bed.heal()
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert bed.alive() == set()
+
+    def test_lists_are_read_page_by_page(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 1)
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 12))
+        monkeypatch.setattr(aws, "PAGE", 5)
+        before = bed.calls("DescribeInstances")
+        assert len(bed.open().instances()) == 12
+        assert bed.calls("DescribeInstances") - before == 3
+
+
+def test_spot_and_on_demand_are_offered_in_every_zone_at_their_prices(bed: AwsBed) -> None:
+    bed.control.price("c5.large", "us-east-1a", 0.02)
+    bed.control.price("c5.large", "us-east-1b", 0.03)
+    offers = bed.open().offers(bed.pool)
+    assert {(o.zone, o.market, o.price, o.on_demand_price) for o in offers} == {
+        ("us-east-1a", Market.SPOT, 0.02, 0.085),
+        ("us-east-1b", Market.SPOT, 0.03, 0.085),
+        ("us-east-1a", Market.ON_DEMAND, 0.085, 0.085),
+        ("us-east-1b", Market.ON_DEMAND, 0.085, 0.085),
+    }
+
+
+def test_what_has_no_spot_price_is_not_offered_on_spot(bed: AwsBed) -> None:
+    types = {"x9.huge": InstanceType(cpus=96, memory=999999, price=9.0)}
+    pool = Pool(
+        name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1,
+        instance_types=("x9.huge", "of-another-cloud"), markets=(Market.SPOT, Market.ON_DEMAND),
+    )  # fmt: skip
+    offers = bed.open(types=types, zones=("us-east-1a",)).offers(pool)
+    assert [(o.instance_type, o.market) for o in offers] == [("x9.huge", Market.ON_DEMAND)]
+
+
+def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> None:
+    now = 1000.0
+    provider = aws.AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), lambda: now)
+    on_demand = Pool(
+        name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1, markets=(Market.ON_DEMAND,)
+    )
+    provider.offers(on_demand)
+    assert bed.calls("DescribeSpotPriceHistory") == 0
+    provider.offers(bed.pool)
+    bed.control.price("c5.large", "us-east-1a", 0.5)
+    now += 30
+    assert provider.offers(bed.pool)[0].price < 0.5
+    assert bed.calls("DescribeSpotPriceHistory") == 1
+    now += 31
+    assert provider.offers(bed.pool)[0].price == 0.5
+
+
+def test_spot_prices_come_in_pages(bed: AwsBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aws, "PAGE", 2)
+    assert len(bed.open(zones=("us-east-1a", "us-east-1b", "us-east-1c")).offers(bed.pool)) == 6
+
+
+def test_zones_are_those_of_the_subnets_or_of_the_region(bed: AwsBed) -> None:
+    subnets = {"us-east-1b": "subnet-1"}
+    one = bed.open(zones=(), subnets=subnets).offers(bed.pool)
+    assert {o.zone for o in one} == {"us-east-1b"}
+    provider = bed.open(zones=())
+    zones = {o.zone for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND}
+    assert len(zones) > 2
+    provider.offers(bed.pool)
+    assert bed.calls("DescribeAvailabilityZones") == 1
+
+
+def test_machines_and_their_spot_requests_carry_the_tags_from_the_start(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 3)
+    machine = provider.launch(spec)[0]
+    wanted = {
+        "slurm-elastic:cluster": UUID,
+        "slurm-elastic:cluster-name": "site",
+        "slurm-elastic:pool": "pub",
+        "slurm-elastic:generation": "g1",
+        "slurm-elastic:nodes": "pub[1-3]",
+        "slurm-elastic:jobs": "7,8",
+        "slurm-elastic:price": f"{spec.offer.price:g}",
+        "Name": "site pub",
+    }
+    view = next(m for m in bed.control.state().machines if m.id == machine.id)
+    assert view.tags == wanted
+    assert (view.node, view.market) == ("pub1", "spot")
+    requests = bed.client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert len(requests) == 3
+    assert {t["Key"]: t["Value"] for t in requests[0]["Tags"]} == wanted
+    volumes = bed.client.describe_volumes()["Volumes"]
+    assert {t["Key"] for t in volumes[0]["Tags"]} == set(wanted)
+    assert bed.calls("CreateTags") == 0
+
+
+def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone(
+    bed: AwsBed,
+) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 2))[0]
+    bed.control.interrupt([machine.id], notice=3)
+    (notice,) = provider.notices()
+    assert (notice.instance, notice.kind) == (machine.id, NoticeKind.INTERRUPTION)
+    assert notice.deadline is not None
+    # EC2 tells when it marked the machine, in whole seconds; the end is 120 s later.
+    assert 115 < notice.deadline - time.time() < 121
+    deadline = time.monotonic() + 30
+    while machine.id in bed.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list(provider.notices()) == []
+    assert machine.id not in {m.id for m in provider.instances()}
+
+
+def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
+    provider = bed.open()
+    offer = next(o for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND)
+    spec = LaunchSpec(generation="g", pool=bed.pool, nodes=("pub1",), offer=offer)
+    machine = provider.launch(spec)[0]
+    bed.client.stop_instances(InstanceIds=[machine.id])
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    provider.terminate([machine.id])
+    assert bed.alive() == set()
+
+
+def test_a_capacity_error_costs_one_request(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    bed.fail(CapacityError)
+    with pytest.raises(CapacityError) as caught:
+        provider.launch(spec)
+    assert caught.value.code == "InsufficientInstanceCapacity"
+    assert bed.calls("RunInstances") == 1
+
+
+def test_a_throttle_that_passes_is_not_noticed(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    bed.control.fail(Fault(kind=FaultKind.THROTTLE, count=2))
+    assert len(provider.launch(spec)) == 1
+    bed.control.fail(Fault(kind=FaultKind.RESET_AFTER, action="RunInstances", count=1))
+    assert len(provider.launch(spec_for(bed, provider, 1, generation="g2"))) == 1
+    assert len(bed.alive()) == 2
+
+
+def test_a_refusal_of_another_kind_says_that_nothing_was_started(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    bed.control.fail(Fault(kind=FaultKind.QUOTA, code="InvalidAMIID.NotFound"))
+    with pytest.raises(ProviderError, match="InvalidAMIID") as caught:
+        provider.launch(spec)
+    assert type(caught.value) is ProviderError
+
+
+def test_settings_changed_between_a_launch_and_its_repetition_start_nothing_twice(
+    bed: AwsBed,
+) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    first = provider.launch(spec)
+    changed = bed.open(security_groups=(), instance_profile="nodes-of-another-name")
+    assert {m.id for m in changed.launch(spec)} == {m.id for m in first}
+    assert len(bed.alive()) == 2
+
+
+def test_an_id_that_ec2_does_not_know_does_not_keep_the_others(bed: AwsBed) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 3))
+    assert isinstance(provider, aws.AwsProvider)
+    # As after a restart of the cloud's own records: once ours, now unknown.
+    provider._ours.add("i-0123456789abcdef0")
+    provider.terminate([machines[0].id, "i-0123456789abcdef0", machines[1].id])
+    assert bed.alive() == {machines[2].id}
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing(bed: AwsBed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        provider = open_provider(_at(bed, endpoint, 1.0), Cluster(name="c", uuid=UUID))
+        began = time.monotonic()
+        with pytest.raises(TransientError):
+            provider.check()
+        assert time.monotonic() - began < 2
+
+
+def test_nobody_at_the_endpoint_is_transient(bed: AwsBed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    provider = open_provider(
+        _at(bed, f"http://127.0.0.1:{port}", 2.0), Cluster(name="c", uuid=UUID)
+    )
+    with pytest.raises(TransientError):
+        provider.instances()
+
+
+def test_no_credentials_is_an_auth_error_until_there_are_some(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = bed.open()
+    with monkeypatch.context() as without:
+        without.delenv("AWS_ACCESS_KEY_ID")
+        without.delenv("AWS_SECRET_ACCESS_KEY")
+        with pytest.raises(AuthError, match="NoCredentialsError"):
+            provider.check()
+    provider.check()
+    with pytest.raises(AuthError, match="ProfileNotFound"):
+        bed.open(profile="nobody").check()
+
+
+def test_machines_know_their_nodes_and_then_run_the_sites_user_data(
+    bed: AwsBed, tmp_path: Path
+) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#cloud-config\nruncmd: [echo ä]\n")
+    provider = bed.open(user_data=str(own))
+    machine = provider.launch(spec_for(bed, provider, 3))[0]
+    raw = bed.client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
+    document = email.message_from_bytes(base64.b64decode(raw["UserData"]["Value"]))
+    hook, site = document.get_payload()
+    assert hook.get_content_type() == "text/cloud-boothook"
+    assert "nodes='pub[1-3]'" in hook.get_payload()
+    assert site.get_content_type() == "text/cloud-config"
+    assert "runcmd: [echo ä]" in site.get_payload(decode=True).decode()
+
+
+def test_long_user_data_is_packed_and_too_long_refused(bed: AwsBed, tmp_path: Path) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#!/bin/sh\n" + "echo again and again\n" * 2000)
+    provider = bed.open(user_data=str(own))
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    raw = bed.client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
+    assert b"again and again" in gzip.decompress(base64.b64decode(raw["UserData"]["Value"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "user_data of cloud 'aws' cannot be read"),
+        ("hello", "begins with none of cloud-init's"),
+        ("#!/bin/sh\n#" + random.Random(1).randbytes(16000).hex(), "EC2 leaves room for 14336"),
+    ],
+)
+def test_unusable_user_data_is_a_config_error(
+    bed: AwsBed, tmp_path: Path, text: str | None, message: str
+) -> None:
+    own = tmp_path / "user-data"
+    if text is not None:
+        own.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        bed.open(user_data=str(own))
+
+
+def test_a_cluster_without_uuid_opens_nothing(bed: AwsBed) -> None:
+    with pytest.raises(ConfigError, match="conf install"):
+        open_provider(bed.settings(), Cluster(name="c"))
+
+
+def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
+    settings = bed.settings(
+        subnets={"z": "subnet-1"}, security_groups=("sg-1",), key_name="k",
+        instance_profile="arn:aws:iam::1:instance-profile/node",
+    )  # fmt: skip
+    request = aws_request.run_instances(
+        settings, Cluster(name="c", uuid=UUID), _spec("z", None), ("a",),
+        number=0, minimum=1, site_user_data="",
+    )  # fmt: skip
+    assert request["SubnetId"] == "subnet-1"
+    assert "Placement" not in request
+    assert request["SecurityGroupIds"] == ["sg-1"]
+    assert request["KeyName"] == "k"
+    assert request["IamInstanceProfile"] == {"Arn": "arn:aws:iam::1:instance-profile/node"}
+    assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert request["MetadataOptions"] == {
+        "HttpTokens": "required", "HttpEndpoint": "enabled", "InstanceMetadataTags": "enabled",
+    }  # fmt: skip
+    assert request["ClientToken"] == "7d1f0c52-g-0"
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked"), [(None, None), (0.2, None), (0.1, None), (0.05, "0.050000")]
+)
+def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
+    bed: AwsBed, bound: float | None, asked: str | None
+) -> None:
+    request = aws_request.run_instances(
+        bed.settings(), Cluster(name="c", uuid=UUID), _spec("z", bound), ("a",),
+        number=0, minimum=1, site_user_data="",
+    )  # fmt: skip
+    options = request["InstanceMarketOptions"]["SpotOptions"]
+    assert options.get("MaxPrice") == asked
+    assert options["SpotInstanceType"] == "one-time"
+
+
+def test_client_tokens_fit_and_differ_by_cluster_generation_and_call() -> None:
+    a, b = Cluster(name="a", uuid=UUID), Cluster(name="a", uuid="b" * 36)
+    tokens = {
+        aws_request.client_token(cluster, generation, number)
+        for cluster in (a, b)
+        for generation in ("g", "g" * 70, "g" * 71, "gé")
+        for number in (0, 1)
+    }
+    assert len(tokens) == 16
+    assert all(len(t) <= 64 and t.isascii() for t in tokens)
+
+
+def _spec(zone: str, bound: float | None) -> LaunchSpec:
+    pool = Pool(name="p", cloud="aws", nodes=("a",), cpus=1, real_memory=1, max_price=bound)
+    offer = Offer(
+        cloud="aws", location="public", instance_type="t", zone=zone, market=Market.SPOT,
+        price=0.03, cpus=1, memory=1, on_demand_price=0.1,
+    )  # fmt: skip
+    return LaunchSpec(generation="g", pool=pool, nodes=("a",), offer=offer)
+
+
+def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
+    return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
