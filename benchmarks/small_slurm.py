@@ -7,6 +7,7 @@ The "cloud" is a thread that carries out the requests of the real slurm-elastic-
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -162,7 +163,8 @@ class SmallSlurm:
         for process in reversed(self._processes.values()):
             _end(process)
         for pid in self._steps():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     def _lay_out(self) -> None:
