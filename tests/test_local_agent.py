@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic import nodeproc
-from slurm_elastic.local_agent import Agent, AgentSettings, read_records
+from slurm_elastic.local_agent import Agent
+from slurm_elastic.local_driver import AgentSettings
+from slurm_elastic.local_records import read_records
 from slurm_elastic.model import InstanceState
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
@@ -407,3 +409,22 @@ def test_the_agent_says_what_is_wrong_with_its_configuration(tmp_path, settings)
     assert done.returncode == 2
     assert "provider local" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_slurmd_that_cannot_be_started_is_tried_once_and_the_reason_kept(run, settings):
+    agent = run(log_dir=settings.directory / "no such directory")
+    launch(agent)
+    eventually(lambda: not machines(agent))
+    (record,) = read_records(settings.directory)
+    assert record.why.startswith("slurmd cannot be started")
+
+
+def test_ended_machines_are_forgotten_after_a_while(run, settings, monkeypatch):
+    agent = run()
+    (machine,) = launch(agent)["machines"]
+    running(agent, 1)
+    ask(agent, "terminate", ids=[machine["id"]])
+    eventually(lambda: not machines(agent))
+    monkeypatch.setattr("slurm_elastic.local_driver._FORGET_AFTER", 0.0)
+    eventually(lambda: not read_records(settings.directory))
+    assert [p.name for p in settings.directory.iterdir()] == ["lock"]

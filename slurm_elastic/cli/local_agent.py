@@ -15,7 +15,8 @@ from pathlib import Path
 from slurm_elastic import configfile
 from slurm_elastic.config import Config, LocalCloud
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.local_agent import Agent, AgentSettings
+from slurm_elastic.local_agent import Agent
+from slurm_elastic.local_driver import AgentSettings
 from slurm_elastic.local_socket import Server
 from slurm_elastic.slurm.hostlist import expand
 

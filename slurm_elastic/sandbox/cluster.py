@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic import configfile, local_agent, nodeproc
+from slurm_elastic import configfile, local_records, nodeproc
 from slurm_elastic.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control
@@ -125,8 +125,8 @@ class Sandbox(Shell):
         shutil.rmtree(self.layout.dir)
 
     def _power_off_local(self) -> None:
-        for record in local_agent.read_records(self.layout.local_machines):
-            directory = local_agent.workdir(self.layout.local_machines, record)
+        for record in local_records.read_records(self.layout.local_machines):
+            directory = local_records.workdir(self.layout.local_machines, record)
             nodeproc.power_off(directory, slurmd=record.process)
 
     def _sweep(self) -> None:

@@ -16,7 +16,9 @@ from providers.contract import FaultContract, LaunchContract, ScarceContract
 from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster, LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.local_agent import Agent, AgentSettings, read_records
+from slurm_elastic.local_agent import Agent
+from slurm_elastic.local_driver import AgentSettings
+from slurm_elastic.local_records import read_records
 from slurm_elastic.local_socket import Server
 from slurm_elastic.local_wire import Launch
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic import local_agent, nodeproc
+from slurm_elastic import local_records, nodeproc
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 
@@ -55,9 +55,9 @@ def test_power_off_takes_slurmstepd_and_what_left_the_jobs_session(cluster):
     cluster.wait_job(job, "RUNNING")
     cluster.wait_for(lambda: sleeping(SLEEP) and sleeping(DAEMONIZED), 60, "the job's processes")
     (record,) = [
-        r for r in local_agent.read_records(cluster.layout.local_machines) if r.ended is None
+        r for r in local_records.read_records(cluster.layout.local_machines) if r.ended is None
     ]
-    directory = local_agent.workdir(cluster.layout.local_machines, record)
+    directory = local_records.workdir(cluster.layout.local_machines, record)
     members = {p.pid for p in nodeproc.belonging(directory)}
     assert {*sleeping(SLEEP), *sleeping(DAEMONIZED), record.process.pid} <= members
     names = [Path(f"/proc/{pid}/comm").read_text().strip() for pid in members]
