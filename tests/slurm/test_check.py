@@ -173,7 +173,7 @@ def test_where_namespaces_are_forbidden_the_lesser_check_says_so(
 
 def test_a_key_that_slurm_does_not_know_is_named_with_its_line(root: Path) -> None:
     one = planned("own-lua", root, "NoSuchOption=1")
-    with pytest.raises(ConfigError, match=r"etc/slurm.conf:21: Slurm does not know NoSuch"):
+    with pytest.raises(ConfigError, match=r"etc/slurm.conf:22: Slurm does not know NoSuch"):
         check.check(one)
 
 

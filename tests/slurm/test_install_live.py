@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.errors import ConfigError, SlurmError
 from slurm_elastic.slurm.check import VOLATILE
@@ -98,8 +99,10 @@ def test_uninstall_moves_waiting_jobs_and_refuses_what_needs_us(root: Path) -> N
             uninstall(config, live.config_path, restart=live.restart_command)
         assert refused.value.problems == (
             f"job {booting} is on cloud nodes (op1); wait for the end, or use --force",
-            f"job {only_ours} is waiting in cloud partitions only and would fail;"  # noqa: ISC004
-            " cancel or move, or use --force",
+            (
+                f"job {only_ours} is waiting in cloud partitions only and would fail;"
+                " cancel or move, or use --force"
+            ),
         )
         assert live.conf.read_bytes() == text
         assert live.job(listed)["Partition"] == "batch,onprem,aws"
@@ -155,5 +158,36 @@ def test_a_failed_restart_leaves_everything_as_before(root: Path) -> None:
         assert tree(live.conf.parent) == before
         assert not (root / "libexec").exists()
         assert " is UP" in live.run("scontrol", "ping")
+    finally:
+        live.stop()
+
+
+def test_the_sites_own_prolog_and_epilog_still_run(root: Path) -> None:
+    live = LiveSite("own-lua", root)
+    try:
+        live.start()
+        install(live.config(), live.config_path, restart=live.restart_command)
+        job = live.sbatch("-w", live.node)
+        wait_for("the job to run", lambda: live.job(job)["JobState"] == "RUNNING")
+        assert (root / "ctld" / "prolog.jobs").read_text().split() == [str(job)]
+        live.run("scancel", str(job))
+        trace = root / "ctld" / "epilog.jobs"
+        wait_for("the epilog", lambda: trace.exists() and trace.read_text().split() == [str(job)])
+    finally:
+        live.stop()
+
+
+def test_a_pool_that_leaves_takes_no_waiting_job_with_it(root: Path) -> None:
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        install(config, live.config_path, restart=live.restart_command)
+        job = live.sbatch("--hold")
+        assert live.job(job)["Partition"] == "batch,onprem,aws"
+        smaller = replace(config, clouds=config.clouds[1:], pools=config.pools[2:])
+        install(smaller, live.config_path, restart=live.restart_command)
+        found = live.job(job)
+        assert (found["JobState"], found["Partition"]) == ("PENDING", "batch,onprem")
     finally:
         live.stop()

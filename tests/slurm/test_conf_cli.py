@@ -1,0 +1,103 @@
+"""``slurm-elastic conf ...`` as an admin types it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic import configfile
+from slurm_elastic.cli.main import main
+from tests.slurm import site_cases
+from tests.slurm.live_site import free_ports
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
+)
+
+
+class Admin:
+    def __init__(self, root: Path, name: str = "small") -> None:
+        self.conf = site_cases.copy(name, root)
+        # A slurmctld of this host must neither be asked nor told.
+        here = f"SlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={free_ports(1)[0]}"
+        self.conf.write_text(self.conf.read_text().replace("SlurmctldHost=head", here))
+        text = (site_cases.SITES / "slurm-elastic.yaml").read_text()
+        text = text.replace("CLUSTER", site_cases.CLUSTERS[name])
+        text = text.replace("CONF", f"{self.conf}\n  programs_dir: {root}/libexec")
+        self.yaml = root / "slurm-elastic.yaml"
+        self.yaml.write_text(f"{text}state_dir: {root}/state\n")
+
+    def __call__(self, *arguments: str) -> int:
+        return main(["--config", str(self.yaml), "conf", *arguments])
+
+
+@pytest.fixture
+def admin() -> Iterator[Admin]:
+    with tempfile.TemporaryDirectory(prefix="se-conf-") as name:
+        Path(name).chmod(0o755)
+        yield Admin(Path(name))
+
+
+def test_show_is_a_configuration_again(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admin("show") == 0
+    text = capsys.readouterr().out
+    assert configfile.parse(text, "shown") == configfile.load(admin.yaml)
+
+
+def test_show_names_clouds_that_are_not_in_use(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.yaml.write_text(admin.yaml.read_text().replace(", dollars_per_hour: 20", ""))
+    assert admin("show") == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("# not in use: cloud aws costs money: it has no spending cap")
+
+
+def test_render_check_diff_install_uninstall(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = admin.conf.read_bytes()
+    assert admin("render") == 0
+    rendered = capsys.readouterr().out
+    assert "PartitionName=aws" in rendered
+    assert admin("check") == 0
+    assert "Slurm's parser reads slurm.conf with the fragment" in capsys.readouterr().out
+    assert admin("diff") == 0
+    assert "+include slurm-elastic.conf" in capsys.readouterr().out
+    assert admin.conf.read_bytes() == before
+
+    assert admin("install") == 0
+    assert "slurmctld is not running" in capsys.readouterr().out
+    assert (admin.conf.parent / "slurm-elastic.conf").read_text() == rendered
+    assert admin("diff") == 0
+    assert capsys.readouterr().out == ""
+    assert admin("uninstall", "--force") == 0
+    assert admin.conf.read_bytes() == before
+
+
+@pytest.mark.parametrize("action", ["render", "check", "diff", "install"])
+def test_a_conflict_is_one_sentence_and_exit_2(
+    admin: Admin, action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.conf.write_text(admin.conf.read_text() + "\nSuspendTime=60\n")
+    before = sorted(admin.conf.parent.iterdir())
+    assert admin(action) == 2
+    captured = capsys.readouterr()
+    assert f"{admin.conf}:17: SuspendTime is 60" in captured.err
+    assert "Traceback" not in captured.err
+    assert sorted(admin.conf.parent.iterdir()) == before
+
+
+def test_a_missing_slurm_is_named(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    text = admin.yaml.read_text()
+    admin.yaml.write_text(
+        text.replace(
+            "  programs_dir:", "  sbin_dir: /nowhere\n  bin_dir: /nowhere\n  programs_dir:"
+        )
+    )
+    assert admin("check") == 2
+    assert "cannot find out Slurm's version: /nowhere/slurmctld -V" in capsys.readouterr().err

@@ -1,0 +1,272 @@
+"""The fragment: golden files for five sites and two versions, and every conflict by name.
+
+``UPDATE_GOLDEN=1 pytest tests/slurm/test_fragment.py`` writes the golden files anew.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.slurm import fragment, plan, siteconf, topology
+from tests.slurm import site_cases
+
+GOLDEN = site_cases.ROOT / "golden"
+BASE = "ClusterName=small\nSlurmUser=slurm\n"
+
+
+def rendered(
+    config: Config, site: siteconf.Site, version: tuple[int, int] = (22, 5), *, lua: bool = True
+) -> str:
+    return fragment.render(config, plan.pools_of(config), site, version, lua=lua)
+
+
+def site_of(tmp_path: Path, text: str) -> siteconf.Site:
+    path = tmp_path / "slurm.conf"
+    path.write_text(BASE + text)
+    return siteconf.read(path)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return site_cases.config("small", tmp_path / "slurm.conf")
+
+
+def line(text: str, start: str) -> str:
+    found = [one for one in text.splitlines() if one.startswith(start)]
+    assert len(found) == 1, f"{start}: {found}"
+    return found[0]
+
+
+@pytest.mark.parametrize("version", site_cases.VERSIONS, ids=str)
+@pytest.mark.parametrize("name", site_cases.NAMES)
+def test_golden(name: str, version: tuple[int, int]) -> None:
+    conf = site_cases.SITES / name / "slurm.conf"
+    text = rendered(site_cases.config(name, conf), siteconf.read(conf), version)
+    golden = GOLDEN / f"{name}-{version[0]}.{version[1]:02}.conf"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("name", site_cases.NAMES)
+def test_it_sets_nothing_that_changes_the_sites_own_jobs(name: str) -> None:
+    conf = site_cases.SITES / name / "slurm.conf"
+    for version in site_cases.VERSIONS:
+        text = rendered(site_cases.config(name, conf), siteconf.read(conf), version).lower()
+        keys = {one.split("=")[0] for one in text.splitlines() if not one.startswith("#")}
+        assert not keys & {
+            *("requeueexit", "jobfileappend", "jobrequeue", "returntoservice", "slurmdtimeout"),
+            *("suspendtime", "resumetimeout", "suspendtimeout", "authinfo", "schedulerparameters"),
+        }
+        assert "idle_on_node_suspend" not in text or name == "own-lua"
+
+
+def test_list_options_are_the_union_and_the_sites_own_value_stays(
+    tmp_path: Path, config: Config
+) -> None:
+    text = rendered(
+        config,
+        site_of(
+            tmp_path,
+            "PrivateData=jobs,users\nJobSubmitPlugins=throttle\nGresTypes=mps\n"
+            "SlurmctldParameters=Power_Save_Interval=7,cloud_dns\n",
+        ),
+    )
+    assert "PrivateData=jobs,users,cloud" in text
+    assert "JobSubmitPlugins=throttle,lua" in text
+    assert "GresTypes=mps,gpu" in text
+    assert line(text, "SlurmctldParameters") == (
+        "SlurmctldParameters=Power_Save_Interval=7,cloud_dns,power_save_min_interval=0,"
+        "cloud_reg_addrs,enable_configless"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "reg_addrs", "private"),
+    [((22, 5), True, True), ((23, 2), True, False), ((23, 11), False, False)],
+)
+def test_options_by_version(
+    tmp_path: Path, config: Config, version: tuple[int, int], reg_addrs: bool, private: bool
+) -> None:
+    text = rendered(config, site_of(tmp_path, "PrivateData=jobs\n"), version)
+    assert ("cloud_reg_addrs" in text) is reg_addrs
+    assert ("PrivateData=jobs,cloud" in text) is private
+
+
+def test_without_lua_in_slurm_no_plugin_is_named(tmp_path: Path, config: Config) -> None:
+    assert "JobSubmitPlugins" not in rendered(config, site_of(tmp_path, ""), lua=False)
+
+
+def test_only_local_clouds_need_no_configless(tmp_path: Path, config: Config) -> None:
+    local = replace(config, clouds=config.clouds[1:], pools=config.pools[2:])
+    assert "enable_configless" not in rendered(local, site_of(tmp_path, ""))
+
+
+def test_a_public_cloud_without_consent_is_shut(tmp_path: Path, config: Config) -> None:
+    uncapped = replace(config, limits=replace(config.limits, dollars_per_hour=None))
+    text = rendered(uncapped, site_of(tmp_path, ""))
+    assert line(text, "PartitionName=aws").endswith("State=INACTIVE")
+    assert line(text, "PartitionName=onprem").endswith("State=UP")
+    assert "# Shut: cloud aws costs money: it has no spending cap" in text
+
+
+def test_ports_follow_the_order_of_the_names(tmp_path: Path, config: Config) -> None:
+    pools = tuple(
+        replace(p, nodes="op[2,1]", slurmd_port=9000) if p.name == "hall" else p
+        for p in config.pools
+    )
+    text = rendered(replace(config, pools=pools), site_of(tmp_path, ""))
+    assert "NodeName=op2,op1 " in text
+    assert "Port=[9000-9001]" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [(60, "0-00:01:00"), (61, "0-00:02:00"), (86400 * 2 + 5400, "2-01:30:00")],
+)
+def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
+    assert fragment.slurm_time(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "ResumeProgram=/opt/resume",
+            (
+                "{}:3: ResumeProgram is /opt/resume, slurm-elastic needs"
+                " /usr/local/libexec/slurm-elastic/slurm-elastic-resume"
+            ),
+        ),
+        ("SuspendRate=30", "{}:3: SuspendRate is 30, slurm-elastic needs 0"),
+        (
+            "SuspendTime=300",
+            (
+                "{}:3: SuspendTime is 300; with slurm-elastic's SuspendProgram it would power down the"
+                " site's own nodes, so it must be INFINITE or absent"
+            ),
+        ),
+        (
+            "PartitionName=a SuspendTime=60",
+            (
+                "{}:3: SuspendTime of partition a is 60; with slurm-elastic's SuspendProgram it would"
+                " power down the site's own nodes, so it must be INFINITE or absent"
+            ),
+        ),
+        (
+            "PartitionName=a PowerDownOnIdle=yes",
+            (
+                "{}:3: PowerDownOnIdle of partition a is yes; with slurm-elastic's SuspendProgram it"
+                " would power down the site's own nodes, so it must be INFINITE or absent"
+            ),
+        ),
+        ("NodeName=pub3", "{}:3: node pub3 is the site's own; pool spot names it too"),
+        ("PartitionName=aws", "{}:3: aws is the site's own; cloud aws uses it too"),
+        ("NodeSet=onprem Nodes=x", "{}:3: onprem is the site's own; cloud onprem uses it too"),
+        (
+            "PartitionName=a Nodes=ALL",
+            "{}:3: partition a has Nodes=ALL and would take in cloud nodes; name its nodes instead",
+        ),
+        (
+            "NodeSet=fast Feature=t4",
+            (
+                "{}:3: node set fast takes nodes by the feature t4, which cloud nodes have; rename one"
+                " of them"
+            ),
+        ),
+        (
+            "NodeName=DEFAULT CpuSpecList=0",
+            (
+                "{}:3: NodeName=DEFAULT sets CpuSpecList=0, which cloud nodes would inherit; set it on"
+                " the site's own NodeName lines instead"
+            ),
+        ),
+        (
+            "MaxNodeCount=10\nNodeName=n[1-3]",
+            "{}:3: MaxNodeCount is 10; 3 own and 12 cloud nodes need 15",
+        ),
+        ("ClusterName=other", "{}:3: ClusterName is other, slurm-elastic has small"),
+        ("SlurmUser=hpc", "{}:3: SlurmUser is hpc, slurm-elastic's slurm.user is slurm"),
+    ],
+)
+def test_a_conflict_names_file_line_and_both_values(
+    tmp_path: Path, config: Config, text: str, message: str
+) -> None:
+    site = site_of(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        rendered(config, site)
+    assert refused.value.problems == (message.replace("{}", site.path),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SuspendTime=INFINITE",
+        "SuspendTime=-1",
+        "ResumeRate=0",
+        "ResumeProgram=/usr/local/libexec/slurm-elastic/slurm-elastic-resume",
+        "PartitionName=a SuspendTime=INFINITE PowerDownOnIdle=NO",
+        "MaxNodeCount=12",
+        "ClusterName=SMALL",
+    ],
+)
+def test_what_is_no_conflict(tmp_path: Path, config: Config, text: str) -> None:
+    assert rendered(config, site_of(tmp_path, text))
+
+
+def test_all_conflicts_come_at_once(tmp_path: Path, config: Config) -> None:
+    with pytest.raises(ConfigError) as refused:
+        rendered(config, site_of(tmp_path, "SuspendTime=1\nResumeRate=5\nNodeName=op1\n"))
+    assert len(refused.value.problems) == 3
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        (
+            "SwitchName=s1 Nodes=n[1-2]\nSwitchName=root Switches=s1\n",
+            [
+                "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]",
+                "SwitchName=elastic-onprem Nodes=op[1-2]",
+                "SwitchName=root Switches=s1,elastic-aws,elastic-onprem    # instead of {}:2",
+            ],
+        ),
+        (
+            "SwitchName=s1 Nodes=n[1-2]\n",
+            [
+                "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]",
+                "SwitchName=elastic-onprem Nodes=op[1-2]",
+                "SwitchName=elastic-root Switches=s1,elastic-aws,elastic-onprem",
+            ],
+        ),
+        (
+            "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n2\n",
+            [
+                "SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]",
+                "SwitchName=elastic-onprem Nodes=op[1-2]",
+            ],
+        ),
+        (
+            (
+                "SwitchName=elastic-aws Nodes=pub[1-4]\nSwitchName=elastic-onprem Nodes=op[1-2]\n"
+                "SwitchName=root Switches=elastic-aws,elastic-onprem\n"
+            ),
+            ["SwitchName=elastic-aws Nodes=pub[1-8],pubgpu[1-2]"],
+        ),
+        ("SwitchName=s1 Nodes=n1,op[1-2],pub[1-8],pubgpu[1-2]\n", []),
+    ],
+)
+def test_lines_that_topology_lacks(
+    tmp_path: Path, config: Config, tree: str, expected: list[str]
+) -> None:
+    path = tmp_path / "topology.conf"
+    path.write_text(tree)
+    switches = topology.switches(siteconf.read_lines(path))
+    lines = topology.missing(config, plan.pools_of(config), switches)
+    assert lines == [one.replace("{}", str(path)) for one in expected]

@@ -1,0 +1,337 @@
+"""Install and uninstall on files alone: order, idempotence, roll-back, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.slurm import includeline, plan
+from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest
+from slurm_elastic.slurm.uninstall import uninstall
+from tests.slurm import site_cases
+
+VERSION = (22, 5)
+
+
+class Host:
+    """A site whose slurmctld is not running: nothing answers at its port."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.root = root
+        self.conf = site_cases.copy(name, root)
+        if name == "topology":
+            site_cases.add_topology(self.conf)
+        self.config_path = root / "elastic" / "slurm-elastic.yaml"
+        self.config_path.parent.mkdir()
+        config = site_cases.config(name, self.conf)
+        settings = replace(
+            config.slurm, programs_dir=f"{root}/libexec/elastic", bin_dir=f"{root}/bin"
+        )
+        self.config = replace(config, slurm=settings, state_dir=f"{root}/state")
+        (root / "bin").mkdir()
+        self.command(
+            "scontrol", 'case "$1" in ping) echo "Slurmctld(primary) at head is DOWN";; esac'
+        )
+
+    def command(self, name: str, script: str) -> None:
+        path = self.root / "bin" / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def install(self, config: Config | None = None, **options: object) -> Outcome:
+        return install(
+            config or self.config, self.config_path, version=VERSION, verify=False, **options
+        )
+
+    def uninstall(self, **options: object) -> Outcome:
+        options = {"force": True} | options
+        return uninstall(self.config, self.config_path, version=VERSION, **options)
+
+    def etc(self) -> dict[str, tuple[bytes, int]]:
+        etc = self.conf.parent
+        return {p.name: (p.read_bytes(), p.stat().st_mode) for p in etc.iterdir()}
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="se-install-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def host(root: Path) -> Host:
+    return Host("small", root)
+
+
+@pytest.mark.parametrize("name", site_cases.NAMES)
+def test_uninstall_restores_every_byte(name: str, root: Path) -> None:
+    host = Host(name, root)
+    before = host.etc()
+    host.install()
+    assert host.etc() != before
+    host.uninstall()
+    assert host.etc() == before
+    assert not (root / "libexec" / "elastic").exists()
+    assert (root / "state" / "requests").is_dir()
+    assert configfile.read_uuid(host.config_path)
+    assert read_manifest(host.config_path) is None
+
+
+def test_what_an_install_leaves(host: Host) -> None:
+    done = host.install()
+    etc = host.conf.parent
+    assert host.conf.read_text().endswith("\ninclude slurm-elastic.conf\n")
+    assert (etc / "slurm-elastic.conf").stat().st_mode & 0o777 == 0o644
+    programs = Path(host.config.slurm.programs_dir)
+    assert {p.name for p in programs.iterdir()} == {"settings", *plan.PROGRAMS}
+    assert (programs / "slurm-elastic-resume").stat().st_mode & 0o777 == 0o755
+    assert (programs / "settings").read_text() == (
+        f"state_dir={host.root}/state\npartitions=aws onprem\nsite_prolog=\nsite_epilog=\n"
+        "prolog_timeout=600\npython=/usr/bin/python3\n"
+    )
+    assert (etc / "slurm.conf.before-slurm-elastic").exists()
+    assert done.changed[-1] == host.conf  # last, when all that it names is there
+    assert "slurmctld is not running; it will read this when it starts" in done.lines
+    if os.geteuid() == 0:
+        assert host.config.state.stat().st_uid == pwd.getpwnam("slurm").pw_uid
+    assert host.config.state.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize(("version", "chained"), [((22, 5), True), ((23, 11), False)])
+def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
+    root: Path, version: tuple[int, int], chained: bool
+) -> None:
+    host = Host("own-lua", root)
+    text = plan.settings_text(host.config, plan.make(host.config, version=version).site, version)
+    assert ("site_prolog=/etc/slurm/prolog_slurmctld\n" in text) is chained
+    assert ("site_epilog=/etc/slurm/epilog_slurmctld\n" in text) is chained
+
+
+def test_a_second_install_changes_nothing_and_says_so(host: Host) -> None:
+    host.install()
+    before = host.etc()
+    done = host.install(restart="/bin/false")
+    assert done.changed == ()
+    assert done.lines[-1] == "already installed as configured: no change"
+    assert host.etc() == before
+
+
+def test_a_changed_configuration_is_rendered_again_and_still_comes_out(host: Host) -> None:
+    before = host.etc()
+    host.install()
+    cloud = replace(host.config.clouds[0], suspend_time=77.0)
+    changed = replace(host.config, clouds=(cloud, *host.config.clouds[1:]))
+    done = host.install(changed)
+    assert [path.name for path in done.changed] == ["slurm-elastic.conf"]
+    assert "SuspendTime=77 " in (host.conf.parent / "slurm-elastic.conf").read_text()
+    host.uninstall()
+    assert host.etc() == before
+
+
+def test_edits_after_the_install_stay(host: Host) -> None:
+    host.install()
+    text = host.conf.read_text()
+    host.conf.write_text(text.replace("ReturnToService=1", "ReturnToService=2") + "MinJobAge=9\n")
+    done = host.uninstall()
+    left = host.conf.read_text()
+    assert "ReturnToService=2" in left
+    assert left.endswith("State=UP\nMinJobAge=9\n")
+    assert "elastic" not in left
+    assert any("was edited since the install" in line for line in done.lines)
+
+
+def test_lines_below_ours_are_overtaken_at_the_next_install(host: Host) -> None:
+    host.install()
+    host.conf.write_text(host.conf.read_text() + "PrivateData=jobs\n")
+    host.install()
+    assert host.conf.read_text().endswith("include slurm-elastic.conf\n")
+    assert "PrivateData=jobs,cloud" in (host.conf.parent / "slurm-elastic.conf").read_text()
+
+
+def test_a_linked_slurm_conf_stays_a_link(host: Host) -> None:
+    real = host.root / "shared.conf"
+    host.conf.rename(real)
+    host.conf.symlink_to(real)
+    real.chmod(0o640)
+    before = real.read_bytes()
+    host.install()
+    assert host.conf.is_symlink()
+    assert (host.conf.parent / "slurm-elastic.conf").exists()
+    assert real.stat().st_mode & 0o777 == 0o640
+    host.uninstall()
+    assert (host.conf.is_symlink(), real.read_bytes()) == (True, before)
+
+
+def test_a_failure_on_the_way_takes_everything_back(host: Host) -> None:
+    (host.conf.parent / "slurm_elastic.lua").mkdir()  # cannot be replaced by a file
+    (host.conf.parent / "slurm_elastic.lua" / "x").touch()
+    before = host.conf.read_bytes()
+    with pytest.raises(SlurmElasticError):
+        host.install()
+    assert host.conf.read_bytes() == before
+    assert not (host.root / "libexec").exists()
+    assert not host.config.state.exists()
+    assert read_manifest(host.config_path) is None
+
+
+def test_a_failure_at_the_last_file_takes_everything_back(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = host.etc()
+    rename = os.replace
+
+    def refuse(source: str, target: Path) -> None:
+        if Path(target) == host.conf:
+            raise OSError(28, "No space left on device", str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(SlurmElasticError, match="No space left on device; everything is as before"):
+        host.install()
+    assert host.etc() == before
+    assert not (host.root / "libexec").exists()
+
+
+def test_a_refused_check_changes_nothing(host: Host) -> None:
+    host.conf.write_text(host.conf.read_text() + "\nResumeProgram=/opt/theirs\n")
+    before = host.etc()
+    with pytest.raises(ConfigError, match="ResumeProgram is /opt/theirs"):
+        host.install()
+    assert host.etc() == before
+    assert not host.config.state.exists()
+
+
+def test_a_state_directory_of_somebody_else_is_not_taken(host: Host) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a directory away")
+    host.config.state.mkdir()
+    with pytest.raises(ConfigError, match="state belongs to uid 0, not to slurm"):
+        host.install()
+    assert not (host.root / "libexec").exists()
+
+
+def test_a_sites_own_lua_is_kept_and_told_what_to_call(root: Path) -> None:
+    host = Host("own-lua", root)
+    lua = host.conf.parent / "job_submit.lua"
+    before = lua.read_bytes()
+    done = host.install()
+    assert lua.read_bytes() == before
+    text = "\n".join(done.lines)
+    assert f'dofile("{host.conf.parent}/slurm_elastic.lua")' in text
+    assert "slurm_elastic_submit(job_desc, part_list, submit_uid)" in text
+
+    lua.write_bytes(b'dofile("slurm_elastic.lua")\nslurm_elastic_submit()\n' + before)
+    assert "dofile" not in "\n".join(host.install().lines)
+    with pytest.raises(ConfigError, match=r"still loads slurm_elastic.lua; take its two lines out"):
+        host.uninstall()
+    lua.write_bytes(before)
+    host.uninstall()
+    assert lua.read_bytes() == before
+
+
+def test_a_sleeping_job_submit_lua_is_not_woken(host: Host) -> None:
+    (host.conf.parent / "job_submit.lua").write_text("-- an old experiment\n")
+    with pytest.raises(ConfigError, match="JobSubmitPlugins has no lua: installing would switch"):
+        host.install()
+
+
+def test_a_slurm_without_lua_gets_the_documented_alternative(root: Path) -> None:
+    host = Host("small", root)
+    host.conf.write_text(f"PluginDir={root}\n{host.conf.read_text()}")
+    done = host.install()
+    assert "    export SBATCH_PARTITION=batch,aws,onprem" in done.lines
+    assert not (host.conf.parent / "slurm_elastic.lua").exists()
+
+
+def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
+    host.install()
+    lua = host.conf.parent / "job_submit.lua"
+    lua.write_text(lua.read_text() + "-- our own addition\n")
+    done = host.uninstall()
+    assert f"{lua} was changed since the install and stays" in done.lines
+    assert lua.exists()
+
+
+def test_uninstall_without_an_install_says_so(host: Host) -> None:
+    before = host.etc()
+    assert host.uninstall().lines == ("nothing is installed",)
+    assert host.etc() == before
+
+
+def test_uninstall_asks_for_force_where_slurmctld_does_not_answer(host: Host) -> None:
+    host.install()
+    before = host.etc()
+    with pytest.raises(ConfigError, match="cannot be ruled out; start it, or use --force"):
+        host.uninstall(force=False)
+    assert host.etc() == before
+
+
+def test_diff_is_what_install_would_change(host: Host) -> None:
+    planned = plan.make(host.config, version=VERSION)
+    text = diff(planned)
+    assert f"+++ {host.conf}\n" in text
+    assert "\\ No newline at end of file" in text
+    assert "+include slurm-elastic.conf\n" in text
+    assert "+PartitionName=onprem " in text
+    assert host.conf.read_bytes() == (site_cases.SITES / "small" / "slurm.conf").read_bytes()
+    host.install()
+    assert diff(plan.make(host.config, version=VERSION)) == ""
+
+
+@pytest.mark.parametrize(
+    ("version", "up", "expected", "called"),
+    [
+        ((24, 11), True, "slurmctld was reconfigured", True),
+        ((23, 11), True, "stop and start slurmctld now", False),
+        ((22, 5), True, "Do NOT run `scontrol reconfigure`: on Slurm 22.05 it ends", False),
+        ((24, 11), False, "slurmctld is not running", False),
+    ],
+)
+def test_slurmctld_is_told_as_its_version_can(
+    host: Host, version: tuple[int, int], up: bool, expected: str, called: bool
+) -> None:
+    calls = host.root / "calls"
+    state = "UP" if up else "DOWN"
+    host.command("scontrol", f'echo "$*" >>{calls}; echo "Slurmctld(primary) at head is {state}"')
+    done = install(host.config, host.config_path, version=version, verify=False)
+    assert expected in done.lines[-1]
+    assert ("reconfigure" in calls.read_text()) is called
+    assert done.restart_needed is (up and not called)
+
+
+PIECES = [b"Key=value", b"\n", b"\r\n", b"\\", b"# comment", b" ", b"\r", b"include x", b"\n\n"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
+def test_our_lines_come_and_go_without_a_trace(text: bytes) -> None:
+    added = includeline.add(text)
+    assert includeline.present(added)
+    assert includeline.add(added) == added
+    assert includeline.remove(added) == text
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join),
+    st.lists(st.sampled_from([b"New=1", b"\n", b"# more"]), min_size=1, max_size=4).map(b"".join),
+)
+def test_what_is_written_below_our_lines_stays(text: bytes, more: bytes) -> None:
+    left = includeline.remove(includeline.add(text) + more)
+    assert left.startswith(text)
+    assert left.endswith(more)
+    assert b"elastic" not in left
+
+
+def test_a_continued_last_line_does_not_swallow_ours() -> None:
+    added = includeline.add(b"SchedulerParameters=a,\\")
+    assert b"\\\n\n# slurm-elastic" in added
