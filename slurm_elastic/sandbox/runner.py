@@ -46,6 +46,11 @@ class Runner:
         self._machines = Machines(layout.machines)
         self._boot = boot_seconds
         self._never = frozenset(never_boot)
+        for name in list(self._machines.ids()):
+            started = self._machines.get(name)
+            if started is None or started.process is None:
+                # We were killed between the record and the start: begin this machine anew.
+                self._machines.power_off(name)
 
     def step(self, seen: Iterable[Seen], now: float) -> None:
         """Power off what is gone, start what has booted."""

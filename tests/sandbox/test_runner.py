@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from slurm_elastic import nodeproc
@@ -74,6 +75,18 @@ def test_a_restarted_runner_starts_nothing_twice(layout):
     before = Machines(layout.machines).get("i-1")
     Runner(layout, boot_seconds=0.0).step([seen()], now=201.0)
     assert Machines(layout.machines).get("i-1") == before
+
+
+def test_a_runner_killed_just_before_a_start_starts_that_machine_once(layout):
+    Runner(layout, boot_seconds=0.0).step([seen()], now=200.0)
+    machines = Machines(layout.machines)
+    unrecorded = machines.get("i-1").process
+    path = layout.machines / "i-1.json"
+    record = msgspec.json.decode(path.read_bytes())
+    path.write_bytes(msgspec.json.encode(record | {"process": None}))
+    Runner(layout, boot_seconds=0.0).step([seen()], now=201.0)
+    assert alive(layout) == {"pub1"}
+    assert not nodeproc.alive(unrecorded)
 
 
 def test_a_machine_whose_slurmd_crashed_is_not_started_again(layout):

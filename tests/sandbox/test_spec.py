@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -99,6 +103,54 @@ def test_an_endpoint_off_loopback_is_refused(tmp_path, endpoint):
     (tmp_path / "etc").mkdir()
     with pytest.raises(SandboxError, match="loopback"):
         build.write_files(spec, PORTS, layout)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs SlurmUser beside root")
+def test_a_python_that_slurmuser_cannot_run_is_named(tmp_path, monkeypatch):
+    hidden = tmp_path / "private"
+    hidden.mkdir(mode=0o700)
+    (hidden / "python").symlink_to(sys.executable)
+    monkeypatch.setattr(build.sys, "executable", str(hidden / "python"))
+    with pytest.raises(
+        SandboxError, match=r"user 'slurm' cannot run slurm-elastic with .*/private"
+    ):
+        build.require_python(Layout(dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dir": Path("/tmp/" + "x" * 80)}, "at most 60"),
+        ({"dir": Path("/tmp/a b")}, "plain characters"),
+        ({"static_nodes": -1}, "positive"),
+    ],
+)
+@pytest.mark.skipif(
+    os.getuid() != 0 or not shutil.which("slurmctld", path="/usr/sbin"),
+    reason="needs root and Slurm",
+)
+def test_what_cannot_be_is_refused_before_anything_is_made(change, said):
+    spec = SandboxSpec(**{"dir": DIR} | change)
+    with pytest.raises(SandboxError, match=said):
+        Sandbox(spec).up()
+    assert not spec.dir.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+def test_without_root_it_says_what_needs_it():
+    code = (
+        "import os; os.setgid(65534); os.setuid(65534)\n"
+        "from slurm_elastic.cli.main import main; raise SystemExit(main(['sandbox', 'up']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, "needs root" in done.stderr) == (2, True)
+
+
+def test_another_users_directory_is_left_alone(tmp_path, monkeypatch):
+    Layout(dir=tmp_path).save(Saved(spec=SandboxSpec(dir=tmp_path), ports=PORTS))
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(SandboxError, match="belongs to another user"):
+        Sandbox(SandboxSpec(dir=tmp_path)).down()
 
 
 def test_a_directory_that_is_no_sandbox_is_neither_used_nor_removed(tmp_path):
