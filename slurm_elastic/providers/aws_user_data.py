@@ -8,7 +8,6 @@ Everything here can be read by every process on the machine, so it holds no secr
 from __future__ import annotations
 
 import gzip
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ MAX_BYTES = 16384
 _OURS = 2048
 """Bytes of it that are kept for what we say ourselves."""
 _BOUNDARY = "==slurm-elastic=="
+_NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
 _KINDS = {
     "#cloud-config": "text/cloud-config",
     "#cloud-boothook": "text/cloud-boothook",
@@ -51,8 +51,8 @@ def read_user_data(path: str | None, cloud: str) -> str:
 
 
 def compose(facts: Mapping[str, str], nodes: str, site: str) -> bytes:
-    """A multipart document: ``/run/slurm-elastic/launch`` with ``facts`` and ``nodes`` as
-    ``key=value`` lines readable by sh, written before all else; then the site's part.
+    """A multipart document: first the program that tells the machine its node (aws_boothook),
+    with ``facts`` and ``nodes``; then the site's part.
 
     A list of nodes that does not fit is left out: the machine's tags have it too.
     """
@@ -78,8 +78,11 @@ def _document(facts: Mapping[str, str], site: str) -> bytes:
 
 
 def _boothook(facts: Mapping[str, str]) -> str:
-    lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
-    return (
-        "#cloud-boothook\n#!/bin/sh\nmkdir -p /run/slurm-elastic\n"
-        f"cat > /run/slurm-elastic/launch <<'LAUNCH'\n{lines}\nLAUNCH\n"
-    )
+    return f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts)}"
+
+
+def program(facts: Mapping[str, str]) -> str:
+    """The text of ``aws_boothook`` with its facts, and without what only its readers need."""
+    source = Path(__file__).with_name("aws_boothook.py").read_text(encoding="utf-8")
+    _, _, code = source.partition('\n"""\n')
+    return code.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")

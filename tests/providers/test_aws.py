@@ -323,7 +323,8 @@ def test_machines_know_their_nodes_and_then_run_the_sites_user_data(
     document = email.message_from_bytes(base64.b64decode(raw["UserData"]["Value"]))
     hook, site = document.get_payload()
     assert hook.get_content_type() == "text/cloud-boothook"
-    assert "nodes='pub[1-3]'" in hook.get_payload()
+    assert "'nodes': 'pub[1-3]'" in hook.get_payload()
+    assert "'generation': 'g1'" in hook.get_payload()
     assert site.get_content_type() == "text/cloud-config"
     assert "runcmd: [echo ä]" in site.get_payload(decode=True).decode()
 

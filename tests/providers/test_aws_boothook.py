@@ -1,0 +1,104 @@
+"""A machine learns its node's name from its user data and the metadata service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.providers import aws_boothook
+from slurm_elastic.providers.aws_tags import in_order
+from slurm_elastic.providers.aws_user_data import MAX_BYTES, compose, program
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """IMDSv2: a token first, then everything with it."""
+
+    answers: dict[str, str] = {}  # noqa: RUF012 - one a test
+
+    def do_PUT(self) -> None:
+        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self._say(200, "tok" if self.path == "/latest/api/token" else "")
+
+    def do_GET(self) -> None:
+        if self.headers["X-aws-ec2-metadata-token"] != "tok":
+            self._say(401, "")
+            return
+        answer = self.answers.get(self.path.removeprefix("/latest/meta-data/"))
+        self._say(404 if answer is None else 200, answer or "")
+
+    def _say(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def metadata() -> Iterator[str]:
+    Metadata.answers = {}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/latest/"
+        server.shutdown()
+
+
+def boot(facts: dict[str, str], metadata: str, place: Path) -> None:
+    """Run the program as the machine does, but for where it asks and writes."""
+    text = program(facts).replace(aws_boothook.IMDS, metadata)
+    text = text.replace(aws_boothook.PLACE, str(place))
+    subprocess.run([sys.executable, "-I", "-c", text], check=True, timeout=60)
+
+
+def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = {"ami-launch-index": "3"}
+    facts = {"cluster": "site", "pool": "it's a pool", "nodes": "pub[08-10],gpu[2,1],head"}
+    boot(facts, metadata, tmp_path / "run")
+    assert (tmp_path / "run" / "node").read_text() == "gpu2\n"
+    script = f". {tmp_path}/run/launch; echo $cluster/$pool/$nodes/$node"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "site/it's a pool/pub[08-10],gpu[2,1],head/gpu2\n"
+
+
+def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = {
+        "ami-launch-index": "2",
+        "tags/instance/slurm-elastic:nodes": "a[1-2]",
+        "tags/instance/slurm-elastic:nodes-1": "a7",
+    }
+    boot({"cluster": "site"}, metadata, tmp_path)
+    assert (tmp_path / "node").read_text() == "a7\n"
+
+
+def test_the_list_gives_way_to_the_sites_part() -> None:
+    site = "#!/bin/sh\n" + "x" * 10
+    assert b"'nodes': 'p[1-9]'" in compose({}, "p[1-9]", site)
+    noise = "".join(chr(33 + n * n % 89) for n in range(12 * MAX_BYTES))
+    crowded = compose({}, noise, site)
+    assert len(crowded) <= MAX_BYTES
+
+
+def test_the_same_launch_makes_the_same_bytes() -> None:
+    site = "#cloud-config\n" + "a: b\n" * 5000
+    assert compose({"a": "b"}, "p1", site) == compose({"a": "b"}, "p1", site)
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[a-z]{1,3}(-[a-z0-9]{1,3})?[0-9]{0,4}", fullmatch=True),
+        min_size=1, max_size=60, unique=True,
+    )
+)  # fmt: skip
+def test_it_reads_every_list_that_the_provider_writes(nodes: list[str]) -> None:
+    if not all(n.isascii() for n in nodes):
+        return
+    assert aws_boothook.expand(",".join(in_order(nodes, 256))) == nodes
