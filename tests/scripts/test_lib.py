@@ -1,0 +1,125 @@
+"""The set-up that all scripts share: service starts denied and allowed again, who can read what."""
+
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+LIB = Path(__file__).parents[2] / "scripts" / "lib.sh"
+
+
+def bash(script: str, *args: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", f". {LIB}\n{script}", "scripts/probe", *map(str, args)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    return tmp_path / "policy-rc.d"
+
+
+def deny(policy: Path, then: str = "restore_policy") -> None:
+    done = bash(f"POLICY=$1; deny_services; {then}", policy)
+    assert done.returncode == 0, done.stderr
+
+
+def test_service_starts_are_denied_for_the_time_being(policy):
+    deny(policy, then=":")
+    assert subprocess.run([policy], check=False).returncode == 101
+
+
+def test_without_a_policy_before_there_is_none_after(policy):
+    deny(policy)
+    assert list(policy.parent.iterdir()) == []
+
+
+def test_a_policy_of_the_site_comes_back_as_it_was(policy):
+    policy.write_text("#!/bin/sh\nexit 104\n")
+    policy.chmod(0o700)
+    before = policy.stat()
+    deny(policy)
+    after = policy.stat()
+    assert (after.st_ino, stat.S_IMODE(after.st_mode)) == (before.st_ino, 0o700)
+    assert list(policy.parent.iterdir()) == [policy]
+
+
+def test_a_link_comes_back_as_a_link(policy):
+    policy.symlink_to("/nonexistent/alternatives")
+    deny(policy)
+    assert os.readlink(policy) == "/nonexistent/alternatives"
+
+
+@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 104\n"])
+def test_what_a_killed_run_left_is_put_right_by_the_next(policy, text):
+    if text:
+        policy.write_text(text)
+    deny(policy, then=":")
+    assert bash("POLICY=$1; restore_policy", policy).returncode == 0
+    assert (policy.read_text() if policy.exists() else None) == text
+
+
+def test_a_policy_that_is_not_ours_is_left_alone(policy):
+    policy.write_text("#!/bin/sh\nexit 0\n")
+    assert bash("POLICY=$1; restore_policy", policy).returncode == 0
+    assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    top = Path("/tmp") / f"slurm-elastic-lib-{os.getpid()}"
+    package = top / "clone" / "slurm_elastic"
+    package.mkdir(parents=True)
+    (package / "model.py").write_text("")
+    for path in (top, top / "clone", package):
+        path.chmod(0o755)
+    (package / "model.py").chmod(0o644)
+    yield top / "clone"
+    subprocess.run(["rm", "-rf", top], check=True)
+
+
+def is_open(clone: Path) -> bool:
+    return bash("REPO=$1; open_to_all", clone).returncode == 0
+
+
+def test_a_clone_that_everyone_may_enter_is_used_as_it_is(clone):
+    assert is_open(clone)
+
+
+@pytest.mark.parametrize(
+    ("path", "mode"), [("..", 0o700), (".", 0o700), ("slurm_elastic/model.py", 0o600)]
+)
+def test_a_clone_that_user_slurm_cannot_read_is_found_out(clone, path, mode):
+    (clone / path).chmod(mode)
+    assert not is_open(clone)
+
+
+def test_missing_packages_are_told_from_installed_ones():
+    done = bash("not_installed bash no-such-package-here")
+    assert done.stdout.split() == ["no-such-package-here"]
+
+
+def test_a_failing_command_shows_the_end_of_what_it_said(tmp_path):
+    done = bash("CACHE=$1; quietly sh -c 'echo so it was; exit 3' || die 'it failed'", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "so it was\nprobe: it failed\n"
+
+
+def test_a_command_that_works_says_nothing(tmp_path):
+    done = bash("CACHE=$1; quietly sh -c 'echo so it was'", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("args", ["", "sid", "trixie --at", "trixie --only nothing", "--once"])
+def test_fresh_tells_its_use(args):
+    done = subprocess.run(
+        [LIB.parent / "fresh", *args.split()], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fresh: usage: scripts/fresh bookworm|trixie")
