@@ -42,6 +42,7 @@ VOLATILE = frozenset(
 """Fields of scontrol show node that change by themselves."""
 _MAY_CHANGE = frozenset(
     {
+        "AuthInfo",
         "BOOT_TIME",
         "SLURM_CONF",
         "SlurmctldPort",

@@ -24,6 +24,7 @@ from msgspec import Struct
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
+from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Entry, Line, Site
 
 _NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child")
@@ -59,12 +60,10 @@ class DryRun(Struct, frozen=True, kw_only=True):
 
 def isolation() -> tuple[str, ...] | None:
     """The command that puts another one into namespaces of its own; None: not allowed here."""
-    as_root = ("unshare", *_NAMESPACES)
-    mapped = ("unshare", "--user", "--map-root-user", *_NAMESPACES)
-    for command in (as_root,) if os.geteuid() == 0 else (mapped,):
-        if shutil.which("unshare") and _works((*command, "true")):
-            return command
-    return None
+    # Not as a mapped root: slurmctld would want to drop groups, which such a root may not.
+    own_user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
+    command = ("unshare", *own_user, *_NAMESPACES)
+    return command if shutil.which("unshare") and _works((*command, "true")) else None
 
 
 def run(
@@ -89,6 +88,7 @@ def run(
             *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
             f"--outside={namespaces()}" if wrapper else "--shared",
             f"--linger={linger}",
+            *(() if _needs_no_munge(site) else ("--munged",)),
         ]
         try:
             done = subprocess.run(
@@ -154,8 +154,8 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
     if fragment is not None:
         (directory / "fragment").write_text(fragment)
         lines = (*lines, *siteconf.read_lines(directory / "fragment"))
-    user = settings.user if os.geteuid() == 0 else "root"
-    text = copy_text(lines) + _own_options(directory, user)
+    user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    text = copy_text(lines) + _own_options(directory, user, munge=not _needs_no_munge(site))
     (directory / "slurm.conf").write_text(text, errors="surrogateescape")
     for name in _BESIDE:
         if (site.directory / name).is_file():
@@ -169,10 +169,17 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
             os.chown(path, owner.pw_uid, owner.pw_gid)
 
 
-def _own_options(directory: Path, user: str) -> str:
+def _needs_no_munge(site: Site) -> bool:
+    """Debian has the plug-ins that authenticate nobody; SchedMD's RPMs leave them out."""
+    return has_plugin(site, "auth_none") and has_plugin(site, "cred_none")
+
+
+def _own_options(directory: Path, user: str, *, munge: bool) -> str:
     host = socket.gethostname().split(".")[0]
-    return (
-        "AuthType=auth/none\nCredType=cred/none\n"
+    auth = "AuthType=auth/none\nCredType=cred/none\n"
+    if munge:
+        auth = f"AuthType=auth/munge\nAuthInfo=socket={directory}/munge/socket\n"
+    return auth + (
         f"SlurmctldHost={host}(127.0.0.1)\nSlurmctldPort={_free_port()}\n"
         f"SlurmUser={user}\nStateSaveLocation={directory}/state\n"
         f"SlurmctldPidFile={directory}/state/pid\nSlurmctldLogFile={directory}/state/log\n"

@@ -9,6 +9,7 @@ it. Exit 0: all answers are there; 3: slurmctld did not come up (its log says wh
 from __future__ import annotations
 
 import argparse
+import ctypes
 import fcntl
 import os
 import socket
@@ -26,7 +27,7 @@ QUESTIONS = {
 ADDRESS = "192.0.2.1"
 """Of RFC 5737, for documentation: it is nobody's."""
 
-_SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP = 0x8914, 0x8916, 1
+_SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP, _MS_BIND = 0x8914, 0x8916, 1, 4096
 _START_SECONDS, _STOP_SECONDS = 60.0, 10.0
 
 
@@ -40,15 +41,8 @@ def main() -> int:
         raise_loopback()
         own_hosts(directory / "hosts")
     environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": "/usr/sbin:/usr/bin:/bin"}
-    with (directory / "slurmctld.out").open("wb") as output:
-        daemon = subprocess.Popen(
-            [args.slurmctld, "-D", "-f", environment["SLURM_CONF"]],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+    munged = start_munged(directory) if args.munged else None
+    daemon = start(directory, [args.slurmctld, "-D", "-f", environment["SLURM_CONF"]], environment)
     try:
         if not answered(daemon, args.scontrol, environment, directory):
             return 3
@@ -56,6 +50,8 @@ def main() -> int:
         return 0
     finally:
         stop(daemon)
+        if munged is not None:
+            stop(munged)
 
 
 def arguments() -> argparse.Namespace:
@@ -67,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("slurmctld")
     parser.add_argument("scontrol")
     parser.add_argument("--outside", default="", help="namespaces() of the caller")
+    parser.add_argument("--munged", action="store_true", help="with a munged of its own")
     parser.add_argument("--shared", action="store_true", help="change nothing, isolate nothing")
     parser.add_argument("--linger", type=float, default=0.0, help="seconds to go on for")
     return parser.parse_args()
@@ -96,8 +93,44 @@ def raise_loopback() -> None:
 
 
 def own_hosts(hosts: Path) -> None:
-    """Let every node name resolve here: slurmctld 22.05 tries each for 10 s while it starts."""
-    subprocess.run(["mount", "--bind", str(hosts), "/etc/hosts"], check=True)
+    """Let every node name resolve here: slurmctld 22.05 tries each for 10 s while it starts.
+
+    mount(2) itself, since mount(8) refuses all but uid 0, whatever its capabilities.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(os.fsencode(hosts), b"/etc/hosts", None, ctypes.c_ulong(_MS_BIND), None) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), "/etc/hosts")
+
+
+def start(
+    directory: Path, command: list[str], environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a daemon in the foreground; what it prints goes to NAME.out."""
+    with (directory / f"{Path(command[0]).name}.out").open("wb") as output:
+        return subprocess.Popen(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def start_munged(directory: Path) -> subprocess.Popen[bytes]:
+    """A munged with a key and a socket of its own, in DIRECTORY/munge."""
+    own = directory / "munge"
+    own.mkdir(mode=0o755)
+    (own / "key").write_bytes(os.urandom(128))
+    (own / "key").chmod(0o400)
+    files = [f"--{name}-file={own}/{name}" for name in ("key", "pid", "log", "seed")]
+    command = ["/usr/sbin/munged", "--foreground", "--force", f"--socket={own}/socket", *files]
+    munged = start(directory, command, {"PATH": "/usr/sbin:/usr/bin:/bin"})
+    deadline = time.monotonic() + _STOP_SECONDS
+    while not (own / "socket").exists() and munged.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return munged
 
 
 def answered(

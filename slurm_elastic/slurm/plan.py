@@ -18,6 +18,7 @@ from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Pool
 from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
 from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Site, read
 
 PROGRAMS: Mapping[str, str] = {
@@ -30,7 +31,6 @@ PROGRAMS: Mapping[str, str] = {
 }
 """Name in ``programs_dir`` and its source in the package."""
 
-_PLUGIN_DIRS = ("/usr/lib/*/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/*/slurm", "/usr/lib/slurm")
 _OWN_LUA = "-- Made by `slurm-elastic conf install`"
 
 
@@ -122,15 +122,6 @@ def detect_version(settings: SlurmSettings) -> tuple[int, int]:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             tried.append(f"{' '.join(command)}: {error}")
     raise ConfigError(f"cannot find out Slurm's version: {'; '.join(tried)}")
-
-
-def has_plugin(site: Site, name: str) -> bool:
-    """Whether the site's Slurm has this plug-in."""
-    entry = site.option("PluginDir")
-    if entry is not None:
-        return any((Path(place) / f"{name}.so").exists() for place in entry.value.split(":"))
-    found = (Path("/").glob(f"{place[1:]}/{name}.so") for place in _PLUGIN_DIRS)
-    return any(any(paths) for paths in found)
 
 
 def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:

@@ -141,6 +141,14 @@ def test_check_leaves_nothing_behind(root: Path) -> None:
 
 
 @isolated
+def test_a_slurm_without_auth_none_gets_a_munged_of_its_own(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dryrun, "has_plugin", lambda site, name: False)
+    assert check.check(planned("small", root)).full
+
+
+@isolated
 def test_nothing_leaks_from_the_sites_defaults_into_our_nodes(root: Path) -> None:
     one = planned("private", root)
     wrapper = dryrun.isolation()
