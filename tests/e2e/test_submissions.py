@@ -484,3 +484,108 @@ def test_outcome_is_the_same_but_for_jobs_that_now_may_burst(
         assert after.refused is None
         assert after.state == "CONFIGURING"
         assert after.partitions == {case.starts}
+
+
+def install(site: SubmissionSite) -> None:
+    site.install(submissions_config(site))
+    site.restart()
+
+
+def replace_script(site: SubmissionSite, name: str, text: str) -> None:
+    """Write a Lua file; slurmctld loads job_submit.lua again when its time stamp is newer."""
+    (site.conf.parent / name).write_text(text)
+    script = site.conf.parent / "job_submit.lua"
+    later = script.stat().st_mtime + 10
+    os.utime(script, (later, later))
+
+
+def test_who_could_not_see_the_jobs_of_others_still_cannot() -> None:
+    """PrivateData is a list of which the last line wins: ours must hold the site's values too."""
+    with running_site(enforce="NO", extra="PrivateData=jobs,users") as site:
+        seen = []
+        for step in (lambda: None, lambda: install(site)):
+            step()
+            submit_filler(site)
+            seen.append((queue_of(site, "nobody"), queue_of(site, "root")))
+            clear(site)
+    assert seen == [([], ["static"]), ([], ["static"])]
+
+
+def queue_of(site: SubmissionSite, user: str) -> list[str]:
+    return site.run("squeue", "-h", "-a", "-o", "%P", user=user).out.split()
+
+
+def test_errors_in_the_filter_never_fail_a_submission() -> None:
+    plain = Case(name="plain", args=("-H",))
+    with running_site(enforce="ALL") as site:
+        install(site)
+        filter_text = (site.conf.parent / "slurm_elastic.lua").read_text()
+        assert submit(site, plain).listed == ON_PREMISES
+
+        for broken in (
+            "this is no Lua",
+            filter_text.replace("local function chosen(job)", "local function chosen(job) error()"),
+            filter_text.replace("job_desc.partition = list", "job_desc.partition = {}"),
+        ):
+            replace_script(site, "slurm_elastic.lua", broken)
+            seen = site.log_size
+            outcome = submit(site, plain)
+            assert (outcome.refused, outcome.partitions) == (None, {"static"})
+            assert "slurm-elastic: job" in site.log(seen)
+
+        (site.conf.parent / "slurm_elastic.lua").unlink()
+        site.restart()
+        assert submit(site, plain).partitions == {"static"}
+
+        (site.conf.parent / "slurm_elastic.lua").write_text(filter_text)
+        site.restart()
+        assert submit(site, plain).listed == ON_PREMISES
+
+
+SITE_SCRIPT = """\
+local directory = string.match(debug.getinfo(1, "S").source, "^@(.*/)") or ""
+pcall(dofile, directory .. "slurm_elastic.lua")
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  if job_desc.comment == "short" then
+    job_desc.partition = "other"
+  end
+  if job_desc.comment == "forbidden" then
+    slurm.log_user("not here")
+    return slurm.ERROR
+  end
+  if slurm_elastic_submit then
+    slurm_elastic_submit(job_desc, part_list, submit_uid)
+  end
+  return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+"""
+"""As docs/submission.md tells a site with a script of its own."""
+
+
+def test_sites_own_script_decides_first_and_calls_ours() -> None:
+    with running_site(enforce="NO") as site:
+        install(site)
+        replace_script(site, "job_submit.lua", SITE_SCRIPT)
+
+        short = submit(site, Case(name="short", args=("--comment=short", "-H")))
+        forbidden = submit(site, Case(name="forbidden", args=("--comment=forbidden",)))
+        plain = submit(site, Case(name="plain", args=("-H",)))
+
+    assert (short.listed, short.partitions) == ((), {"other"})
+    assert "not here" in (forbidden.refused or "")
+    assert (plain.listed, plain.partitions) == (ON_PREMISES, set(ON_PREMISES))
+
+
+def test_changing_a_pending_job_works_as_before() -> None:
+    with running_site(enforce="NO") as site:
+        install(site)
+        job = site.run("sbatch", "--parsable", "-H", "--wrap", "true", user="nobody").out.strip()
+        for change in ("comment=hello", "partition=static", "timelimit=5"):
+            done = site.run("scontrol", "update", f"jobid={job}", change, user="nobody")
+            assert done.code == 0, done
+        assert job_row(site, job)[2] == "static"
