@@ -199,6 +199,11 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
                 f"pool {pool.name} has gres: gres.conf must have lines for its nodes"
                 f" (NodeName={','.join(pool.nodes[:1])}...)"
             )
+    if "enable_configless" not in site.items("SlurmctldParameters"):
+        yield (
+            f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
+            f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
+        )
     if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
         yield (
             "SlurmctldParameters has idle_on_node_suspend: Slurm then ends a drain when it suspends"
