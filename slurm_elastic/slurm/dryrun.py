@@ -82,14 +82,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         directory = Path(name)
         _prepare(settings, site, fragment, directory)
-        command = [
-            *wrapper,
-            *(sys.executable, "-I", str(_PROGRAM), str(directory)),
-            *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
-            f"--outside={namespaces()}" if wrapper else "--shared",
-            f"--linger={linger}",
-            *(() if _needs_no_munge(site) else ("--munged",)),
-        ]
+        command = _command(settings, site, directory, wrapper, linger)
         try:
             done = subprocess.run(
                 command,
@@ -109,6 +102,19 @@ def run(
         partitions=records(texts["partitions"], "PartitionName"),
         config=_settings(texts["config"]),
     )
+
+
+def _command(
+    settings: SlurmSettings, site: Site, directory: Path, wrapper: Sequence[str], linger: float
+) -> list[str]:
+    return [
+        *wrapper,
+        *(sys.executable, "-I", str(_PROGRAM), str(directory)),
+        *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
+        f"--outside={namespaces()}" if wrapper else "--shared",
+        f"--linger={linger}",
+        *(() if _needs_no_munge(site) else ("--munged",)),
+    ]
 
 
 def records(text: str, key: str) -> dict[str, dict[str, str]]:

@@ -85,9 +85,23 @@ def install(
     if not changes:
         _ensure_rest(config, config_path, planned, Transaction())
         return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
+    told, needed = _carry_out(planned, config_path, changes, restart, gone)
+    paths = tuple(file.path for file in changes)
+    lines += [f"wrote {path}" for path in paths]
+    return Outcome(changed=paths, lines=(*lines, told), restart_needed=needed)
+
+
+def _carry_out(
+    planned: Plan,
+    config_path: Path,
+    changes: tuple[PlannedFile, ...],
+    restart: str | None,
+    gone: leaving.Things,
+) -> tuple[str, bool]:
+    """All changes or none; what to tell the admin, and whether a restart is still to be made."""
     try:
         with Transaction() as files:
-            _ensure_rest(config, config_path, planned, files)
+            _ensure_rest(planned.config, config_path, planned, files)
             _back_up(planned, files)
             for file in changes:
                 files.write(file)
@@ -95,14 +109,11 @@ def install(
             touch_lua(planned.site.directory)
             # Once more, for jobs that came before the new filter was in place.
             _leave(planned, gone, force=True)
-            told, needed = _apply(planned, changes, restart, files)
+            return _apply(planned, changes, restart, files)
     except OSError as error:
         raise SlurmElasticError(
             f"{error.filename}: {error.strerror}; everything is as before"
         ) from error
-    paths = tuple(file.path for file in changes)
-    lines += [f"wrote {path}" for path in paths]
-    return Outcome(changed=paths, lines=(*lines, told), restart_needed=needed)
 
 
 def diff(planned: Plan) -> str:

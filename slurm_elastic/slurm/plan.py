@@ -163,15 +163,15 @@ def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[
 
 
 def _lua_files(site: Site, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
-    foreign = foreign_lua(site)
+    foreign = foreign_lua(site.directory)
     for name, text in filters.items():
         if name != submit_filter.PLUGIN_SCRIPT or foreign is None:
             yield PlannedFile(path=site.directory / name, content=text.encode(), mode=0o644)
 
 
-def foreign_lua(site: Site) -> str | None:
-    """The site's own job_submit.lua; None where there is none but ours."""
-    path = site.directory / submit_filter.PLUGIN_SCRIPT
+def foreign_lua(directory: Path) -> str | None:
+    """The site's own job_submit.lua, beside slurm.conf; None where there is none but ours."""
+    path = directory / submit_filter.PLUGIN_SCRIPT
     try:
         text = path.read_text(errors="replace")
     except FileNotFoundError:
@@ -213,7 +213,7 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
 
 def _manual_lua(site: Site) -> Iterator[str]:
     """The two lines for a site's own job_submit.lua."""
-    text = foreign_lua(site)
+    text = foreign_lua(site.directory)
     if text is None:
         return
     path = site.directory / submit_filter.PLUGIN_SCRIPT

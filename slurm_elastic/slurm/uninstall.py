@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import controller, fragment, includeline, leaving, plan, submit_filter
+from slurm_elastic.slurm import controller, includeline, leaving, plan, submit_filter
 from slurm_elastic.slurm.install import (
     BACKUP_SUFFIX,
     Manifest,
@@ -26,7 +26,6 @@ from slurm_elastic.slurm.install import (
     touch_lua,
 )
 from slurm_elastic.slurm.plan import PlannedFile
-from slurm_elastic.slurm.siteconf import read
 from slurm_elastic.slurm.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -71,11 +70,11 @@ def uninstall(
 
 def _refuse_for_lua(config: Config) -> None:
     """A site's own job_submit.lua that loads ours would fail, and with it every submission."""
-    site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
-    text = plan.foreign_lua(site)
+    directory = Path(config.slurm.conf).parent
+    text = plan.foreign_lua(directory)
     if text is not None and submit_filter.FILTER in text:
         raise ConfigError(
-            f"{site.directory / submit_filter.PLUGIN_SCRIPT} still loads {submit_filter.FILTER};"
+            f"{directory / submit_filter.PLUGIN_SCRIPT} still loads {submit_filter.FILTER};"
             " take its two lines out first"
         )
 
