@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control
+from slurm_elastic.sandbox import ec2_control, ec2_moto
 from slurm_elastic.sandbox.ec2_api import (
     Call,
     error_xml,
@@ -55,7 +55,6 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
-Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
 class Answer(Struct, frozen=True):
@@ -78,7 +77,10 @@ class Front:
     """The WSGI application. ``moto`` is moto's own; ``clock`` gives Unix time."""
 
     def __init__(
-        self, cloud: EmulatedCloud, moto: Application, clock: Callable[[], float] = time.time
+        self,
+        cloud: EmulatedCloud,
+        moto: ec2_moto.Application,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.cloud = cloud
         self._moto = moto
@@ -248,13 +250,12 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     os.environ.update(isolated_env({}))
     # Nobody asks the emulator for images; without moto's list of them a launch is much faster.
     os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     cloud = EmulatedCloud(speed, time.time())
     if prices:
         cloud.prices.replay(load_trace(prices), speed, time.time())
-    front = Front(cloud, DomainDispatcherApplication(create_backend_app))
+    front = Front(cloud, ec2_moto.application())
     try:
         server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
     except (OSError, SystemExit) as error:
