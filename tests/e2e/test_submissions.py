@@ -434,7 +434,8 @@ def settled(site: SubmissionSite, job: str) -> Outcome:
         if state == "CONFIGURING":
             return not nodes.startswith("st")
         if state == "PENDING":
-            return reason not in ("None", "Priority") and site.log(since).count(PASS) >= 2
+            waits = reason not in ("None", "Priority") and site.log(since).count(PASS) >= 2
+            return waits or reason in ("JobHeldUser", "BeginTime")
         return state != ""
 
     wait_for(f"job {job} to be decided upon", decided)
