@@ -316,7 +316,7 @@ end
 local function holds(data, part, need, default)
   local most = need.max_nodes or math.huge
   local least = number(part.min_nodes, NO_VAL) or 0
-  if least > (need.nodes or math.huge) or least > most then
+  if least > (need.nodes or 1) or least > most then
     return false
   end
   most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge)
