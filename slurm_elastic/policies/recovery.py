@@ -152,7 +152,7 @@ def _adoptions(view: View) -> list[Action]:
         for instance in view.seen or ()
         if instance.id not in known
         and instance.generation not in open_generations
-        and instance.state is not InstanceState.TERMINATED
+        and instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
     ]
 
 
