@@ -81,7 +81,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
     version = version or detect_version(config.slurm)
     site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
     pools = pools_of(config)
-    lua = has_plugin(site, "job_submit_lua")
+    lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
     filters = submit_filter.render(config, pools, site)
     return Plan(

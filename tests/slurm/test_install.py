@@ -254,6 +254,17 @@ def test_a_slurm_without_lua_gets_the_documented_alternative(root: Path) -> None
     assert not (host.conf.parent / "slurm_elastic.lua").exists()
 
 
+def test_a_slurm_below_a_prefix_of_its_own_has_its_plugins_there(root: Path) -> None:
+    host = Host("small", root)
+    settings = replace(host.config.slurm, sbin_dir=f"{root}/opt/slurm/sbin")
+    config = replace(host.config, slurm=settings)
+    assert "JobSubmitPlugins" not in plan.make(config, version=VERSION).fragment
+    plugins = root / "opt" / "slurm" / "lib" / "slurm"
+    plugins.mkdir(parents=True)
+    (plugins / "job_submit_lua.so").touch()
+    assert "JobSubmitPlugins=lua" in plan.make(config, version=VERSION).fragment
+
+
 def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
     host.install()
     lua = host.conf.parent / "job_submit.lua"
