@@ -272,7 +272,7 @@ def submissions_config(site: SubmissionSite) -> Config:
             ),
         ),
         limits=Limits(dollars_per_hour=10.0),
-        timings=Timings(resume_timeout=3600.0, suspend_time=3600.0),
+        timings=Timings(resume_timeout=450.0, suspend_time=3600.0),
         slurm=SlurmSettings(conf=str(site.conf), programs_dir=str(site.root / "programs")),
     )
 

@@ -60,6 +60,7 @@ UNSET: dict[str, Any] = {
     "shared": NO_VAL16,
     "immediate": 0,
     "cron_job": False,
+    "script": "#!/bin/sh\ntrue\n",
     "alloc_node": "login1",
 }
 """A job_desc as sbatch sends it when nothing is asked for (slurm_init_job_desc_msg)."""
@@ -423,6 +424,35 @@ def test_cloud_that_may_not_be_used_yet_is_not_listed(lua: Callable[[str], str])
     uncapped = config(limits=Limits())
     text = render(uncapped, domain_pools(uncapped, expand))[FILTER]
     assert listed(lua, {}, text=text) == "static,onprem"
+
+
+def test_interactive_jobs_are_listed_where_srun_waits_long_enough_for_machines(
+    lua: Callable[[str], str], tmp_path: Any
+) -> None:
+    interactive = {"script": ""}
+    conf = tmp_path / "slurm.conf"
+    for lines, seconds, expected in (
+        ("", 450.0, ALL),
+        ("", 451.0, "static,onprem"),
+        ("ResumeTimeout=300", 1650.0, ALL),
+        ("ResumeTimeout=300", 1651.0, "static,onprem"),
+        ("SuspendTimeout=10\nResumeTimeout=20", 151.0, "static,onprem"),
+    ):
+        conf.write_text(f"ClusterName=x\n{lines}\n")
+        slow = config(
+            clouds=(
+                FakeCloud(
+                    name="public",
+                    location=Location.PUBLIC,
+                    who=Who(groups=("staff",)),
+                    resume_timeout=seconds,
+                ),
+                FakeCloud(name="onprem", location=Location.ON_PREMISES, resume_timeout=60.0),
+            )
+        )
+        text = render(slow, domain_pools(slow, expand), siteconf.read(conf))[FILTER]
+        assert listed(lua, interactive, text=text) == expected, (lines, seconds)
+        assert listed(lua, {}, text=text) == ALL
 
 
 def test_partition_has_the_name_that_the_cloud_gives_it(lua: Callable[[str], str]) -> None:
