@@ -590,3 +590,14 @@ def test_changing_a_pending_job_works_as_before() -> None:
             done = site.run("scontrol", "update", f"jobid={job}", change, user="nobody")
             assert done.code == 0, done
         assert job_row(site, job)[2] == "static"
+
+
+def test_asking_in_vain_for_what_only_a_cloud_has_is_refused_in_other_words() -> None:
+    """The one difference that no list can take away: the feature exists now, though not for all."""
+    fast = Case(name="feature", args=("-C", "fast"))
+    with running_site(enforce="NO") as site:
+        before = submit(site, fast)
+        install(site)
+        after = submit(site, fast)
+    assert "Invalid feature specification" in (before.refused or "")
+    assert "Requested node configuration is not available" in (after.refused or "")
