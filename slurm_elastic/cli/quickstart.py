@@ -171,7 +171,7 @@ class Story:
     def _places(self) -> list[Place]:
         static = Place(
             partition=PARTITION,
-            cloud="(site)",
+            cloud="site",
             nodes=tuple(static_names(self.sandbox.spec)),
             own=True,
         )
