@@ -77,12 +77,16 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):
-    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id."""
+    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
+
+    ``job_nodes`` says which of the nodes each job waits for, where that is known.
+    """
 
     id: str
     pool: Pool
     nodes: tuple[str, ...]
     jobs: tuple[int, ...] = ()
+    job_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Ranked(Struct, frozen=True, kw_only=True):

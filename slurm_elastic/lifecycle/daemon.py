@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
@@ -31,51 +34,99 @@ TICK = 1.0
 """Seconds of the idle loop; a datagram from a program wakes it at once."""
 SETTLING_TICK = 0.3
 """While holds or restarts settle: SuspendTimeout, the time to drain in, may be short."""
+SETTLE_AGAIN = 5.0
+"""After Slurm did not answer."""
 BEAT = 5.0
 MAX_ATTEMPTS = 3
+"""Of a request whose work fails in a way that will not pass by itself."""
+PASSING = (SlurmError, sqlite3.Error)
+"""Slurm or the ledger cannot be reached: that passes, so the request stays until then."""
+MAX_BACKOFF = 30.0
 KEEP_HISTORY = 30 * 86400.0
 
 
+def one_thread(cloud: str) -> Executor:
+    """A cloud's worker."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
+
+
+class _Failed(Struct):
+    """A request whose work failed: how often, and when to try it again."""
+
+    times: int = 0
+    counted: int = 0
+    again: float = 0.0
+
+
 class Daemon:
-    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds."""
+    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
+
+    ``worker`` makes a cloud's worker, which must do one thing after the other.
+    """
 
     def __init__(
-        self, site: Site, spool: Spool, wake: WakeSocket, job_ended: Callable[[], None]
+        self,
+        site: Site,
+        spool: Spool,
+        wake: WakeSocket,
+        job_ended: Callable[[], None],
+        worker: Callable[[str], Executor] = one_thread,
     ) -> None:
         self._site = site
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
-        self._workers = {
-            name: ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-            for name in site.providers
-        }
+        self._workers = {name: worker(name) for name in site.providers}
         self._rounds = {name: Round(site, name) for name in site.providers}
         self._repairing: dict[str, Future[None]] = {}
         self._in_flight: dict[str, list[Future[None]]] = {}
-        self._attempts: dict[str, int] = {}
+        self._failed: dict[str, _Failed] = {}
         self._next_repair = 0.0
         self._next_beat = 0.0
+        self._next_settle = 0.0
         self._settling = True
+        self._settled: frozenset[tuple[str, float]] = frozenset()
+        self._trouble = ""
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
-        while not stop.is_set():
+        _report_strays(self._site)
+        try:
+            while not stop.is_set():
+                self._guarded_tick()
+                hurry = self._settling or bool(self._site.restarts)
+                woken = self._wake.wait(SETTLING_TICK if hurry else TICK)
+                if any(b"job-end" in event for event in woken):
+                    self._job_ended()
+        finally:
+            for worker in self._workers.values():
+                worker.shutdown(wait=True, cancel_futures=True)
+
+    def _guarded_tick(self) -> None:
+        """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
+        try:
             self.tick()
-            hurry = self._settling or bool(self._site.restarts)
-            woken = self._wake.wait(SETTLING_TICK if hurry else TICK)
-            if any(b"job-end" in event for event in woken):
-                self._job_ended()
-        for worker in self._workers.values():
-            worker.shutdown(wait=True, cancel_futures=True)
+        except (sqlite3.Error, OSError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
+                    "state directory cannot be used, nothing is launched until it can: %s", trouble
+                )
+            self._trouble = trouble
+        else:
+            self._trouble = ""
 
     def tick(self) -> None:
-        """One pass: collect what is done, hand out what is new, settle, repair, beat."""
+        """One pass: collect what is done, repair, hand out what is new, settle, beat.
+
+        Repair stands before requests, so that after a start with an empty ledger the machines that
+        exist are adopted before others are bought for the same nodes.
+        """
         self._beat()
         self._collect()
+        self._repair()
         self._dispatch()
         self._settle()
-        self._repair()
 
     def _beat(self) -> None:
         now = self._site.now()
@@ -90,23 +141,29 @@ class Daemon:
                 self._finish(key, [e for part in parts if (e := part.exception())])
 
     def _finish(self, key: str, errors: list[BaseException]) -> None:
-        """A request whose work raised stays in the spool and is tried again, a few times."""
+        """A request whose work raised stays in the spool and is tried again after a while: as long
+        as Slurm or the ledger cannot be reached, else a few times.
+        """
+        for error in errors:
+            known = isinstance(error, SlurmElasticError | sqlite3.Error)
+            log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
         if errors:
-            self._attempts[key] = self._attempts.get(key, 0) + 1
-            for error in errors:
-                known = isinstance(error, SlurmElasticError)
-                log.error(
-                    "request fails id=%s error=%s", key, error, exc_info=None if known else error
-                )
-            if self._attempts[key] < MAX_ATTEMPTS:
+            failed = self._failed.setdefault(key, _Failed())
+            failed.times += 1
+            failed.counted += not all(isinstance(e, PASSING) for e in errors)
+            failed.again = self._site.now() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
+            if failed.counted < MAX_ATTEMPTS:
                 return
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
-        self._attempts.pop(key, None)
+        self._failed.pop(key, None)
         self._spool.remove(key)
 
     def _dispatch(self) -> None:
+        now = self._site.now()
         for request in self._spool.pending():
-            if request.id not in self._in_flight:
+            failed = self._failed.get(request.id)
+            waits = failed is not None and now < failed.again
+            if request.id not in self._in_flight and not waits:
                 self._in_flight[request.id] = self._hand_out(request)
 
     def _hand_out(self, request: Request) -> list[Future[None]]:
@@ -131,15 +188,23 @@ class Daemon:
             suspend(self._site, cloud, request, view)
 
     def _settle(self) -> None:
-        """Holds go onto their nodes and requeued jobs are hurried, as soon as Slurm lets them."""
-        site = self._site
+        """Holds go onto their nodes and requeued jobs are hurried, as soon as Slurm lets them.
+
+        Slurm is only asked while something has to settle: holds may stand for days.
+        """
+        site, now = self._site, self._site.now()
+        if now < self._next_settle:
+            return
         try:
-            site.restarts.tick(site.slurm, site.now())
-            if site.ledger.holds():
+            site.restarts.tick(site.slurm, now)
+            held = frozenset((row.node, row.since) for row in site.ledger.holds())
+            if held - self._settled:
                 self._settling = holds.settle(site, site.slurm.nodes())
+                self._settled = frozenset() if self._settling else held
             else:
-                self._settling = False
+                self._settling, self._settled = False, held
         except SlurmError as error:
+            self._next_settle = now + SETTLE_AGAIN
             self._slurm_fails(error)
 
     def _repair(self) -> None:
@@ -147,6 +212,7 @@ class Daemon:
         if now < self._next_repair:
             return
         self._next_repair = now + self._site.config.timings.reconcile
+        self._settled = frozenset()  # looked at anew: an admin may have changed a node
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
@@ -156,14 +222,30 @@ class Daemon:
     def _guarded(self, round_: Round) -> None:
         try:
             round_.run()
+            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
         except SlurmError as error:
             self._slurm_fails(error)
         except Exception:
             log.exception("a repair round fails; the next one starts anew")
-        else:
-            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
 
     def _slurm_fails(self, error: SlurmError) -> None:
         log.warning("slurm cannot be read or changed: %s", error)
         health = Health(name="slurm", checked=self._site.now(), error=str(error), code="slurm")
         self._site.ledger.report_health(health)
+
+
+def _report_strays(site: Site) -> None:
+    """Machines that are paid, but whose cloud or pool has left the configuration: they are never
+    deleted for that, so somebody must be told.
+    """
+    for machine in site.ledger.machines():
+        i = machine.instance
+        pool = site.pool_of.get(i.node)
+        if i.cloud not in site.providers:
+            why = f"the configuration has no cloud {i.cloud} any more"
+        elif pool is None or pool.cloud != i.cloud:
+            why = f"no pool of cloud {i.cloud} has node {i.node} any more"
+        else:
+            continue
+        log.error("machine is paid but not served id=%s node=%s reason=%s", i.id, i.node, why)
+        site.record("start", "stray", (i.node,), f"machine {i.id} is left alone: {why}")

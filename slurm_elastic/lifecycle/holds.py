@@ -10,12 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Pool, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.ranking import rank
+from slurm_elastic.policies.ranking import serving
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
@@ -23,6 +22,7 @@ log = logging.getLogger(__name__)
 
 HOLD_MARK = f"{OUR_MARK}hold:"
 MAX_REASON = 200
+CORRELATION = "holds"
 
 
 def hold_reason(why: str) -> str:
@@ -81,12 +81,14 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     now = site.now()
     by_pool: dict[str, list[Hold]] = {}
     for row in site.ledger.holds():
-        if row.pool in site.pools and site.pools[row.pool].cloud == cloud:
-            by_pool.setdefault(row.pool, []).append(row)
+        pool = site.pool_of.get(row.node)
+        if pool is not None and pool.cloud == cloud:
+            by_pool.setdefault(pool.name, []).append(row)
     for name, rows in by_pool.items():
         if min(row.until for row in rows) <= now:
             _review_pool(site, site.pools[name], rows, view)
     _release_unknown(site, cloud, view)
+    _forget_strange(site, view)
 
 
 def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str) -> None:
@@ -96,7 +98,7 @@ def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why
         site.slurm.update_nodes(ours, state="RESUME")
     site.ledger.release(nodes)
     log.info("released nodes=%s reason=%s", compress(nodes), why)
-    site.record("holds", "released", nodes, why)
+    site.record(CORRELATION, "released", nodes, why)
 
 
 def _is_ours(node: SlurmNode) -> bool:
@@ -119,21 +121,28 @@ def _review_pool(
 ) -> None:
     """Release as many nodes as offers have room for; the others are looked at again later."""
     nodes = tuple(row.node for row in rows)
-    request = NodeRequest(id="holds", pool=pool, nodes=nodes)
+    request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
     try:
         offers = site.providers[pool.cloud].offers(pool)
-    except ProviderError as error:
-        log.warning("held pool cannot be looked at pool=%s error=%s", pool.name, error)
+    except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
+        log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
         offers = ()
-    placement = rank(request, offers, site.scope(), site.now(), site.config.ranking)
-    room = min(sum(r.room for r in placement.ranked), len(nodes))
+    launches = serving(request, offers, site.scope(), site.now(), site.config.ranking)
+    room = sum(launch.room for launch in launches)
     # Nodes still on their way down keep their row: lifting it now would race with their suspend.
     free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
     if free:
-        release(site, free, view, f"{placement.ranked[0].offer.key} can be had again")
-    kept = [row.node for row in rows if row.node not in free]
+        release(site, free, view, f"{launches[0].offer.key} can be had again")
+    kept = [row for row in rows if row.node not in free]
     if kept:
-        hold(site, pool, kept, rows[0].reason)
+        hold(site, pool, [row.node for row in kept], kept[0].reason)
+
+
+def _forget_strange(site: Site, view: Mapping[str, SlurmNode]) -> None:
+    """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
+    strange = [row.node for row in site.ledger.holds() if row.node not in site.pool_of]
+    if strange:
+        release(site, strange, view, "no pool of the configuration has it any more")
 
 
 def _release_unknown(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:

@@ -10,10 +10,10 @@ from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.refuse import give_back
-from slurm_elastic.lifecycle.resume import place
+from slurm_elastic.lifecycle.resume import place, request_for
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import Action, Instance, NodeRequest, SlurmNode
+from slurm_elastic.model import Action, Instance, SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
@@ -45,9 +45,10 @@ class Round:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
         site = self._site
         view = site.slurm.nodes()
+        began = site.now()
         seen = self._read_cloud()
         if seen is not None:
-            site.ledger.observe(self._cloud, seen, site.now())
+            site.ledger.observe(self._cloud, seen, began)
         world = _world(site, self._cloud, view, seen)
         timings = site.config.timings
         actions = recover(world, Patience(grace=timings.grace, misses=timings.misses))
@@ -60,23 +61,19 @@ class Round:
         holds.review(site, self._cloud, view)
 
     def _read_cloud(self) -> tuple[Instance, ...] | None:
-        site, error = self._site, None
+        """The cloud's machines; None where it cannot be read, whatever it raises."""
+        site, seen, problem, code = self._site, None, None, None
         try:
-            return tuple(site.providers[self._cloud].instances())
-        except ProviderError as failure:
-            error = failure
-            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, failure)
-            return None
-        finally:
-            code = "auth" if isinstance(error, AuthError) else "unreadable" if error else None
-            site.ledger.report_health(
-                Health(
-                    name=self._cloud,
-                    checked=site.now(),
-                    error=str(error) if error else None,
-                    code=code,
-                )
-            )
+            seen = tuple(site.providers[self._cloud].instances())
+        except ProviderError as error:
+            problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
+            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
+        except Exception as error:
+            problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
+            log.exception("cloud cannot be read cloud=%s", self._cloud)
+        health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
+        site.ledger.report_health(health)
+        return seen
 
     def _act(
         self,
@@ -91,14 +88,14 @@ class Round:
             "adopt": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
-            "retry": lambda some: _retry(self._site, some, view),
+            "retry": lambda some: _retry(self._site, some, view, seen),
             "abandon": self._abandon,
             "launch": self._launch,
             "terminate": self._terminate,
-            "terminate-orphan": self._terminate,
+            "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
-            "give-back": self._give_back,
+            "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
             "restore": lambda some: self._set(some, "RESUME"),
@@ -110,6 +107,8 @@ class Round:
                 doers[kind](some)
             except SlurmElasticError as error:
                 log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+            except Exception:
+                log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
     def _end(self, actions: Sequence[Action]) -> None:
         nodes = self._nodes_of(actions)
@@ -128,19 +127,28 @@ class Round:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
 
-    def _launch(self, actions: Sequence[Action]) -> None:
-        nodes = tuple(a.subject for a in actions)
-        jobs = _jobs_of(self._site, nodes)
-        for pool in self._site.pools_of_cloud(self._cloud):
-            mine = tuple(n for n in nodes if n in pool.nodes)
-            if mine:
-                request = NodeRequest(id=CORRELATION, pool=pool, nodes=mine, jobs=jobs)
-                place(self._site, request)
+    def _terminate_orphans(self, actions: Sequence[Action]) -> None:
+        """Slurm may have asked for the nodes again while this round waited for a cloud."""
+        nodes = self._nodes_of(actions)
+        view = self._site.slurm.nodes(list(nodes.values()))
+        still = {n for n, node in view.items() if phase(node) is Phase.POWERED_DOWN}
+        self._terminate([a for a in actions if nodes[a.subject] in still])
 
-    def _give_back(self, actions: Sequence[Action]) -> None:
+    def _launch(self, actions: Sequence[Action]) -> None:
+        site = self._site
+        nodes = [a.subject for a in actions]
+        jobs = _jobs_of(site, nodes)
+        view = site.slurm.nodes(nodes)
+        for pool in site.pools_of_cloud(self._cloud):
+            mine = [n for n in nodes if n in pool.nodes and _wants(view, n)]
+            if mine:
+                place(site, request_for(CORRELATION, pool, mine, jobs))
+
+    def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
         reasons = {row.node: row.reason for row in self._site.ledger.holds()}
         nodes = [a.subject for a in actions]
-        give_back(self._site, nodes, reasons.get(nodes[0], actions[0].reason))
+        why = reasons.get(nodes[0], actions[0].reason)
+        give_back(self._site, nodes, view, why, CORRELATION)
 
     def _set(self, actions: Sequence[Action], state: str) -> None:
         """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
@@ -185,6 +193,7 @@ def _world(
             suspending=m.suspending is not None,
             address=m.instance.address,
             max_age=site.pools[m.pool].max_age if m.pool in site.pools else None,
+            shown=_was_shown(site, m),
         )
         for m in _machines_of(site, cloud)
     )
@@ -203,6 +212,14 @@ def _world(
     )
 
 
+def _was_shown(site: Site, machine: Machine) -> bool:
+    """Whether any read of the cloud has had it: a fresh machine may be missing for minutes."""
+    if machine.misses == 0:
+        return True
+    row = site.ledger.launch(machine.instance.generation)
+    return row is None or row.finished is None or machine.last_seen > row.finished
+
+
 def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
     wanted = {a.subject: a.reason for a in actions}
     for instance in seen:
@@ -219,30 +236,37 @@ def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) ->
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
 
-def _retry(site: Site, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
+def _retry(
+    site: Site,
+    actions: Sequence[Action],
+    view: Mapping[str, SlurmNode],
+    seen: Sequence[Instance],
+) -> None:
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
     for action in actions:
         row = site.ledger.launch(action.subject)
-        if row is None or row.pool not in site.pools:
+        if row is None:
             continue
-        result = launch(site, spec_of(site, row), CORRELATION)
+        if row.pool not in site.pools:  # the configuration has lost it: what is there is there
+            _confirm(site, [action], seen)
+            continue
+        result = launch(site, spec_of(site, row), row.request, again=True)
         site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, action.reason)
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}
-        left = tuple(
-            n
-            for n in row.nodes
-            if n not in started and n in view and phase(view[n]) is Phase.POWERING_UP
-        )
+        left = [n for n in row.nodes if n not in started and _wants(view, n)]
         if left:
-            pool = site.pools[row.pool]
-            place(site, NodeRequest(id=row.request, pool=pool, nodes=left, jobs=row.jobs))
+            jobs = _jobs_of(site, left)
+            place(site, request_for(row.request, site.pools[row.pool], left, jobs))
 
 
 def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
-    nodes = [a.subject for a in actions]
+    now = site.slurm.nodes([a.subject for a in actions])
+    nodes = [name for name, node in now.items() if phase(node) is Phase.UP]
+    if not nodes:
+        return
     jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
     site.slurm.update_nodes(nodes, state="DOWN", reason=f"{OUR_MARK}lost: the machine is gone")
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
@@ -252,9 +276,15 @@ def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
 
 
-def _jobs_of(site: Site, nodes: Sequence[str]) -> tuple[int, ...]:
+def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:
+    """Whether Slurm waits for the node to come up."""
+    return node in view and phase(view[node]) is Phase.POWERING_UP
+
+
+def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
+    """Jobs that hold or wait for any of these nodes, with all of theirs; only for ``explain``."""
     try:
         queue = site.slurm.jobs()
     except SlurmError:
-        return ()
-    return tuple(j.id for j in queue if not set(nodes).isdisjoint(j.nodes))
+        return {}
+    return {j.id: j.nodes for j in queue if not set(nodes).isdisjoint(j.nodes)}

@@ -9,12 +9,14 @@ once they are POWERING_DOWN.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest, SlurmJob
+from slurm_elastic.model import NodeRequest, SlurmJob, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
@@ -34,23 +36,39 @@ def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> 
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
     if siblings:
         site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
-    give_back(site, nodes, why)
+    give_back(site, nodes, view, why, request.id)
 
 
-def give_back(site: Site, nodes: Sequence[str], why: str) -> None:
-    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere."""
-    waiting = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+def give_back(
+    site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str, correlation: str
+) -> None:
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere.
+
+    Not a node that an admin has drained, as power_down would undo that: it runs into its
+    ResumeTimeout. Nor one that is not powering up by now.
+    """
+    ours = [n for n in nodes if n in view and _may_force(view[n])]
+    if not ours:
+        return
+    waiting = [j for j in site.slurm.jobs() if not set(ours).isdisjoint(j.nodes)]
     for job in waiting:
-        _allow_requeue(site, job)
-    site.slurm.update_nodes(nodes, state="POWER_DOWN_FORCE", reason=hold_reason(why))
-    for job in waiting:
+        # Before anything is changed: it also puts the job's own requeue setting back in the end.
         site.restarts.expect(job, site.now())
-        site.record("refuse", "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+        _allow_requeue(site, job)
+    site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
+    for job in waiting:
+        site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+
+
+def _may_force(node: SlurmNode) -> bool:
+    return phase(node) is Phase.POWERING_UP and (
+        not is_drained(node) or node.reason.startswith(OUR_MARK)
+    )
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
-    it with NODE_FAIL. Its own setting is put back once it is pending.
+    it with NODE_FAIL. ``Restarts`` puts its own setting back.
     """
     if job.requeue:
         return

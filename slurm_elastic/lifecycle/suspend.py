@@ -28,7 +28,8 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
     asked = {n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud}
     for machine in site.ledger.machines():
         instance = machine.instance
-        if instance.node not in asked:
+        # One that is left of an earlier configuration may be of another cloud.
+        if instance.node not in asked or instance.cloud != cloud:
             continue
         node = view.get(instance.node)
         if node is None or phase(node) not in (Phase.POWERING_DOWN, Phase.POWERED_DOWN):
