@@ -39,7 +39,12 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs."""
+    """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
+
+    ``epilog_hook`` also installs the EpilogSlurmctld hook. It is off: on 22.05 any EpilogSlurmctld
+    delays the next job on a static node to the next ``sched_interval`` (measured), and all it adds
+    is that a waiting job hears of another's end a little earlier.
+    """
 
     conf: str = "/etc/slurm/slurm.conf"
     user: str = "slurm"
@@ -47,6 +52,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
     command_timeout: Seconds = 60.0
+    epilog_hook: bool = False
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +79,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     suspend_time: SuspendSeconds = 600.0
-    resume_timeout: SlurmSeconds = 600.0
+    resume_timeout: SlurmSeconds = 420.0
     suspend_timeout: SlurmSeconds = 60.0
     reconcile: Seconds = 30.0
     capacity_cooldown: Seconds = 180.0

@@ -94,7 +94,8 @@ def _options(
         yield f"{name}={value}"
     base = config.slurm.programs_dir.rstrip("/")
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
-    yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
+    if config.slurm.epilog_hook:
+        yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
     yield from _union(site, "GresTypes", _gres_types(pools))

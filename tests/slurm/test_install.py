@@ -98,7 +98,7 @@ def test_what_an_install_leaves(host: Host) -> None:
     assert (programs / "slurm-elastic-resume").stat().st_mode & 0o777 == 0o755
     assert (programs / "settings").read_text() == (
         f"state_dir={host.root}/state\npartitions=aws onprem\nsite_prolog=\nsite_epilog=\n"
-        "prolog_timeout=600\npython=/usr/bin/python3\n"
+        "prolog_timeout=420\npython=/usr/bin/python3\n"
     )
     assert (etc / "slurm.conf.before-slurm-elastic").exists()
     assert done.changed[-1] == host.conf  # last, when all that it names is there
@@ -113,8 +113,12 @@ def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
     root: Path, version: tuple[int, int], chained: bool
 ) -> None:
     host = Host("own-lua", root)
-    text = plan.settings_text(host.config, plan.make(host.config, version=version).site, version)
+    site = plan.make(host.config, version=version).site
+    text = plan.settings_text(host.config, site, version)
     assert ("site_prolog=/etc/slurm/prolog_slurmctld\n" in text) is chained
+    assert "site_epilog=\n" in text
+    hooked = replace(host.config, slurm=replace(host.config.slurm, epilog_hook=True))
+    text = plan.settings_text(hooked, site, version)
     assert ("site_epilog=/etc/slurm/epilog_slurmctld\n" in text) is chained
 
 
@@ -228,7 +232,7 @@ def test_a_sites_own_lua_is_kept_and_told_what_to_call(root: Path) -> None:
     done = host.install()
     assert lua.read_bytes() == before
     text = "\n".join(done.lines)
-    assert f'dofile("{host.conf.parent}/slurm_elastic.lua")' in text
+    assert f'pcall(dofile, "{host.conf.parent}/slurm_elastic.lua")' in text
     assert "slurm_elastic_submit(job_desc, part_list, submit_uid)" in text
 
     lua.write_bytes(b'dofile("slurm_elastic.lua")\nslurm_elastic_submit()\n' + before)
