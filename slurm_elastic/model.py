@@ -171,7 +171,11 @@ class InstanceState(StrEnum):
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time."""
+    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
+
+    ``id`` must be unique among all clouds of a site: a provider whose cloud only counts its
+    machines puts the cloud's name in front.
+    """
 
     id: str
     cloud: str

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from slurm_elastic.errors import (
     AuthError,
+    CapacityError,
     ProviderError,
     QuotaError,
     SlurmError,
@@ -51,9 +52,9 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
     """Start ``spec``. The intent is in the ledger before the cloud is called.
 
     A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
-    five leave the intent open, as the machines may exist, and are logged whole. So does a refusal
-    of our credentials where an earlier call may have taken effect (``again``: one of an earlier
-    run): it says nothing about that one, unlike CapacityError and QuotaError under its token.
+    five leave the intent open, as the machines may exist, and are logged whole. Where an earlier
+    call may have taken effect (``again``: one of an earlier round), so do all refusals but
+    CapacityError and QuotaError: they say nothing about that one.
     """
     reach("launch.after-intent")
     call = _Call(site, spec, in_doubt=again)
@@ -148,8 +149,8 @@ def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bo
     site.ledger.cool_down(cool_down_for(site, spec.offer, error))
     if isinstance(error, AuthError):
         report_auth(site, error)
-        if in_doubt:
-            return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+    if in_doubt and not isinstance(error, CapacityError | QuotaError):
+        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
     site.ledger.failed(spec.generation, str(error), site.now())
     return Launched(outcome=Outcome.REFUSED, why=str(error))
 

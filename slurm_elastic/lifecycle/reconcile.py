@@ -30,6 +30,8 @@ from slurm_elastic.slurm.hostlist import compress
 log = logging.getLogger(__name__)
 
 CORRELATION = "reconcile"
+_APART = frozenset({"adopt", "confirm", "retry", "abandon"})
+"""Repairs that are no bulk call: one that fails must not stand in the way of the others."""
 Standing = Mapping[tuple[str, str], float]
 
 
@@ -103,12 +105,18 @@ class Round:
         for kind, some in by_kind.items():
             for action in some:
                 log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
-            try:
-                doers[kind](some)
-            except SlurmElasticError as error:
-                log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
-            except Exception:
-                log.exception("repair fails in an unknown way, tried again kind=%s", kind)
+            for part in [[a] for a in some] if kind in _APART else [some]:
+                self._try(kind, doers[kind], part)
+
+    def _try(
+        self, kind: str, do: Callable[[Sequence[Action]], None], part: Sequence[Action]
+    ) -> None:
+        try:
+            do(part)
+        except SlurmElasticError as error:
+            log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+        except Exception:
+            log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
     def _end(self, actions: Sequence[Action]) -> None:
         nodes = self._nodes_of(actions)
