@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -37,6 +36,7 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.providers import aws_reading, aws_request, aws_tags
+from slurm_elastic.providers.aws_client import open_client
 from slurm_elastic.providers.aws_errors import MISMATCH, translated
 from slurm_elastic.providers.aws_user_data import read_user_data
 
@@ -344,12 +344,7 @@ class AwsProvider:
     def _client(self) -> EC2Client:
         with self._lock:
             if self._ec2 is None:
-                session = boto3.session.Session(
-                    profile_name=self._settings.profile, region_name=self._settings.region
-                )
-                self._ec2 = session.client(
-                    "ec2", endpoint_url=self._settings.endpoint, config=self._config()
-                )
+                self._ec2 = open_client(self._settings, self._config())
             return self._ec2
 
     def _config(self) -> Config:

@@ -22,6 +22,19 @@ STATES = {
     "stopped": InstanceState.STOPPING,
     "terminated": InstanceState.TERMINATED,
 }
+READ = (
+    "AmiLaunchIndex",
+    "InstanceId",
+    "InstanceLifecycle",
+    "InstanceType",
+    "LaunchTime",
+    "Placement",
+    "PrivateIpAddress",
+    "State",
+    "Tags",
+)
+READ_OF_PLACEMENT = ("AvailabilityZone",)
+"""All that is read here of a machine; the client knows no other (aws_client)."""
 ALIVE = [name for name, state in STATES.items() if state is not InstanceState.TERMINATED]
 
 
