@@ -35,6 +35,7 @@ from slurm_elastic.ledger_rows import (
     INTENT,
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
+    MACHINE_JOBS,
     MACHINE_VALUES,
     SEEN,
     Decision,
@@ -369,7 +370,7 @@ class Ledger:
         machine = Machine(
             instance=instance,
             pool=pool,
-            jobs=launch.jobs if launch else (),
+            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
             last_seen=now,
             ended=now if over else None,
             why=GONE if over else None,

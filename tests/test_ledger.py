@@ -18,6 +18,7 @@ from ledger_cases import T0, instance, offer, pool, spec
 from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
+from slurm_elastic.ledger_rows import MACHINE_JOBS
 from slurm_elastic.model import CoolDown, InstanceState
 
 
@@ -263,6 +264,17 @@ def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:
     ledger.adopt(instance("i-1"), "burst", T0 + 1)
     (machine,) = ledger.machines()
     assert (machine.jobs, machine.worst_price) == ((4,), 0.12)
+
+
+def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledger) -> None:
+    many = tuple(range(1, 5001))
+    ledger.intend(spec(jobs=many), "r1", T0)
+    ledger.launched("g1", [instance("i-1")], T0 + 1)
+    (machine,) = ledger.machines()
+    assert machine.jobs == many[:MACHINE_JOBS]
+    launch = ledger.launch("g1")
+    assert launch is not None
+    assert launch.jobs == many
 
 
 # cool-downs and holds
