@@ -11,7 +11,7 @@ import logging
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.config import SlurmSettings
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 MAX_HOSTLIST_CHARS = 60_000
 """Of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
-MAX_ADDRESSES = 1000
 _DATA_PARSER = "v0.0.42"
 """In both 24.11 and 26.05."""
 
@@ -76,9 +75,7 @@ class SlurmCli:
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """NodeAddr takes a list as long as the node list (scontrol(1)), in the same order."""
-        items = list(addresses.items())
-        for at in range(0, len(items), MAX_ADDRESSES):
-            part = items[at : at + MAX_ADDRESSES]
+        for part in _batches(addresses.items()):
             names = ",".join(name for name, _ in part)
             values = ",".join(address for _, address in part)
             self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
@@ -133,3 +130,18 @@ class SlurmCli:
         if done.returncode != 0:
             raise SlurmError(command, done.returncode, done.stderr or done.stdout)
         return done.stdout
+
+
+def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Pairs in parts, of which neither side fills an argument."""
+    part: list[tuple[str, str]] = []
+    filled = 0
+    for pair in items:
+        size = max(map(len, pair)) + 1
+        if part and filled + size > MAX_HOSTLIST_CHARS:
+            yield part
+            part, filled = [], 0
+        part.append(pair)
+        filled += size
+    if part:
+        yield part

@@ -55,6 +55,24 @@ def test_addresses_are_one_list_each(stub: Stub) -> None:
     assert stub.ran() == ["scontrol update nodename=n1,n2 nodeaddr=10.0.0.1,10.0.0.2"]
 
 
+def test_addresses_of_thousands_of_nodes_take_few_commands(stub: Stub) -> None:
+    client = stub.client()
+    wanted = {f"n{i}": f"10.100.{i // 250}.{i % 250}" for i in range(1, 5001)}
+    client.set_addresses(wanted)
+    assert client.calls == {"scontrol": 2}
+    told: dict[str, str] = {}
+    for line in stub.ran():
+        names, values = (word.partition("=")[2].split(",") for word in line.split()[2:])
+        told |= dict(zip(names, values, strict=True))
+    assert told == wanted
+
+
+def test_no_addresses_no_command(stub: Stub) -> None:
+    client = stub.client()
+    client.set_addresses({})
+    assert client.calls == {}
+
+
 def test_jobs_commands(stub: Stub) -> None:
     client = stub.client()
     client.requeue(7)
