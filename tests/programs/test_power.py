@@ -115,7 +115,7 @@ def test_requests_of_one_moment_do_not_meet(installed: Installed) -> None:
         (b"\xff\xfe{}", "can't decode byte"),
         (b"[" * 100_000, "recursion"),
         (b'{"jobs": []} trailing', "Extra data"),
-        (b'{"jobs": 1,}', "double quotes"),
+        (b"{'jobs': 1}", "double quotes"),
     ],
 )
 def test_an_unreadable_resume_file_does_not_lose_the_request(
