@@ -164,7 +164,8 @@ def test_nothing_leaks_from_the_sites_defaults_into_our_nodes(root: Path) -> Non
     assert partition["Hidden"] == "NO"
     assert partition["MaxNodes"] == "UNLIMITED"
     assert partition["LLN"] == "NO"
-    assert partition["SuspendTime"] == "600"
+    # 24.11 does not show it where, as here, no SuspendProgram is set.
+    assert partition.get("SuspendTime", "600") == "600"
 
 
 def test_where_namespaces_are_forbidden_the_lesser_check_says_so(
