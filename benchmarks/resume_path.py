@@ -1,0 +1,215 @@
+"""From slurmctld's call to the last machine asked for: time, processor, calls, at 1 to 5000 nodes.
+
+The program that slurmctld runs is compared with a Python that does nothing, the launches with one
+bare RunInstances against the same emulated EC2 (the sandbox's), and the whole with AWS
+ParallelCluster's slurm_resume against the same emulation of AWS. Slurm's commands answer at once.
+The processor time is that of the program, the daemon from its rest on, and their children.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from benchmarks import peer
+from benchmarks.peer import Peer
+from benchmarks.report import Report, Row, bounded, compared, median, noted, quantile, report
+from benchmarks.resume_runs import PYTHON, Bench, Measured, Program, bench, drain, listening, timed
+
+MAX_LAUNCH = 1000
+"""Machines of one RunInstances."""
+MAX_SCONTROL = 5
+_ENV = {"PATH": "/sbin:/bin:/usr/sbin:/usr/bin"}
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """How much to run: nodes to (runs of ours, runs of the peer), and runs of the program."""
+
+    runs: dict[int, tuple[int, int]]
+    program: int
+    seconds: float
+
+
+FULL = Plan(runs={1: (5, 3), 1000: (5, 3), 5000: (2, 1)}, program=60, seconds=240)
+QUICK = Plan(runs={1: (1, 1), 20: (1, 1)}, program=5, seconds=60)
+
+
+class Samples(Struct, kw_only=True):
+    """The runs for one number of nodes."""
+
+    ours: list[Measured]
+    bare: list[float]
+    same: list[float]
+    peer: list[Measured]
+
+
+def main(arguments: Sequence[str]) -> Report:
+    parser = argparse.ArgumentParser(prog="scripts/bench resume_path")
+    parser.add_argument("--quick", action="store_true", help="few nodes, one run of each")
+    parser.add_argument(
+        "--no-peer", action="store_true", help="ParallelCluster's figures of an earlier measurement"
+    )
+    options = parser.parse_args(arguments)
+    plan = QUICK if options.quick else FULL
+    until = time.monotonic() + plan.seconds
+    with tempfile.TemporaryDirectory(prefix="resume-path-") as name, bench(Path(name)) as place:
+        rival = None if options.no_peer else open_peer(Path(name))
+        rows = program_rows(Path(name), plan)
+        for count, repeats in plan.runs.items():
+            samples = sample(place, rival, count, repeats, until)
+            for part in (launch_rows, call_rows, peer_rows):
+                rows += part(count, samples)
+        rows.append(many_jobs_row(place, rival, max(plan.runs)))
+        rows.append(noted("daemon's start, once", middle(samples.ours, start_of), "s cpu"))
+    return report("resume_path", rows)
+
+
+def open_peer(directory: Path) -> Peer | None:
+    """The peer; None, and a word on stderr, where it cannot be installed."""
+    python = peer.install()
+    if isinstance(python, Path):
+        return Peer(python, directory)
+    print(f"no ParallelCluster, earlier figures stand in: {python}", file=sys.stderr)
+    return None
+
+
+def nodes(count: int) -> str:
+    """So many nodes in words."""
+    return f"{count} node{'' if count == 1 else 's'}"
+
+
+def nodes_of(count: int) -> list[str]:
+    """The first nodes of the pool."""
+    return [f"pub{n}" for n in range(1, count + 1)]
+
+
+# What slurmctld runs.
+
+
+def program_rows(directory: Path, plan: Plan) -> list[Row]:
+    """The installed program, a job for each node, in turn with a Python that does nothing."""
+    place = directory / "program"
+    place.mkdir()
+    program = Program(place)
+    counts = list(plan.runs)
+    ours: dict[int, list[float]] = {count: [] for count in counts}
+    bare: list[float] = []
+    with listening(program.state) as wake:
+        for number in range(plan.program + 1):
+            nothing = timed([PYTHON, "-I", "-c", "pass"], _ENV).wall
+            took = {count: program.run(nodes_of(count), jobs=count).wall for count in counts}
+            program.forget()
+            drain(wake)
+            if number:  # the first fills the page cache
+                bare.append(nothing)
+                for count, seconds in took.items():
+                    ours[count].append(seconds)
+    rows = [
+        compared(
+            f"{nodes(count)}: program p{percent} / python3",
+            quantile(ours[count], percent / 100) * 1000,
+            quantile(bare, percent / 100) * 1000,
+            "ms",
+            at_most=3,
+        )
+        for count in counts
+        for percent in (50, 95)
+    ]
+    few, most = min(counts), max(counts)
+    flat = (median(ours[most]) * 1000, median(ours[few]) * 1000)
+    return [*rows, compared(f"{most} / {few} nodes: program p50", *flat, "ms", at_most=1.5)]
+
+
+# What the daemon does with it.
+
+
+def sample(
+    place: Bench, rival: Peer | None, count: int, repeats: tuple[int, int], until: float
+) -> Samples:
+    """Runs in turn, so that a busy moment of the machine meets all; fewer when it is late."""
+    found = Samples(ours=[], bare=[], same=[], peer=[])
+    for number in range(repeats[0]):
+        if number and time.monotonic() > until:
+            break
+        found.bare.append(place.bare(count))
+        found.ours.append(place.ours(nodes_of(count), jobs=1))
+        found.same.append(place.bare_same(count))
+        if rival and number < repeats[1]:
+            found.peer.append(rival.run(count, jobs=1))
+    return found
+
+
+def launch_rows(count: int, samples: Samples) -> list[Row]:
+    """Request to the last launch acknowledged."""
+    launched = middle(samples.ours, lambda m: m.acknowledged)
+    goal = 1.5 if count >= MAX_LAUNCH else None
+    bare, same = median(samples.bare), median(samples.same)
+    return [
+        compared(f"{nodes(count)}: launched / bare call", launched, bare, "s", at_most=goal),
+        compared(f"{nodes(count)}: launched / bare, tagged", launched, same, "s"),
+    ]
+
+
+def call_rows(count: int, samples: Samples) -> list[Row]:
+    """Calls, the most of any run."""
+    launches = max(m.launches for m in samples.ours)
+    scontrol = max(m.scontrol for m in samples.ours)
+    limit = math.ceil(count / MAX_LAUNCH)
+    return [
+        bounded(f"{nodes(count)}: launch calls / limit", launches, limit, "calls"),
+        bounded(f"{nodes(count)}: scontrol / limit", scontrol, MAX_SCONTROL, "calls"),
+    ]
+
+
+def peer_rows(count: int, samples: Samples) -> list[Row]:
+    """All of it beside slurm_resume; without a counterpart for a number nobody measured."""
+    known = peer.PUBLISHED.get(count)
+    rivals = samples.peer or ([known] if known else [])
+    name = "slurm_resume" if samples.peer else "slurm_resume, earlier"
+    rows = []
+    for what, value, unit, goal in _MEASURES:
+        ours = middle(samples.ours, value)
+        theirs = middle(rivals, value) if rivals else None
+        rows.append(
+            noted(f"{nodes(count)}: {what}", ours, unit)
+            if theirs is None
+            else compared(f"{nodes(count)}: {what} / {name}", ours, theirs, unit, at_most=goal)
+        )
+    return rows
+
+
+def many_jobs_row(place: Bench, rival: Peer | None, count: int) -> Row:
+    """As many jobs as nodes, where all else has one job of all nodes."""
+    ours = place.ours(nodes_of(count), jobs=count)
+    case = f"{nodes(count)}, {count} jobs: processor"
+    if rival is None:
+        return noted(case, ours.cpu, "s cpu")
+    theirs = rival.run(count, jobs=count)
+    return compared(f"{case} / slurm_resume", ours.cpu, theirs.cpu, "s cpu", at_most=0.5)
+
+
+def middle(runs: Sequence[Measured], value: Callable[[Measured], float]) -> float:
+    """The median of one thing measured."""
+    return median([value(run) for run in runs])
+
+
+def start_of(run: Measured) -> float:
+    """What the daemon took before it came to rest."""
+    return run.start_cpu
+
+
+_MEASURES: Sequence[tuple[str, Callable[[Measured], float], str, float | None]] = (
+    ("processor", lambda m: m.cpu, "s cpu", 0.5),
+    ("outside the cloud", lambda m: m.outside, "s", None),
+    ("all", lambda m: m.wall, "s", None),
+    ("memory", lambda m: m.megabytes, "MB", None),
+    ("AWS calls", lambda m: m.calls, "calls", None),
+    ("Slurm commands", lambda m: m.scontrol + m.sinfo, "calls", None),
+)
