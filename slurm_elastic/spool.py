@@ -4,13 +4,14 @@ Written by ``programs/slurm-elastic-power`` (standard library only, it imports n
 read here. A file is ``requests/<received ns>-<pid>-<kind>.json``::
 
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
-     "received": <Unix time>, "resume_file": {...} | null, "resume_file_error": "..." | null}
+     "received": <Unix time>, "resume_text": "{...}" | null, "resume_file_error": "..." | null}
 
-``resume_file`` is Slurm's SLURM_RESUME_FILE (22.05: ``all_nodes``, ``jobs[].nodes``; from 23.02
-``all_nodes_resume``, ``jobs[].nodes_resume``). It only says which job waits for which node, so one
-of the wrong shape costs no more than that: the nodes stand in ``hostlist``, and ``note`` says what
-was wrong. A request that cannot be read is set aside in ``requests/bad/`` with a log line, never
-deleted and never in the way of others.
+``resume_text`` is the text of Slurm's SLURM_RESUME_FILE, unread (22.05: ``all_nodes``,
+``jobs[].nodes``; from 23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``); ``resume_file`` in its
+place is the same as JSON. It only says which job waits for which node, so one of the wrong shape
+costs no more than that: the nodes stand in ``hostlist``, and ``note`` says what was wrong. A
+request that cannot be read is set aside in ``requests/bad/`` with a log line, never deleted and
+never in the way of others.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert, field
@@ -54,6 +55,7 @@ class _File(Struct, frozen=True, kw_only=True):
     kind: str
     hostlist: str
     received: float
+    resume_text: str | None = None
     resume_file: object = None
     resume_file_error: str | None = None
 
@@ -85,9 +87,13 @@ class Spool:
                     log.warning("unfinished request removed file=%s", draft.name)
                     draft.unlink()
 
-    def pending(self) -> Iterator[Request]:
-        """All requests, oldest first; unreadable ones are set aside on the way."""
+    def pending(self, known: Container[str] = ()) -> Iterator[Request]:
+        """All requests, oldest first; unreadable ones are set aside on the way. Those whose ids
+        are ``known`` are not read again.
+        """
         for path in sorted(self._dir.glob("*.json")):
+            if path.stem in known:
+                continue
             try:
                 yield _read(path)
             except FileNotFoundError:
@@ -116,7 +122,7 @@ def _read(path: Path) -> Request:
     raw = convert(json.loads(path.read_bytes()), _File)
     if raw.kind not in ("resume", "suspend", "resume-fail"):
         raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
-    jobs, note = _jobs(raw.resume_file)
+    jobs, note = _jobs_of(raw)
     return Request(
         id=path.stem,
         kind=raw.kind,
@@ -127,11 +133,20 @@ def _read(path: Path) -> Request:
     )
 
 
-def _jobs(resume_file: object) -> tuple[dict[int, tuple[str, ...]], str | None]:
+def _jobs_of(raw: _File) -> tuple[dict[int, tuple[str, ...]], str | None]:
     """Which job waits for which nodes, as far as it can be told, and what could not be."""
-    if resume_file is None:
-        return {}, None
-    entries = resume_file.get("jobs", []) if isinstance(resume_file, dict) else None
+    if raw.resume_text is None:
+        return ({}, None) if raw.resume_file is None else _jobs(raw.resume_file)
+    try:
+        return _jobs(json.loads(raw.resume_text))
+    except (ValueError, RecursionError) as error:
+        return {}, f"the resume file is not JSON: {error}"
+
+
+def _jobs(resume_file: object) -> tuple[dict[int, tuple[str, ...]], str | None]:
+    if not isinstance(resume_file, dict):
+        return {}, "the resume file is not a JSON object"
+    entries = resume_file.get("jobs", [])
     if not isinstance(entries, list):
         return {}, "the resume file has no list of jobs"
     jobs: dict[int, tuple[str, ...]] = {}

@@ -160,7 +160,7 @@ class Daemon:
 
     def _dispatch(self) -> None:
         now = self._site.now()
-        for request in self._spool.pending():
+        for request in self._spool.pending(self._in_flight):
             failed = self._failed.get(request.id)
             waits = failed is not None and now < failed.again
             if request.id not in self._in_flight and not waits:

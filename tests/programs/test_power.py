@@ -70,7 +70,7 @@ def test_a_resume_is_kept_with_its_jobs(
     assert request.note is None
     assert before <= request.received <= time.time()
     raw = json.loads((installed.state / "requests" / f"{request.id}.json").read_text())
-    assert raw["resume_file"] == content
+    assert json.loads(raw["resume_text"]) == content
 
 
 @pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
@@ -127,6 +127,25 @@ def test_an_unreadable_resume_file_does_not_lose_the_request(
     assert request.nodes == ("pub1", "pub2")
     assert request.jobs == {}
     assert complaint in (request.note or "")
+
+
+def test_a_resume_file_is_not_parsed_while_slurmctld_waits(installed: Installed) -> None:
+    """It is text to the program, and a request stays readable whatever the text is."""
+    requests = installed.state / "requests"
+    (requests / "1-1-resume.json").write_text(
+        json.dumps({"kind": "resume", "hostlist": "a", "received": 1, "resume_text": "{"})
+    )
+    request = only(installed)
+    assert (request.nodes, request.jobs) == (("a",), {})
+    assert "not JSON" in (request.note or "")
+
+
+def test_known_requests_are_not_read_again(installed: Installed) -> None:
+    installed.run("slurm-elastic-suspend", "a")
+    spool = Spool(installed.state)
+    (request,) = spool.pending()
+    assert list(spool.pending({request.id})) == []
+    assert spool.count() == 1
 
 
 def test_a_missing_resume_file_is_noted(installed: Installed, tmp_path: Path) -> None:
