@@ -176,13 +176,15 @@ class Ledger:
                 (cloud, now, now, ids),
             )
 
-    def adopt(self, instance: Instance, pool: str, now: float) -> None:
+    def adopt(self, instance: Instance, pool: str, now: float, worst: float = 0.0) -> None:
         """Take in a machine that bears our tags but that the ledger does not know.
 
-        One that it knows is brought up to date as by ``observe``.
+        One that it knows is brought up to date as by ``observe``. ``worst`` is what it may come
+        to ($/h), for where its launch is not known.
         """
         with self._transaction() as db:
-            self._insert(instance, pool, self._launch(instance.generation), now)
+            launch = self._launch(instance.generation)
+            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
             db.execute(SEEN, seen_values(instance, instance.cloud, now))
 
     def suspending(self, ids: Sequence[str], why: str, now: float) -> None:
@@ -356,7 +358,14 @@ class Ledger:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
 
-    def _insert(self, instance: Instance, pool: str, launch: Launch | None, now: float) -> None:
+    def _insert(
+        self,
+        instance: Instance,
+        pool: str,
+        launch: Launch | None,
+        now: float,
+        worst: float = 0.0,
+    ) -> None:
         """Insert a machine unless it is known; it must then be of the same launch."""
         rows = self._select("select cloud, generation from machines where id = ?", instance.id)
         if rows:
@@ -374,7 +383,7 @@ class Ledger:
             last_seen=now,
             ended=now if over else None,
             why=GONE if over else None,
-            worst_price=worst_price(instance, launch),
+            worst_price=worst_price(instance, launch) or worst,
         )
         sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
         self._db.execute(sql, machine_row(machine))

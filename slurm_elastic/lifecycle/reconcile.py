@@ -13,8 +13,9 @@ from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.resume import place, request_for
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import Action, Instance, SlurmNode
+from slurm_elastic.model import Action, Instance, Market, SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -30,7 +31,7 @@ from slurm_elastic.slurm.hostlist import compress
 log = logging.getLogger(__name__)
 
 CORRELATION = "reconcile"
-_APART = frozenset({"adopt", "confirm", "retry", "abandon"})
+_APART = frozenset({"confirm", "retry", "abandon"})
 """Repairs that are no bulk call: one that fails must not stand in the way of the others."""
 Standing = Mapping[tuple[str, str], float]
 
@@ -230,11 +231,33 @@ def _was_shown(site: Site, machine: Machine) -> bool:
 
 def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
     wanted = {a.subject: a.reason for a in actions}
-    for instance in seen:
-        if instance.id in wanted:
-            pool = site.pool_of.get(instance.node)
-            site.ledger.adopt(instance, pool.name if pool else "", site.now())
-            site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+    found = [i for i in seen if i.id in wanted]
+    worst = _worst_prices(site, found)
+    for instance in found:
+        pool = site.pool_of.get(instance.node)
+        name = pool.name if pool else ""
+        try:
+            site.ledger.adopt(instance, name, site.now(), worst.get(instance.offer_key, 0.0))
+        except SlurmElasticError as error:
+            log.warning("not adopted id=%s error=%s", instance.id, error)
+            continue
+        site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+
+
+def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
+    """By offer, what machines may come to, as the limits count them: a spot machine's own price
+    is not the most it may cost, and with the ledger its offer was lost.
+    """
+    worst: dict[str, float] = {}
+    spot = [i.node for i in instances if i.market is Market.SPOT and i.node in site.pool_of]
+    for pool in {site.pool_of[node].name: site.pool_of[node] for node in spot}.values():
+        try:
+            offers = site.providers[pool.cloud].offers(pool)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
+            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
+            continue
+        worst.update({offer.key: worst_price(offer) for offer in offers})
+    return worst
 
 
 def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:

@@ -72,6 +72,10 @@ class TimedSlurm(FakeSlurm):
         self._wishes[job] = (among, count)
         self.step()
 
+    def wish(self, job: int) -> Sequence[str]:
+        """The nodes that a job may use."""
+        return self._wishes[job][0]
+
     def finish(self, job: int) -> None:
         """The job is over, or cancelled."""
         old = self._jobs.pop(job)
