@@ -68,7 +68,7 @@ def action_of(request: AWSPreparedRequest) -> str:
     found = _ACTION.search(text)
     if found:
         return found[1]
-    return f"{request.method} {urlsplit(request.url).path.rpartition('/')[2]}"
+    return f"{request.method} {urlsplit(request.url).path}"
 
 
 def cpu_seconds() -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
 import sys
 import tempfile
 import time
@@ -141,9 +142,20 @@ def sample(
         found.bare.append(place.bare(count))
         found.ours.append(place.ours(nodes_of(count), jobs=1))
         found.same.append(place.bare_same(count))
-        if rival and number < repeats[1]:
-            found.peer.append(rival.run(count, jobs=1))
+        if number < repeats[1]:
+            found.peer += attempt(rival, count, jobs=1)
     return found
+
+
+def attempt(rival: Peer | None, count: int, jobs: int) -> list[Measured]:
+    """A run of the peer, if there is one and it succeeds."""
+    if rival is None:
+        return []
+    try:
+        return [rival.run(count, jobs)]
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        print(f"ParallelCluster fails at {count} nodes: {error}", file=sys.stderr)
+        return []
 
 
 def launch_rows(count: int, samples: Samples) -> list[Row]:
@@ -189,10 +201,10 @@ def many_jobs_row(place: Bench, rival: Peer | None, count: int) -> Row:
     """As many jobs as nodes, where all else has one job of all nodes."""
     ours = place.ours(nodes_of(count), jobs=count)
     case = f"{nodes(count)}, {count} jobs: processor"
-    if rival is None:
+    theirs = attempt(rival, count, jobs=count)
+    if not theirs:
         return noted(case, ours.cpu, "s cpu")
-    theirs = rival.run(count, jobs=count)
-    return compared(f"{case} / slurm_resume", ours.cpu, theirs.cpu, "s cpu", at_most=0.5)
+    return compared(f"{case} / slurm_resume", ours.cpu, theirs[0].cpu, "s cpu", at_most=0.5)
 
 
 def middle(runs: Sequence[Measured], value: Callable[[Measured], float]) -> float:
