@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.ledger import Health, Hold, Machine
+from slurm_elastic.lifecycle.holds import HOLD_MARK
 from slurm_elastic.model import InstanceState, Market, SlurmNode
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.view_next import Outlook, brief, node_note, node_state
+from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state
 
 
 @pytest.fixture
@@ -223,6 +224,14 @@ def test_a_hold_is_known_by_slurms_reason_too() -> None:
     slurm_node = node("pub1", "IDLE", "DRAIN", "POWERED_DOWN", reason="slurm-elastic:hold:why")
     assert node_state(slurm_node, None, has_machine=False) == "held"
     assert node_note("held", slurm_node, None, NOW) == "slurm-elastic:hold:why"
+
+
+def test_a_hold_is_known_by_the_mark_that_the_daemon_sets() -> None:
+    assert OUR_HOLD == HOLD_MARK
+    assert (
+        node_state(node("pub1", "IDLE", "DRAIN", reason=f"{HOLD_MARK}x"), None, has_machine=False)
+        == "held"
+    )
 
 
 def test_a_node_slurm_does_not_list_is_said_so() -> None:

@@ -234,9 +234,9 @@ def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
 
 
 def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
-    for name, own, general in (
-        ("SuspendTime", cloud.suspend_time, config.timings.suspend_time),
-        ("ResumeTimeout", cloud.resume_timeout, config.timings.resume_timeout),
-        ("SuspendTimeout", cloud.suspend_timeout, config.timings.suspend_timeout),
+    for name, seconds in (
+        ("SuspendTime", config.suspend_time(cloud)),
+        ("ResumeTimeout", config.resume_timeout(cloud)),
+        ("SuspendTimeout", config.suspend_timeout(cloud)),
     ):
-        yield f"{name}={math.ceil(general if own is None else own)}"
+        yield f"{name}={math.ceil(seconds)}"
