@@ -144,10 +144,6 @@ class Ledger:
         with self._lock:
             return self._launch(generation)
 
-    def launches_for(self, request: str) -> tuple[Launch, ...]:
-        """All launches of one request, oldest first."""
-        return self._launches("request = ?", request)
-
     # machines
 
     def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:

@@ -152,10 +152,11 @@ def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None
             call()
 
 
-def test_launches_of_a_request_in_order(ledger: Ledger) -> None:
+def test_open_launches_are_told_in_order(ledger: Ledger) -> None:
     for at, generation in enumerate(("gb", "ga", "gc")):
-        ledger.intend(spec(generation), "r1" if generation != "gc" else "r2", T0 + at)
-    assert [x.generation for x in ledger.launches_for("r1")] == ["gb", "ga"]
+        ledger.intend(spec(generation), "r1", T0 + at)
+    ledger.failed("ga", "no capacity", T0 + 9)
+    assert [x.generation for x in ledger.open_launches()] == ["gb", "gc"]
     assert ledger.launch("nothing") is None
 
 
