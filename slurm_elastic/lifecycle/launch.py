@@ -166,12 +166,13 @@ def report_auth(site: Site, error: AuthError) -> None:
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     """What not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
+    of_offer, of_market, of_cloud = _cool_down_keys(offer)
     if isinstance(error, AuthError):
-        key, seconds = f"{offer.cloud}/*/*/*", AUTH_COOLDOWN
+        key, seconds = of_cloud, AUTH_COOLDOWN
     elif isinstance(error, QuotaError):
-        key, seconds = f"{offer.cloud}/*/*/{offer.market}", timings.quota_cooldown
+        key, seconds = of_market, timings.quota_cooldown
     else:
-        key, seconds = offer.key, timings.capacity_cooldown
+        key, seconds = of_offer, timings.capacity_cooldown
     strikes = site.ledger.strikes(key, site.now())
     grown = min(seconds * 2**strikes, max(timings.cooldown_max, seconds))
     return CoolDown(
@@ -181,3 +182,15 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
         reason=error.message,
         strikes=strikes + 1,
     )
+
+
+def forgive(site: Site, offer: Offer) -> None:
+    """All that was asked of ``offer`` was given: its earlier refusals count no more."""
+    for key in _cool_down_keys(offer):
+        if site.ledger.strikes(key, site.now()):
+            site.ledger.clear_cool_down(key)
+
+
+def _cool_down_keys(offer: Offer) -> tuple[str, str, str]:
+    """The offer's own, its market's in the cloud, and the whole cloud's."""
+    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"

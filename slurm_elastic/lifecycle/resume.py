@@ -7,18 +7,26 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError
+from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.lifecycle.launch import (
     Outcome,
-    cool_down_for,
+    forgive,
     launch,
     patiently,
     report_auth,
 )
 from slurm_elastic.lifecycle.refuse import refuse
 from slurm_elastic.lifecycle.site import Site, new_generation
-from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, Pool, SlurmNode
+from slurm_elastic.model import (
+    CoolDown,
+    LaunchSpec,
+    NodeRequest,
+    Offer,
+    Placement,
+    Pool,
+    SlurmNode,
+)
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.policies.ranking import rank
 from slurm_elastic.slurm.hostlist import compress
@@ -74,6 +82,8 @@ def place(site: Site, request: NodeRequest) -> None:
             _note(site, request, chosen.nodes, "launch-refused", result.why)
         elif len(started) < len(chosen.nodes):
             _cool_partial(site, chosen, len(started))
+        else:
+            forgive(site, chosen.offer)
         if started:
             _note(site, request, tuple(started), "launched", _bought(chosen.offer))
     if remaining:
@@ -173,7 +183,13 @@ def _bought(offer: Offer) -> str:
 
 
 def _cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    error = CapacityError(
-        spec.offer.cloud, "Partial", f"gave {started} of {len(spec.nodes)} machines"
+    """What gave some is empty for now, but refused nothing: its next cool-down does not grow."""
+    site.ledger.cool_down(
+        CoolDown(
+            key=spec.offer.key,
+            until=site.now() + site.config.timings.capacity_cooldown,
+            code="Partial",
+            reason=f"gave {started} of {len(spec.nodes)} machines",
+            strikes=0,
+        )
     )
-    site.ledger.cool_down(cool_down_for(site, spec.offer, error))
