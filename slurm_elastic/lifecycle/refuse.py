@@ -25,8 +25,9 @@ log = logging.getLogger(__name__)
 def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> None:
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool."""
     view = site.slurm.nodes(request.pool.nodes)
+    refused = set(nodes)
     siblings = [
-        n for n in request.pool.nodes if n not in nodes and n in view and can_drain(view[n])
+        n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
     ]
     hold(site, request.pool, [*nodes, *siblings], why)
     log.warning(
@@ -50,7 +51,8 @@ def give_back(
     ours = [n for n in nodes if n in view and _may_force(view[n])]
     if not ours:
         return
-    waiting = [j for j in site.slurm.jobs() if not set(ours).isdisjoint(j.nodes)]
+    given = set(ours)
+    waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
         site.restarts.expect(job, site.now())
@@ -68,9 +70,10 @@ def _may_force(node: SlurmNode) -> bool:
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
-    it with NODE_FAIL. ``Restarts`` puts its own setting back.
+    it with NODE_FAIL. ``Restarts`` puts its own setting back. One that has started (a node of its
+    may be powering up once more) keeps its user's word.
     """
-    if job.requeue:
+    if job.requeue or "CONFIGURING" not in job.states:
         return
     try:
         site.slurm.set_requeue(job.id, requeue=True)
