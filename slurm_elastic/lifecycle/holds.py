@@ -76,8 +76,7 @@ def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
 
 
 def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    """Let go what can be served again, keep longer what cannot, and hold what is blocked."""
-    _hold_blocked(site, cloud, view)
+    """Let go what can be served again, and keep longer what cannot."""
     now = site.now()
     by_pool: dict[str, list[Hold]] = {}
     for row in site.ledger.holds():
@@ -105,17 +104,6 @@ def _is_ours(node: SlurmNode) -> bool:
     return is_drained(node) and node.reason.startswith(HOLD_MARK)
 
 
-def _hold_blocked(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    why = site.scope().blocked.get(cloud)
-    if why is None:
-        return
-    held = {row.node for row in site.ledger.holds()}
-    for pool in site.pools_of_cloud(cloud):
-        nodes = [n for n in pool.nodes if n not in held and n in view and can_drain(view[n])]
-        if nodes:
-            hold(site, pool, nodes, why)
-
-
 def _review_pool(
     site: Site, pool: Pool, rows: Sequence[Hold], view: Mapping[str, SlurmNode]
 ) -> None:
@@ -133,7 +121,8 @@ def _review_pool(
     free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
     if free:
         release(site, free, view, f"{launches[0].offer.key} can be had again")
-    kept = [row for row in rows if row.node not in free]
+    lifted = set(free)
+    kept = [row for row in rows if row.node not in lifted]
     if kept:
         hold(site, pool, [row.node for row in kept], kept[0].reason)
 
