@@ -20,8 +20,10 @@ log = logging.getLogger(__name__)
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
     """End the machines of ``request``'s nodes of ``cloud``.
 
-    Only machines launched before the request, and only where Slurm has the node powering down or
-    powered down: an old request must not end a new machine.
+    Only machines launched before the request: an old request must not end a new machine. Only
+    where Slurm has the node powering down or powered down; or powering up again, when the request
+    is served late. The slurmd of such a machine has booted before it was asked for, so slurmctld
+    would wait for another one until ResumeTimeout.
     """
     doomed: list[Machine] = []
     kept: list[str] = []
@@ -32,7 +34,7 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
         if instance.node not in asked or instance.cloud != cloud:
             continue
         node = view.get(instance.node)
-        if node is None or phase(node) not in (Phase.POWERING_DOWN, Phase.POWERED_DOWN):
+        if node is None or phase(node) is Phase.UP:
             kept.append(instance.node)
         elif generation_time(instance.generation) <= request.received:
             doomed.append(machine)
