@@ -1,17 +1,16 @@
-"""The requests that slurmctld's programs leave for the daemon: one durable JSON file each.
+"""The requests that slurmctld's programs leave for the daemon: one durable file each.
 
 Written by ``programs/slurm-elastic-power`` (standard library only, it imports nothing of ours),
-read here. A file is ``requests/<received ns>-<pid>-<kind>.json``::
+read here. A file is ``requests/<received ns>-<pid>-<kind>.json``, with one line of JSON::
 
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
-     "received": <Unix time>, "resume_text": "{...}" | null, "resume_file_error": "..." | null}
+     "received": <Unix time>, "resume_file_error": "..." | null}
 
-``resume_text`` is the text of Slurm's SLURM_RESUME_FILE, unread (22.05: ``all_nodes``,
-``jobs[].nodes``; from 23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``); ``resume_file`` in its
-place is the same as JSON. It only says which job waits for which node, so one of the wrong shape
-costs no more than that: the nodes stand in ``hostlist``, and ``note`` says what was wrong. A
-request that cannot be read is set aside in ``requests/bad/`` with a log line, never deleted and
-never in the way of others.
+Below it Slurm's SLURM_RESUME_FILE follows as it came (22.05: ``all_nodes``, ``jobs[].nodes``; from
+23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or stands in the line as ``resume_file``. It
+only says which job waits for which node, so one of the wrong shape costs no more than that: the
+nodes stand in ``hostlist``, and ``note`` says what was wrong. A request that cannot be read is set
+aside in ``requests/bad/`` with a log line, never deleted and never in the way of others.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ class _File(Struct, frozen=True, kw_only=True):
     kind: str
     hostlist: str
     received: float
-    resume_text: str | None = None
     resume_file: object = None
     resume_file_error: str | None = None
 
@@ -119,10 +117,11 @@ class Spool:
 
 
 def _read(path: Path) -> Request:
-    raw = convert(json.loads(path.read_bytes()), _File)
+    head, _, resume_file = path.read_bytes().partition(b"\n")
+    raw = convert(json.loads(head), _File)
     if raw.kind not in ("resume", "suspend", "resume-fail"):
         raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
-    jobs, note = _jobs_of(raw)
+    jobs, note = _jobs_below(resume_file) if resume_file else _jobs(raw.resume_file)
     return Request(
         id=path.stem,
         kind=raw.kind,
@@ -133,20 +132,21 @@ def _read(path: Path) -> Request:
     )
 
 
-def _jobs_of(raw: _File) -> tuple[dict[int, tuple[str, ...]], str | None]:
-    """Which job waits for which nodes, as far as it can be told, and what could not be."""
-    if raw.resume_text is None:
-        return ({}, None) if raw.resume_file is None else _jobs(raw.resume_file)
+def _jobs_below(resume_file: bytes) -> tuple[dict[int, tuple[str, ...]], str | None]:
     try:
-        return _jobs(json.loads(raw.resume_text))
+        parsed = json.loads(resume_file.decode())
     except (ValueError, RecursionError) as error:
         return {}, f"the resume file is not JSON: {error}"
+    if not isinstance(parsed, dict):
+        return {}, "the resume file is not a JSON object"
+    return _jobs(parsed)
 
 
 def _jobs(resume_file: object) -> tuple[dict[int, tuple[str, ...]], str | None]:
-    if not isinstance(resume_file, dict):
-        return {}, "the resume file is not a JSON object"
-    entries = resume_file.get("jobs", [])
+    """Which job waits for which nodes, as far as it can be told, and what could not be."""
+    if resume_file is None:
+        return {}, None
+    entries = resume_file.get("jobs", []) if isinstance(resume_file, dict) else None
     if not isinstance(entries, list):
         return {}, "the resume file has no list of jobs"
     jobs: dict[int, tuple[str, ...]] = {}

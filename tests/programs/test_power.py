@@ -69,8 +69,8 @@ def test_a_resume_is_kept_with_its_jobs(
     assert request.jobs == {1: ("pub1", "pub2")}
     assert request.note is None
     assert before <= request.received <= time.time()
-    raw = json.loads((installed.state / "requests" / f"{request.id}.json").read_text())
-    assert json.loads(raw["resume_text"]) == content
+    kept = (installed.state / "requests" / f"{request.id}.json").read_text()
+    assert json.loads(kept.partition("\n")[2]) == content
 
 
 @pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
@@ -108,8 +108,9 @@ def test_requests_of_one_moment_do_not_meet(installed: Installed) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "Expecting value"),
+        (b"", "empty"),
         (b'{"jobs": [', "Expecting value"),
+        (b"\n", "Expecting value"),
         (b"[1, 2]", "not a JSON object"),
         (b"null", "not a JSON object"),
         (b"\xff\xfe{}", "can't decode byte"),
@@ -129,15 +130,11 @@ def test_an_unreadable_resume_file_does_not_lose_the_request(
     assert complaint in (request.note or "")
 
 
-def test_a_resume_file_is_not_parsed_while_slurmctld_waits(installed: Installed) -> None:
-    """It is text to the program, and a request stays readable whatever the text is."""
-    requests = installed.state / "requests"
-    (requests / "1-1-resume.json").write_text(
-        json.dumps({"kind": "resume", "hostlist": "a", "received": 1, "resume_text": "{"})
-    )
-    request = only(installed)
-    assert (request.nodes, request.jobs) == (("a",), {})
-    assert "not JSON" in (request.note or "")
+def test_the_resume_file_is_kept_as_it_came(installed: Installed, tmp_path: Path) -> None:
+    content = b'{\n "jobs": [\xff\n\n'
+    installed.run("slurm-elastic-resume", "a", env=resume_file(tmp_path, content))
+    kept = (installed.state / "requests" / f"{only(installed).id}.json").read_bytes()
+    assert kept.partition(b"\n")[2] == content
 
 
 def test_known_requests_are_not_read_again(installed: Installed) -> None:
