@@ -40,6 +40,7 @@ def test_each_goal_has_its_row(rows: dict[str, Row]) -> None:
         "20 nodes: program p50 / python3",
         "20 nodes: program p95 / python3",
         "20 / 1 nodes: program p50",
+        "20 / 1 nodes: program p50, 1 job",
         "20 nodes: launch calls / limit",
         "20 nodes: scontrol / limit",
         "1 node: processor / slurm_resume, earlier",
