@@ -144,6 +144,7 @@ local function needs(job)
     features = job.features,
     exclusive = number(job.shared, NO_VAL16) == 0,
     interactive = blank(job.script),
+    requeue = number(job.requeue, NO_VAL16),
     mem_node = number(job.min_mem_per_node, NO_VAL64),
     mem_cpu = number(job.min_mem_per_cpu, NO_VAL64),
     time = minutes(job.time_limit),
@@ -307,9 +308,20 @@ local function permitted(part, job)
     and permits(part.allow_qos, part.deny_qos, qos)
 end
 
+-- Whether Slurm may start the job anew: as it says itself, else as the site's JobRequeue does.
+local function may_requeue(need)
+  if need.requeue == nil then
+    return SITE.requeue ~= false
+  end
+  return need.requeue ~= 0
+end
+
 local function holds(data, part, need, default)
   if need.interactive and not data.interactive then
     return false -- srun and salloc would give up before the machines may have booted
+  end
+  if data.spot and not may_requeue(need) then
+    return false -- a spot machine may be taken away at any time, and the job would be lost
   end
   local most = need.max_nodes or math.huge
   local least = number(part.min_nodes, NO_VAL) or 0

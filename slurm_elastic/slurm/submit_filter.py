@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.model import Location, Pool
+from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.slurm.conflicts import features
 from slurm_elastic.slurm.siteconf import Site
 
@@ -29,9 +29,10 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
     file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
     be used yet are left out: a job listed there could only wait. Of ``site`` those options are read
     that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask for no
-    memory, and what ``client_patience`` needs.
+    memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience`` needs.
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
+    data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data |= _default_memory(site)
     code = _source(FILTER)
     if code.count(_DATA_LINE) != 1:
@@ -72,7 +73,6 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
 
 def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
     """On-premises before public, then in the order of the configuration."""
-    general = config.timings.resume_timeout
     blocked = blocked_clouds(config)
     clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
     partitions: list[LuaValue] = []
@@ -82,9 +82,13 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
         if own:
             data: list[LuaValue] = [_pool(pool) for pool in own]
-            boot = general if cloud.resume_timeout is None else cloud.resume_timeout
             partitions.append(
-                {"name": cloud.partition_name, "interactive": boot <= patience, "pools": data}
+                {
+                    "name": cloud.partition_name,
+                    "interactive": config.resume_timeout(cloud) <= patience,
+                    "spot": any(Market.SPOT in pool.markets for pool in own),
+                    "pools": data,
+                }
             )
     return partitions
 

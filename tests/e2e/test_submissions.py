@@ -29,7 +29,7 @@ from slurm_elastic.config import (
     Timings,
     Who,
 )
-from slurm_elastic.model import Limits, Location
+from slurm_elastic.model import Limits, Location, Market
 
 pytestmark = pytest.mark.e2e
 
@@ -118,8 +118,10 @@ def _listed_and_started_as_before() -> Iterator[Case]:
         ("no hyperthreads", "--hint=nomultithread"),
         ("hold", "-H"),
         ("later", "--begin=now+1hour"),
+        ("may be requeued", "--requeue"),
     ):
         yield Case(name=name, args=tuple(args), user=MEMBER, lists=EVERYWHERE)
+    yield Case(name="must not be requeued", args=("--no-requeue",), user=MEMBER, lists=ON_PREMISES)
     yield Case(name="plain, not in the allow list", lists=ON_PREMISES)
     yield Case(name="unknown licence", args=("-L", "matlab"), lists=ON_PREMISES)
     yield Case(name="plain, by root", user="root", lists=EVERYWHERE)
@@ -221,7 +223,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def submissions_config(site: SubmissionSite) -> Config:
-    """An on-premises cloud with less memory, and a public one with GPUs for the group games.
+    """An on-premises cloud with less memory, and a public one with GPUs and spot machines for the
+    group games.
 
     The nodes never boot. Their ports are ones that nobody listens on, so that what slurmctld sends
     to them fails at once: 22.05 stalls all its agents on a node name that does not resolve.
@@ -246,6 +249,7 @@ def submissions_config(site: SubmissionSite) -> Config:
                 slurmd_port=1,
                 cloud="public",
                 nodes="pub[1-3]",
+                markets=(Market.SPOT, Market.ON_DEMAND),
                 cpus=4,
                 memory=8000,
                 real_memory=6000,

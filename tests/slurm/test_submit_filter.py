@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.config import (
     Cluster,
@@ -25,7 +26,7 @@ from slurm_elastic.config import (
     Who,
     domain_pools,
 )
-from slurm_elastic.model import Limits, Location
+from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.slurm.submit_filter import FILTER, PLUGIN_SCRIPT, render, to_lua
@@ -57,6 +58,7 @@ UNSET: dict[str, Any] = {
     "threads_per_core": NO_VAL16,
     "contiguous": NO_VAL16,
     "reboot": NO_VAL16,
+    "requeue": NO_VAL16,
     "shared": NO_VAL16,
     "immediate": 0,
     "cron_job": False,
@@ -418,6 +420,47 @@ def test_site_wide_default_memory_counts_where_the_partition_has_none(
         pools = domain_pools(config(), expand)
         text = render(config(), pools, siteconf.read(conf))[FILTER]
         assert listed(lua, job, text=text) == expected, line
+
+
+def on_spot() -> Config:
+    """The public cloud's GPU pool may be bought on spot."""
+    pools = [
+        replace(pool, markets=(Market.SPOT, Market.ON_DEMAND)) if pool.name == "gpu" else pool
+        for pool in config().pools
+    ]
+    return config(pools=tuple(pools))
+
+
+@pytest.mark.parametrize(
+    ("line", "requeue", "expected"),
+    [
+        ("", NO_VAL16, ALL),
+        ("", 1, ALL),
+        ("", 0, "static,onprem"),
+        ("JobRequeue=1", NO_VAL16, ALL),
+        ("JobRequeue=1", 0, "static,onprem"),
+        ("JobRequeue=0", NO_VAL16, "static,onprem"),
+        ("JobRequeue=0", 1, ALL),
+        ("JobRequeue=0", 0, "static,onprem"),
+    ],
+)
+def test_a_job_that_must_not_be_requeued_is_kept_from_spot_machines(
+    lua: Callable[[str], str], tmp_path: Any, line: str, requeue: int, expected: str
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=x\n{line}\n")
+    site = siteconf.read(conf)
+    for where, listing in ((on_spot(), expected), (config(), ALL)):
+        text = render(where, domain_pools(where, expand), site)[FILTER]
+        assert listed(lua, {"requeue": requeue}, text=text) == listing
+
+
+def test_machines_on_premises_are_not_spot_whatever_the_pool_says(
+    lua: Callable[[str], str],
+) -> None:
+    pools = tuple(replace(pool, markets=(Market.SPOT,)) for pool in config().pools)
+    text = render(config(pools=pools), domain_pools(config(pools=pools), expand))[FILTER]
+    assert listed(lua, {"requeue": 0}, text=text) == "static,onprem"
 
 
 def test_cloud_that_may_not_be_used_yet_is_not_listed(lua: Callable[[str], str]) -> None:
