@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 1 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 2 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -11,6 +11,7 @@
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node (key), pool, reason, since, until
+    lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
     heartbeats         service (key), at, pid
@@ -206,7 +207,7 @@ class Ledger:
                 [(now, str(InstanceState.TERMINATED), why, id_) for id_ in ids],
             )
 
-    # cool-downs and holds
+    # cool-downs, holds, jobs
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
@@ -255,6 +256,22 @@ class Ledger:
         with self._transaction() as db:
             db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
 
+    def lift_requeue(self, job: int, restarts: int, now: float) -> None:
+        """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
+        with self._transaction() as db:
+            sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
+            db.execute(sql, (job, restarts, now))
+
+    def lifted_requeues(self) -> tuple[tuple[int, int], ...]:
+        """Jobs whose own setting is not put back yet, each with its restarts at that time."""
+        rows = self._select("select job, restarts from lifted_requeues order by job")
+        return tuple((row["job"], row["restarts"]) for row in rows)
+
+    def requeue_put_back(self, job: int) -> None:
+        """The job has its own setting again, or is gone."""
+        with self._transaction() as db:
+            db.execute("delete from lifted_requeues where job = ?", (job,))
+
     # decisions, heartbeat, health
 
     def record(self, *decisions: Decision) -> None:
@@ -286,10 +303,8 @@ class Ledger:
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
         with self._transaction() as db:
-            db.execute(
-                "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)",
-                (service, now, pid),
-            )
+            sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
+            db.execute(sql, (service, now, pid))
 
     def heartbeat(self, service: str) -> tuple[float, int] | None:
         """The service's last sign of life: when, and its process id."""
@@ -299,10 +314,8 @@ class Ledger:
     def report_health(self, health: Health) -> None:
         """How a cloud or ``slurm`` answered just now."""
         with self._transaction() as db:
-            db.execute(
-                "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)",
-                (health.name, health.checked, health.error, health.code),
-            )
+            sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
+            db.execute(sql, astuple(health))
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""

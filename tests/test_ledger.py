@@ -332,6 +332,16 @@ def decision(at: float, *subjects: str, detail: dict[str, object] | None = None)
     )
 
 
+def test_a_lifted_requeue_is_remembered_as_it_was_first(ledger: Ledger) -> None:
+    ledger.lift_requeue(7, 0, T0)
+    ledger.lift_requeue(7, 1, T0 + 5)
+    ledger.lift_requeue(9, 3, T0)
+    assert ledger.lifted_requeues() == ((7, 0), (9, 3))
+    ledger.requeue_put_back(7)
+    ledger.requeue_put_back(7)
+    assert ledger.lifted_requeues() == ((9, 3),)
+
+
 def test_decisions_are_found_by_any_subject_in_time_order(ledger: Ledger) -> None:
     second = decision(T0 + 2, "pub1", "job:7")
     first = decision(T0 + 1, "pub1", detail={"rejected": [["aws/x", "too dear"]], "n": 1})
@@ -424,12 +434,29 @@ def test_an_older_schema_is_migrated_by_a_writer_only(
     ledger.close()
     more = (*ledger_schema.MIGRATIONS, ("alter table machines add column colour text",))
     monkeypatch.setattr(ledger_schema, "MIGRATIONS", more)
-    with pytest.raises(SlurmElasticError, match="has schema 1, this release reads schema 2"):
+    old, new = len(more) - 1, len(more)
+    with pytest.raises(
+        SlurmElasticError, match=f"has schema {old}, this release reads schema {new}"
+    ):
         Ledger(path, read_only=True)
     Ledger(path).close()
     reader = Ledger(path, read_only=True)
     assert len(reader.machines()) == 1
     reader.close()
+
+
+def test_a_ledger_of_the_first_release_is_brought_up_to_date(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:1])
+        ledger = Ledger(path)
+        launched(ledger, "i-1")
+        ledger.close()
+    ledger = Ledger(path)
+    ledger.lift_requeue(7, 2, T0)
+    assert (len(ledger.machines()), ledger.lifted_requeues()) == (1, ((7, 2),))
+    ledger.close()
 
 
 def test_a_failed_migration_leaves_the_old_schema(

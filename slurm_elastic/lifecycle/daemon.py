@@ -1,8 +1,9 @@
 """The loop of slurm-elasticd: wake, dispatch requests to their clouds, repair, beat.
 
 Each cloud has one worker thread that does everything of that cloud in order, so a launch and a
-repair of one cloud never race, and a slow cloud never delays another. The main thread only
-dispatches and keeps the heartbeat.
+repair of one cloud never race, and a slow cloud never delays another. One more settles what is
+left to do in Slurm. The main thread only dispatches and keeps the heartbeat; all its times are
+monotonic, so that it goes on when somebody sets the clock back.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
-from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
+from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
+from slurm_elastic.lifecycle.settle import Settler, slurm_fails
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
@@ -32,10 +34,6 @@ log = logging.getLogger(__name__)
 SERVICE = "slurm-elasticd"
 TICK = 1.0
 """Seconds of the idle loop; a datagram from a program wakes it at once."""
-SETTLING_TICK = 0.3
-"""While holds or restarts settle: SuspendTimeout, the time to drain in, may be short."""
-SETTLE_AGAIN = 5.0
-"""After Slurm did not answer."""
 BEAT = 5.0
 MAX_ATTEMPTS = 3
 """Of a request whose work fails in a way that will not pass by itself."""
@@ -46,12 +44,12 @@ KEEP_HISTORY = 30 * 86400.0
 
 
 def one_thread(cloud: str) -> Executor:
-    """A cloud's worker."""
+    """A cloud's worker, or the settling one."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
 
 
 class _Failed(Struct):
-    """A request whose work failed: how often, and when to try it again."""
+    """A request whose work failed: how often, and when (monotonic) to try it again."""
 
     times: int = 0
     counted: int = 0
@@ -81,11 +79,10 @@ class Daemon:
         self._repairing: dict[str, Future[None]] = {}
         self._in_flight: dict[str, list[Future[None]]] = {}
         self._failed: dict[str, _Failed] = {}
-        self._next_repair = 0.0
-        self._next_beat = 0.0
-        self._next_settle = 0.0
-        self._settling = True
-        self._settled: frozenset[tuple[str, float]] = frozenset()
+        self._settling_worker = worker("settle")
+        self._settler = Settler(site, self._settling_worker)
+        self._next_repair = float("-inf")
+        self._next_beat = float("-inf")
         self._trouble = ""
 
     def run(self, stop: threading.Event) -> None:
@@ -94,12 +91,11 @@ class Daemon:
         try:
             while not stop.is_set():
                 self._guarded_tick()
-                hurry = self._settling or bool(self._site.restarts)
-                woken = self._wake.wait(SETTLING_TICK if hurry else TICK)
+                woken = self._wake.wait(SETTLING_TICK if self._settler.busy else TICK)
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            for worker in self._workers.values():
+            for worker in (*self._workers.values(), self._settling_worker):
                 worker.shutdown(wait=True, cancel_futures=True)
 
     def _guarded_tick(self) -> None:
@@ -126,13 +122,13 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
-        self._settle()
+        self._settler.tick()
 
     def _beat(self) -> None:
-        now = self._site.now()
-        if now >= self._next_beat:
-            self._site.ledger.beat(SERVICE, now, os.getpid())
-            self._next_beat = now + BEAT
+        clock = self._site.monotonic()
+        if clock >= self._next_beat:
+            self._site.ledger.beat(SERVICE, self._site.now(), os.getpid())
+            self._next_beat = clock + BEAT
 
     def _collect(self) -> None:
         for key, parts in list(self._in_flight.items()):
@@ -151,7 +147,7 @@ class Daemon:
             failed = self._failed.setdefault(key, _Failed())
             failed.times += 1
             failed.counted += not all(isinstance(e, PASSING) for e in errors)
-            failed.again = self._site.now() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
+            failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
             if failed.counted < MAX_ATTEMPTS:
                 return
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
@@ -159,10 +155,10 @@ class Daemon:
         self._spool.remove(key)
 
     def _dispatch(self) -> None:
-        now = self._site.now()
+        clock = self._site.monotonic()
         for request in self._spool.pending(self._in_flight):
             failed = self._failed.get(request.id)
-            waits = failed is not None and now < failed.again
+            waits = failed is not None and clock < failed.again
             if request.id not in self._in_flight and not waits:
                 self._in_flight[request.id] = self._hand_out(request)
 
@@ -187,51 +183,26 @@ class Daemon:
             # A node that failed to come up (resume-fail) has no use for its machine either.
             suspend(self._site, cloud, request, view)
 
-    def _settle(self) -> None:
-        """Holds go onto their nodes and requeued jobs are hurried, as soon as Slurm lets them.
-
-        Slurm is only asked while something has to settle: holds may stand for days.
-        """
-        site, now = self._site, self._site.now()
-        if now < self._next_settle:
-            return
-        try:
-            site.restarts.tick(site.slurm, now)
-            held = frozenset((row.node, row.since) for row in site.ledger.holds())
-            if held - self._settled:
-                self._settling = holds.settle(site, site.slurm.nodes())
-                self._settled = frozenset() if self._settling else held
-            else:
-                self._settling, self._settled = False, held
-        except SlurmError as error:
-            self._next_settle = now + SETTLE_AGAIN
-            self._slurm_fails(error)
-
     def _repair(self) -> None:
-        now = self._site.now()
-        if now < self._next_repair:
+        clock = self._site.monotonic()
+        if clock < self._next_repair:
             return
-        self._next_repair = now + self._site.config.timings.reconcile
-        self._settled = frozenset()  # looked at anew: an admin may have changed a node
+        self._next_repair = clock + self._site.config.timings.reconcile
+        self._settler.look_anew()
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._guarded, round_)
-        self._site.ledger.prune(now - KEEP_HISTORY)
+        self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
 
     def _guarded(self, round_: Round) -> None:
         try:
             round_.run()
             self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
         except SlurmError as error:
-            self._slurm_fails(error)
+            slurm_fails(self._site, error)
         except Exception:
             log.exception("a repair round fails; the next one starts anew")
-
-    def _slurm_fails(self, error: SlurmError) -> None:
-        log.warning("slurm cannot be read or changed: %s", error)
-        health = Health(name="slurm", checked=self._site.now(), error=str(error), code="slurm")
-        self._site.ledger.report_health(health)
 
 
 def _report_strays(site: Site) -> None:

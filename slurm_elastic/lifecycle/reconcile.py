@@ -55,7 +55,7 @@ class Round:
         world = _world(site, self._cloud, view, seen)
         timings = site.config.timings
         actions = recover(world, Patience(grace=timings.grace, misses=timings.misses))
-        ready, self._standing = mature(actions, self._standing, site.now(), timings.grace)
+        ready, self._standing = mature(actions, self._standing, site.monotonic(), timings.grace)
         ready, waiting = capped(ready, len(world.known))
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
@@ -148,10 +148,12 @@ class Round:
         nodes = [a.subject for a in actions]
         jobs = _jobs_of(site, nodes)
         view = site.slurm.nodes(nodes)
-        for pool in site.pools_of_cloud(self._cloud):
-            mine = [n for n in nodes if n in pool.nodes and _wants(view, n)]
-            if mine:
-                place(site, request_for(CORRELATION, pool, mine, jobs))
+        by_pool: dict[str, list[str]] = {}
+        for node in nodes:
+            if node in site.pool_of and _wants(view, node):
+                by_pool.setdefault(site.pool_of[node].name, []).append(node)
+        for name, mine in by_pool.items():
+            place(site, request_for(CORRELATION, site.pools[name], mine, jobs))
 
     def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
         reasons = {row.node: row.reason for row in self._site.ledger.holds()}
@@ -298,11 +300,12 @@ def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     nodes = [name for name, node in now.items() if phase(node) is Phase.UP]
     if not nodes:
         return
-    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    lost = set(nodes)
+    jobs = [j for j in site.slurm.jobs() if not lost.isdisjoint(j.nodes)]
     site.slurm.update_nodes(nodes, state="DOWN", reason=f"{OUR_MARK}lost: the machine is gone")
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.restarts.expect(job, site.now())
+        site.restarts.expect(job, site.monotonic())
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
 
@@ -318,4 +321,5 @@ def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
         queue = site.slurm.jobs()
     except SlurmError:
         return {}
-    return {j.id: j.nodes for j in queue if not set(nodes).isdisjoint(j.nodes)}
+    wanted = set(nodes)
+    return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}

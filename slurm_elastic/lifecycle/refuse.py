@@ -55,7 +55,7 @@ def give_back(
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.restarts.expect(job, site.now())
+        site.restarts.expect(job, site.monotonic())
         _allow_requeue(site, job)
     site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
     for job in waiting:
@@ -75,6 +75,7 @@ def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return
+    site.ledger.lift_requeue(job.id, job.restarts, site.now())
     try:
         site.slurm.set_requeue(job.id, requeue=True)
     except SlurmError as error:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Who
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Hold
+from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.refuse import give_back, refuse
-from slurm_elastic.model import CoolDown, NodeRequest
-from tests.lifecycle.world import ONP, PUB, World
+from slurm_elastic.lifecycle.settle import Settler
+from slurm_elastic.model import CoolDown, NodeRequest, SlurmJob, SlurmNode
+from tests.lifecycle.world import ONP, PUB, Inline, Silent, World
 
 SPOT = "pub/small/zone-1/spot"
 
@@ -154,3 +162,130 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
     refuse(world.site, request, Counted(PUB[:2]), "none left")
     assert Counted.searches == 0
     world.close()
+
+
+# a clock that is set back
+
+
+def test_a_clock_set_back_stops_nothing(world: World) -> None:
+    set_back = [0.0]
+    world.site = dataclasses.replace(world.site, now=lambda: world.now - set_back[0])
+    world.daemon = Daemon(world.site, world.spool, Silent(), lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+    world.advance(30)
+    set_back[0] = 86400.0
+    world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")  # its request was lost
+    world.advance(world.config.timings.grace + 120)
+    beat = world.ledger.heartbeat("slurm-elasticd")
+    assert beat is not None
+    assert beat[0] > world.now - 86400 - 30
+    assert len(world.machines_of("pub1")) == 1
+
+
+# jobs whose --no-requeue is lifted
+
+
+def refused(world: World, job: int) -> None:
+    """A --no-requeue job whose nodes cannot be had, before anything settles."""
+    assert world.daemon is not None
+    world.daemon._settler._next = math.inf
+    world.clouds["pub"].limit("*", 0)
+    world.slurm.submit(job, PUB, requeue=False)
+    world.tick()
+    assert world.slurm.queue()[job].requeue
+    assert world.ledger.lifted_requeues() == ((job, 0),)
+    world.daemon._settler._next = -math.inf
+
+
+def test_a_no_requeue_job_is_one_again_although_the_daemon_died_meanwhile(world: World) -> None:
+    refused(world, 1)
+    world.stop()
+    world.now += 5
+    world.start()
+    world.clouds["pub"].limit("*", None)
+    world.advance(200)
+    assert not world.slurm.queue()[1].requeue
+    assert world.ledger.lifted_requeues() == ()
+
+
+def test_a_no_requeue_job_that_cannot_be_put_back_now_is_later(world: World) -> None:
+    refused(world, 1)
+    world.slurm.broken = SlurmError(("scontrol",), 1, "Unable to contact slurm controller")
+    world.advance(300)
+    world.slurm.broken = None
+    world.advance(60)
+    assert not world.slurm.queue()[1].requeue
+    assert world.ledger.lifted_requeues() == ()
+
+
+def test_a_no_requeue_job_that_is_gone_is_forgotten(world: World) -> None:
+    refused(world, 1)
+    world.restart()
+    world.slurm.remove_job(1)
+    world.advance(10)
+    assert world.ledger.lifted_requeues() == ()
+
+
+# a slow Slurm
+
+
+def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
+    answers = threading.Event()
+    jobs = world.slurm.jobs
+
+    def slow() -> Sequence[SlurmJob]:
+        assert answers.wait(60)
+        return jobs()
+
+    site = dataclasses.replace(world.site, slurm=world.slurm)
+    worker = ThreadPoolExecutor(1)
+    settler = Settler(site, worker)
+    world.slurm.set_job(1, "PENDING")
+    site.restarts.expect(world.slurm.queue()[1], site.monotonic())
+    world.slurm.jobs = slow  # type: ignore[method-assign]
+    for _ in range(3):
+        settler.tick()  # would wait for ever
+    assert settler.busy
+    answers.set()
+    worker.shutdown(wait=True)
+    assert world.slurm.calls["jobs"] == 1
+
+
+def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
+    readings: list[float] = []
+    nodes = world.slurm.nodes
+
+    def slow(names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
+        readings.append(world.now)
+        world.now += 4
+        return nodes(names)
+
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWER_DOWN")
+    hold = Hold(node="pub1", pool="burst", reason="none", since=world.now, until=world.now + 900)
+    world.ledger.hold([hold])
+    world.slurm.nodes = slow  # type: ignore[method-assign]
+    settler = Settler(world.site, Inline())
+    end = world.now + 240
+    while world.now < end:
+        settler.tick()
+        world.now += 0.3
+    assert len(readings) == pytest.approx(240 / 24, abs=1)
+
+
+def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: World) -> None:
+    asked: list[int] = []
+
+    def start_now(job: int) -> None:
+        asked.append(job)
+        if job == 1:
+            raise SlurmError(("scontrol",), 1, "no")
+
+    world.slurm.start_now = start_now  # type: ignore[method-assign]
+    for job in (1, 2, 3):
+        world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121)
+        world.site.restarts.expect(world.slurm.queue()[job], world.site.monotonic())
+    settler = Settler(world.site, Inline())
+    settler.tick()
+    assert asked == [1]
+    world.now += 5
+    settler.tick()
+    assert asked == [1, 2, 3, 1]
