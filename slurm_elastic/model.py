@@ -149,8 +149,8 @@ class CoolDown(Struct, frozen=True, kw_only=True):
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
-    The i-th machine of the answer belongs to ``nodes[i]``; a shorter answer is a partial launch.
-    ``count`` nodes are wanted, at least ``minimum`` or none.
+    All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
+    launch. Each machine of the answer says by its ``node`` whose it is.
     """
 
     generation: str

@@ -1,6 +1,6 @@
 """The requests that slurmctld's programs leave for the daemon: one durable file each.
 
-Written by ``programs/slurm-elastic-power`` (standard library only, it imports nothing of ours),
+Written by ``programs/power.py`` (standard library only, it imports nothing of ours),
 read here. A file is ``requests/<received ns>-<pid>-<kind>.json``, with one line of JSON::
 
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
