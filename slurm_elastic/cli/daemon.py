@@ -103,7 +103,7 @@ def _serve(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     slurm = SlurmCli(config.slurm)
-    providers = {c.name: open_provider(c, config.cluster) for c in config.clouds}
+    providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
         spool, ledger, wake = _open(config.state, closing)

@@ -36,6 +36,7 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.providers import aws_reading, aws_request, aws_tags
+from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
 from slurm_elastic.providers.aws_client import open_client
 from slurm_elastic.providers.aws_errors import MISMATCH, translated
 from slurm_elastic.providers.aws_user_data import read_user_data
@@ -60,7 +61,11 @@ class AwsProvider:
     """One region of one account; see protocols.Provider for the contract. Thread-safe."""
 
     def __init__(
-        self, settings: AwsCloud, cluster: Cluster, clock: Callable[[], float] = time.time
+        self,
+        settings: AwsCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        claim: Claim | None = None,
     ) -> None:
         self.name = settings.name
         self._settings = settings
@@ -69,7 +74,9 @@ class AwsProvider:
         self._user_data = read_user_data(settings.user_data, settings.name)
         self._lock = threading.Lock()
         self._ec2: EC2Client | None = None
+        self._claim = claim or claim_of(settings, cluster, None)
         self._ours: set[str] = set()
+        self._unclear: frozenset[str] = frozenset()
         self._zones: tuple[str, ...] = ()
         self._spot_prices: dict[tuple[str, str], float] = {}
         self._priced = float("-inf")
@@ -169,6 +176,7 @@ class AwsProvider:
             )
             for request in pages
             if request.get("InstanceId")
+            and self._claim.owner(aws_reading.tags(request)) == self.name
         ]
 
     def check(self) -> None:
@@ -307,9 +315,26 @@ class AwsProvider:
     # talking
 
     def _read(self, records: Iterator[Any] | Sequence[Any]) -> Sequence[Instance]:
-        found = aws_reading.instances(records, self._settings, self._cluster.uuid or "")
-        self._ours.update(i.id for i in found)
+        owned = [(self._claim.owner(aws_reading.tags(r)), r) for r in records]
+        unclear = frozenset(r["InstanceId"] for owner, r in owned if owner == UNCLEAR)
+        self._say(unclear)
+        mine = (r for owner, r in owned if owner == self.name)
+        found = aws_reading.instances(mine, self._settings)
+        # One that might be ours is not listed; but whoever names it has it in the ledger.
+        self._ours.update((i.id for i in found), unclear)
         return found
+
+    def _say(self, unclear: frozenset[str]) -> None:
+        """Once for each: nobody lists these machines, and they cost money."""
+        if unclear - self._unclear:
+            log.warning(
+                "machines of no cloud that can be told, left out: tag them %s=NAME or end them "
+                "clouds=%s ids=%s",
+                aws_tags.CLOUD,
+                ",".join(sorted(self._claim.clouds)),
+                ",".join(sorted(unclear)),
+            )
+        self._unclear |= unclear
 
     def _pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
         token = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,11 +59,14 @@ class WatchedWorld(World):
         return ledger
 
     def judge(self, doomed: Instance, why: str) -> None:
-        """Only what Slurm has down, or what another machine of the node stands in for."""
+        """Only what Slurm has down, what booted before its node was asked for (slurmctld waits for
+        another), or what another machine of the node stands in for.
+        """
         where = phase(self.slurm.node(doomed.node))
         others = [i for i in self.machines_of(doomed.node) if i != doomed.id]
         down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
-        assert down or others, f"{doomed.id} of {doomed.node} ({where}) is ended: {why}"
+        old = where is Phase.POWERING_UP and doomed.launched <= self.slurm.asked(doomed.node)
+        assert down or old or others, f"{doomed.id} of {doomed.node} ({where}) is ended: {why}"
 
 
 class Chaos(RuleBasedStateMachine):
@@ -129,8 +132,15 @@ class Chaos(RuleBasedStateMachine):
     @rule(data=st.data())
     def slurm_runs_a_program_again(self, data: st.DataObject) -> None:
         if self.world.requests:
-            kind, nodes, jobs = data.draw(st.sampled_from(self.world.requests[-4:]))
-            self.world.program(kind, nodes, jobs, received=self.world.now)
+            self.run_again(*data.draw(st.sampled_from(self.world.requests[-4:])))
+
+    def run_again(self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]) -> None:
+        """A suspend only for what is not asked for: slurmctld runs none for a node that boots."""
+        w = self.world
+        if kind != "resume":
+            nodes = [n for n in nodes if phase(w.slurm.node(n)) is not Phase.POWERING_UP]
+        if nodes:
+            w.program(kind, nodes, jobs, received=w.now)
 
     @rule()
     def a_program_fails(self) -> None:
