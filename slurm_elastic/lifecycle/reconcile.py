@@ -14,7 +14,7 @@ from slurm_elastic.lifecycle.resume import place, request_for
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market, SlurmNode
-from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
 from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
@@ -296,13 +296,22 @@ def _retry(
 
 def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
-    now = site.slurm.nodes([a.subject for a in actions])
-    nodes = [name for name, node in now.items() if phase(node) is Phase.UP]
+    view = site.slurm.nodes([a.subject for a in actions])
+    reasons: dict[str, list[str]] = {}
+    for name, node in view.items():
+        admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
+        # One that an admin has drained stays drained: with no job on it there is nothing to do,
+        # and else it goes down for the admin's reason, which we never clear.
+        if phase(node) is Phase.UP and (is_busy(node) or not admins):
+            why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
+            reasons.setdefault(why, []).append(name)
+    nodes = [name for names in reasons.values() for name in names]
     if not nodes:
         return
     lost = set(nodes)
     jobs = [j for j in site.slurm.jobs() if not lost.isdisjoint(j.nodes)]
-    site.slurm.update_nodes(nodes, state="DOWN", reason=f"{OUR_MARK}lost: the machine is gone")
+    for why, names in reasons.items():
+        site.slurm.update_nodes(names, state="DOWN", reason=why)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
         site.restarts.expect(job, site.monotonic())

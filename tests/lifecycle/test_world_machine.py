@@ -11,6 +11,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,9 +28,10 @@ from slurm_elastic.errors import (
     SlurmError,
     TransientError,
 )
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.model import Instance, InstanceState, SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.slurm.fake_timed import TimedSlurm
 from tests.lifecycle.world import ONP, PUB, T0, Killed, World
 
 DEAD = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
@@ -52,7 +54,27 @@ class WatchedLedger(Ledger):
         super().suspending(ids, why, now)
 
 
+class WatchedSlurm(TimedSlurm):
+    """Asks the world before a node is changed."""
+
+    world: WatchedWorld
+
+    def update_nodes(
+        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+    ) -> None:
+        for name in names:
+            self.world.judge_update(self.node(name), state or "", reason)
+        super().update_nodes(names, state=state, reason=reason)
+
+
 class WatchedWorld(World):
+    excused: set[str]
+
+    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
+        slurm = WatchedSlurm(*args, **settings)
+        slurm.world = self
+        return slurm
+
     def make_ledger(self) -> Ledger:
         ledger = WatchedLedger(self.dir / "ledger.db")
         ledger.world = self
@@ -68,6 +90,17 @@ class WatchedWorld(World):
         old = where is Phase.POWERING_UP and doomed.launched <= self.slurm.asked(doomed.node)
         assert down or old or others, f"{doomed.id} of {doomed.node} ({where}) is ended: {why}"
 
+    def judge_update(self, node: SlurmNode, state: str, reason: str | None) -> None:
+        """No job loses a machine that lives, and an admin's drain outlives us."""
+        serving = [
+            i.id for i in self.alive() if i.node == node.name and i.address == node.address
+        ]  # fmt: skip
+        up = phase(node) is Phase.UP and "DOWN" not in node.states
+        if state.lower() in ("down", "power_down_force") and up and serving:
+            assert self.excused.intersection(serving), f"{node.name} is given up: {reason}"
+        if "DRAIN" in node.states and node.reason == ADMIN:
+            assert (state, reason) == ("DOWN", ADMIN), f"{node.name}: {state} {reason}"
+
 
 class Chaos(RuleBasedStateMachine):
     @initialize()
@@ -78,8 +111,8 @@ class Chaos(RuleBasedStateMachine):
             environ=self.env, getpid=os.getpid, kill=self._die
         )
         self.jobs = 0
-        self.excused: set[str] = set()
         self.world = WatchedWorld()
+        self.excused = self.world.excused = set()
         self._add_foreign()
 
     def _add_foreign(self) -> None:
@@ -190,6 +223,46 @@ class Chaos(RuleBasedStateMachine):
             victim = data.draw(st.sampled_from(alive))
             self.world.clouds[victim.cloud].take(victim.id)
 
+    @rule(data=st.data(), seconds=st.sampled_from((30, 100, 200)))
+    def a_fresh_machine_is_not_shown(self, data: st.DataObject, seconds: float) -> None:
+        """Where a machine was shown already, it only is for less than N reads."""
+        now = self.world.now
+        fresh = [
+            m for a in self.world.accounts.values() for m in a.machines.values()
+            if m.owner == "uuid-1" and now - m.instance.launched < 40
+        ]  # fmt: skip
+        if fresh:
+            victim = data.draw(st.sampled_from(fresh))
+            known = {m.instance.id for m in self._rows() if m.last_seen > m.instance.launched}
+            if victim.instance.id not in known:
+                victim.visible_from = now + seconds
+
+    @rule(
+        pool=st.sampled_from((ONP, PUB)),
+        count=st.integers(1, 2),
+        lost=st.sampled_from((0, 1, 30)),
+        hidden=st.sampled_from((0, 30, 250)),
+        then=st.sampled_from((None, CapacityError, AuthError, TransientError, InstanceNotFound)),
+        wait=st.sampled_from((5, 60, 240)),
+    )
+    def a_launch_goes_wrong(
+        self,
+        pool: Sequence[str],
+        count: int,
+        lost: int,
+        hidden: float,
+        then: type[Any] | None,
+        wait: float,
+    ) -> None:
+        cloud = self.world.clouds["onp" if pool == ONP else "pub"]
+        cloud.visible_after = hidden
+        cloud.lose_answer_next(lost)
+        self.submit(pool, count, requeue=True)
+        cloud._answers_to_lose = 0
+        if then is not None:
+            cloud.fail_next(then, 3, "launch")
+        self.world.advance(wait, step=10.0)
+
     # what happens to the daemon
 
     @rule(point=st.sampled_from(faults.POINTS))
@@ -206,8 +279,8 @@ class Chaos(RuleBasedStateMachine):
     def starts(self) -> None:
         self.world.start()
 
-    @rule()
-    def ledger_is_lost(self) -> None:
+    @rule(again=st.booleans())
+    def ledger_is_lost(self, again: bool) -> None:
         """What nobody can know then: machines that are hidden, or whose end was decided."""
         w = self.world
         if w.daemon is None:
@@ -219,6 +292,8 @@ class Chaos(RuleBasedStateMachine):
         unreadable = {i.id for c in w.clouds.values() if c._faults for i in w.alive(c.name)}
         doomed = {m.instance.id for m in w.ledger.machines() if m.suspending}
         self.excused |= hidden | unreadable | doomed
+        if again and w.requests:
+            self.run_again(*w.requests[-1])
         w.lose_ledger()
 
     # what must always hold
@@ -232,18 +307,20 @@ class Chaos(RuleBasedStateMachine):
 
     def _kept(self) -> list[Instance]:
         """Machines that are not being ended."""
-        with self._ledger() as ledger:
-            doomed = {
-                m.instance.id
-                for m in ledger.machines(ended_since=0.0)
-                if m.suspending is not None or m.ended is not None
-            }
+        doomed = {
+            m.instance.id
+            for m in self._rows()
+            if m.suspending is not None or m.ended is not None
+        }  # fmt: skip
         return [i for i in self.world.alive() if i.id not in doomed and i.id not in self.excused]
 
-    def _ledger(self) -> Any:
-        from contextlib import closing
-
+    def _ledger(self) -> closing[Ledger]:
+        """Also while no daemon runs."""
         return closing(Ledger(self.world.dir / "ledger.db"))
+
+    def _rows(self) -> Sequence[Machine]:
+        with self._ledger() as ledger:
+            return ledger.machines(ended_since=0.0)
 
     @invariant()
     def nobody_elses_machine_is_touched(self) -> None:
@@ -331,8 +408,8 @@ class Chaos(RuleBasedStateMachine):
 
 
 Chaos.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "60")),
-    stateful_step_count=25,
+    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "150")),
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

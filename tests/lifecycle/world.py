@@ -109,7 +109,7 @@ class World:
         self.spool.create()
         names = [n for pool in self.pools().values() for n in pool]
         timings = self.config.timings
-        self.slurm = TimedSlurm(
+        self.slurm = self.make_slurm(
             names, lambda: self.now, self.program, suspend_time=timings.suspend_time,
             suspend_timeout=timings.suspend_timeout, resume_timeout=timings.resume_timeout,
         )  # fmt: skip
@@ -125,6 +125,9 @@ class World:
         return {pool.name: expand(pool.nodes) for pool in self.config.pools}
 
     # the daemon
+
+    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
+        return TimedSlurm(*args, **settings)
 
     def make_ledger(self) -> Ledger:
         return Ledger(self.dir / "ledger.db")
