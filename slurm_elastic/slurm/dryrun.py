@@ -172,9 +172,9 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
     (directory / "state").mkdir()
     directory.chmod(0o755)
     if os.geteuid() == 0:
+        # And no more: root goes on writing beside it, where SlurmUser must not lay links.
         owner = pwd.getpwnam(user)
-        for path in (directory, directory / "state"):
-            os.chown(path, owner.pw_uid, owner.pw_gid)
+        os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 
 def _needs_no_munge(settings: SlurmSettings, site: Site) -> bool:

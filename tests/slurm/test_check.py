@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -138,6 +139,17 @@ def test_check_leaves_nothing_behind(root: Path) -> None:
     check.check(planned("small", root))
     assert set(Path(tempfile.gettempdir()).glob("slurm-elastic-check-*")) <= before
     assert Path("/etc/hosts").read_bytes() == hosts
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_slurm_user_gets_only_the_state_directory_of_the_copy(root: Path) -> None:
+    """Root goes on writing beside it: a link of SlurmUser's must not direct that."""
+    one = planned("small", root)
+    (root / "slurmctld").write_text(f"#!/bin/sh\nstat -c '%U %a' . state >{root}/seen\nexit 1\n")
+    (root / "slurmctld").chmod(0o755)
+    settings = replace(one.config.slurm, sbin_dir=str(root))
+    dryrun.run(settings, one.site, one.fragment, dryrun.isolation() or ())
+    assert (root / "seen").read_text().split("\n")[:2] == ["root 755", "slurm 755"]
 
 
 @isolated
