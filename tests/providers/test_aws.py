@@ -430,6 +430,17 @@ def test_unusable_user_data_is_a_config_error(
         bed.open(user_data=str(own))
 
 
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_user_data_that_others_may_write_is_refused(bed: AwsBed, tmp_path: Path, mode: int) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(mode)
+    with pytest.raises(ConfigError, match=r"may be written by others .* chmod go-w"):
+        bed.open(user_data=str(own))
+    own.chmod(0o640)
+    bed.open(user_data=str(own))
+
+
 def test_a_cluster_without_uuid_opens_nothing(bed: AwsBed) -> None:
     with pytest.raises(ConfigError, match="conf install"):
         open_provider(bed.settings(), Cluster(name="c"))
