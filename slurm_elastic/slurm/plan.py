@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -51,10 +52,10 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def differs(self) -> bool:
-        """Whether content or mode are not yet as planned."""
+        """Whether content or mode are not yet as planned; a link is only where it may stay one."""
         if self.current() != self.content:
             return True
-        return self.mode is not None and self.path.stat().st_mode & 0o7777 != self.mode
+        return self.mode is not None and self.path.lstat().st_mode != stat.S_IFREG | self.mode
 
 
 class Plan(Struct, frozen=True, kw_only=True):
