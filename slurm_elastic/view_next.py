@@ -97,7 +97,7 @@ class Outlook:
             needed = self._timings.misses
             return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
         if node is None:
-            return "orphan: Slurm has no such node"
+            return "orphan: Slurm has no such node; will be deleted"
         where = phase(node)
         if is_down(node):
             return f"node is down: {node.reason}" if node.reason else "node is down"

@@ -194,6 +194,23 @@ def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
     assert nexts == {"i-old": "double of i-new: one of them will be deleted", "i-new": "in use"}
 
 
+def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
+    machines = [
+        Machine(instance=instance("i-1", ""), pool=""),
+        Machine(instance=instance("i-2", ""), pool=""),
+        Machine(instance=instance("i-3", "x1", bought=offer(cloud="former")), pool="x"),
+    ]
+    health = [Health(name="paid machines", checked=NOW, error="3 serve nobody: i-1: ...")]
+    facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
+    view = status_view(config(tmp_path), facts)
+    assert {i.id: i.next for i in view.instances} == {
+        "i-1": "stray: its tags name no node",
+        "i-2": "stray: its tags name no node",
+        "i-3": "stray: the configuration has no cloud former any more",
+    }
+    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ...",)
+
+
 # words
 
 
@@ -252,7 +269,7 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
     [
         ({"suspending": NOW}, "IDLE", {}, "terminating"),
         ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
-        ({}, None, {}, "orphan: Slurm has no such node"),
+        ({}, None, {}, "orphan: Slurm has no such node; will be deleted"),
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),
         ({}, "DOWN", {}, "node is down"),

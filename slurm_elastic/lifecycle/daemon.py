@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ from slurm_elastic.lifecycle.settle import Settler, slurm_fails
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
+from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
 
@@ -37,10 +38,19 @@ TICK = 1.0
 BEAT = 5.0
 MAX_ATTEMPTS = 3
 """Of a request whose work fails in a way that will not pass by itself."""
-PASSING = (SlurmError, sqlite3.Error)
-"""Slurm or the ledger cannot be reached: that passes, so the request stays until then."""
+
+
+class NotLearnt(SlurmElasticError):
+    """The ledger is new and the cloud could not be read yet: its machines may exist already."""
+
+
+PASSING = (SlurmError, sqlite3.Error, NotLearnt)
+"""Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
 MAX_BACKOFF = 30.0
 KEEP_HISTORY = 30 * 86400.0
+STRAYS = "paid machines"
+"""What the health of all machines goes by; no cloud's name, which has no space."""
+STRAYS_TOLD = 5
 
 
 def one_thread(cloud: str) -> Executor:
@@ -84,10 +94,11 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
+        self._new_ledger = site.ledger.heartbeat(SERVICE) is None
+        self._strays: Mapping[str, str] | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
-        _report_strays(self._site)
         try:
             while not stop.is_set():
                 self._guarded_tick()
@@ -178,6 +189,8 @@ class Daemon:
     def _serve(self, cloud: str, request: Request) -> None:
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
+            if self._new_ledger and not self._rounds[cloud].has_read:
+                raise NotLearnt(f"{cloud}: not read yet, what it has is not in the new ledger")
             resume(self._site, cloud, request, view)
         else:
             # A node that failed to come up (resume-fail) has no use for its machine either.
@@ -193,7 +206,26 @@ class Daemon:
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._guarded, round_)
+        self._report_strays()
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+
+    def _report_strays(self) -> None:
+        """Machines that are paid and serve nobody: those of a cloud that has left the configuration
+        are never deleted, the others not at once, so somebody must be told.
+        """
+        site = self._site
+        found = {
+            m.instance.id: why
+            for m in site.ledger.machines()
+            if (why := stray(m.instance, site.providers, site.pool_of))
+        }
+        if found == self._strays:
+            return
+        for id_, why in found.items():
+            if id_ not in (self._strays or {}):
+                log.error("machine is paid but not served id=%s reason=%s", id_, why)
+        self._strays = found
+        site.ledger.report_health(_health_of(found, site.now()))
 
     def _guarded(self, round_: Round) -> None:
         try:
@@ -205,18 +237,11 @@ class Daemon:
             log.exception("a repair round fails; the next one starts anew")
 
 
-def _report_strays(site: Site) -> None:
-    """Machines that are paid, but whose cloud or pool has left the configuration: they are never
-    deleted for that, so somebody must be told.
-    """
-    for machine in site.ledger.machines():
-        i = machine.instance
-        pool = site.pool_of.get(i.node)
-        if i.cloud not in site.providers:
-            why = f"the configuration has no cloud {i.cloud} any more"
-        elif pool is None or pool.cloud != i.cloud:
-            why = f"no pool of cloud {i.cloud} has node {i.node} any more"
-        else:
-            continue
-        log.error("machine is paid but not served id=%s node=%s reason=%s", i.id, i.node, why)
-        site.record("start", "stray", (i.node,), f"machine {i.id} is left alone: {why}")
+def _health_of(strays: Mapping[str, str], now: float) -> Health:
+    """What ``status`` says of machines that are paid but not served."""
+    if not strays:
+        return Health(name=STRAYS, checked=now)
+    some = "; ".join(f"{id_}: {why}" for id_, why in list(strays.items())[:STRAYS_TOLD])
+    more = f"; and {len(strays) - STRAYS_TOLD} more" if len(strays) > STRAYS_TOLD else ""
+    error = f"{len(strays)} serve nobody: {some}{more}"
+    return Health(name=STRAYS, checked=now, error=error, code="stray")

@@ -37,17 +37,20 @@ Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood."""
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether the
+    cloud was ever read.
+    """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
         self._cloud = cloud
         self._standing: Standing = {}
+        self.has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
         site = self._site
-        view = site.slurm.nodes()
+        view = _all_nodes(site)
         began = site.now()
         seen = self._read_cloud()
         if seen is not None:
@@ -60,6 +63,7 @@ class Round:
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         self._act(ready, view, seen or ())
+        self.has_read = self.has_read or seen is not None
         self._addresses(view)
         holds.review(site, self._cloud, view)
 
@@ -139,9 +143,9 @@ class Round:
     def _terminate_orphans(self, actions: Sequence[Action]) -> None:
         """Slurm may have asked for the nodes again while this round waited for a cloud."""
         nodes = self._nodes_of(actions)
-        view = self._site.slurm.nodes(list(nodes.values()))
-        still = {n for n, node in view.items() if phase(node) is Phase.POWERED_DOWN}
-        self._terminate([a for a in actions if nodes[a.subject] in still])
+        view = _all_nodes(self._site)
+        wanted = {n for n, node in view.items() if phase(node) is not Phase.POWERED_DOWN}
+        self._terminate([a for a in actions if nodes[a.subject] not in wanted])
 
     def _launch(self, actions: Sequence[Action]) -> None:
         site = self._site
@@ -186,6 +190,14 @@ class Round:
         assign_addresses(self._site, late)
 
 
+def _all_nodes(site: Site) -> Mapping[str, SlurmNode]:
+    """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
+    view = site.slurm.nodes()
+    if not view:
+        raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
+    return view
+
+
 def _machines_of(site: Site, cloud: str) -> list[Machine]:
     return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
 
@@ -203,11 +215,13 @@ def _world(
             misses=m.misses,
             suspending=m.suspending is not None,
             address=m.instance.address,
-            max_age=site.pools[m.pool].max_age if m.pool in site.pools else None,
+            max_age=_max_age(site, m),
             shown=_was_shown(site, m),
         )
         for m in _machines_of(site, cloud)
     )
+    names = dict.fromkeys(n for pool in pools for n in pool.nodes)
+    names |= dict.fromkeys(m.node for m in known)
     intents = tuple(
         Intent(generation=row.generation, nodes=row.nodes, created=row.created)
         for row in site.ledger.open_launches()
@@ -215,12 +229,20 @@ def _world(
     )
     return View(
         now=site.now(),
-        nodes={n: view[n] for pool in pools for n in pool.nodes if n in view},
+        nodes={n: view[n] for n in names if n in view},
         known=known,
         intents=intents,
         seen=seen,
         held=frozenset(row.node for row in site.ledger.holds()),
     )
+
+
+def _max_age(site: Site, machine: Machine) -> float | None:
+    """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
+    if machine.pool in site.pools:
+        return site.pools[machine.pool].max_age
+    ages = [pool.max_age for pool in site.pools_of_cloud(machine.instance.cloud)]
+    return max((age for age in ages if age is not None), default=None) if all(ages) else None
 
 
 def _was_shown(site: Site, machine: Machine) -> bool:

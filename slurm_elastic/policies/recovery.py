@@ -18,6 +18,8 @@ powering up      nothing             nothing                  launch (the reques
 powering up      nothing, held       nothing                  give-back (no offer was left)
 up               nothing             nothing                  fail-node (its machine is gone)
 powered down     machine             there                    terminate (orphan), after the grace
+not listed       machine > 1 hour    there                    terminate (orphan), after the grace
+none (no tag)    machine over age    there                    terminate (orphan), after the grace
 two machines     two                 there                    terminate the one that is not at the
                                                               node's address, else the older one
                                                               (not while jobs run on either)
@@ -77,7 +79,8 @@ class Intent(Struct, frozen=True, kw_only=True):
 class View(Struct, frozen=True, kw_only=True):
     """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
 
-    ``nodes`` are the cloud's nodes by Slurm; ``held`` the nodes kept from Slurm on purpose.
+    ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
+    more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose.
     """
 
     now: float
@@ -92,13 +95,15 @@ class Patience(Struct, frozen=True, kw_only=True):
     """How long (s) a finding must stand before it is acted on, and how many reads must miss.
 
     ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a
-    machine that no read has had is gone.
+    machine that no read has had is gone. ``unlisted``: how old a machine must be to end because
+    Slurm does not list its node, as after a pool or all of us was taken out of slurm.conf.
     """
 
     grace: float = 120.0
     misses: int = 3
     visibility: float = 600.0
     fresh: float = 300.0
+    unlisted: float = 3600.0
 
 
 PATIENT = frozenset({"terminate-orphan", "terminate-double", "launch", "fail-node"})
@@ -110,8 +115,9 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions: list[Action] = []
     actions += _adoptions(view)
     actions += _intents(view, patience)
+    there = {i.id for i in view.seen or ()}
     for machine in view.known:
-        action = _machine(view, machine, patience)
+        action = _machine(view, machine, patience, there=machine.id in there)
         if action is not None:
             actions.append(action)
     actions += _doubles(view)
@@ -202,10 +208,9 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     )
 
 
-def _machine(view: View, machine: Known, patience: Patience) -> Action | None:
+def _machine(view: View, machine: Known, patience: Patience, *, there: bool) -> Action | None:
     if view.seen is None:
         return None
-    there = any(i.id == machine.id for i in view.seen)
     if not there:
         return _missing(view, machine, patience)
     if machine.suspending:
@@ -215,13 +220,26 @@ def _machine(view: View, machine: Known, patience: Patience) -> Action | None:
             reason="its end was decided and it is still there",
         )
     node = view.nodes.get(machine.node)
-    if node is not None and phase(node) is Phase.POWERED_DOWN and not is_busy(node):
+    if node is None:
+        return _unlisted(view, machine, patience)
+    if phase(node) is Phase.POWERED_DOWN and not is_busy(node):
         return Action(
             kind="terminate-orphan",
             subject=machine.id,
             reason="Slurm has its node powered down",
         )
-    return _aged(view, machine)
+    return _aged(view, machine, node)
+
+
+def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
+    """No job can be on a node that Slurm does not have. Of a machine whose tags name none, as
+    when somebody changed them, nobody knows what it does: it may stay for its maximum age.
+    """
+    limit = patience.unlisted if machine.node else machine.max_age
+    if limit is None or view.now - machine.decided <= limit:
+        return None
+    why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
+    return Action(kind="terminate-orphan", subject=machine.id, reason=why)
 
 
 def _missing(view: View, machine: Known, patience: Patience) -> Action | None:
@@ -237,10 +255,9 @@ def _missing(view: View, machine: Known, patience: Patience) -> Action | None:
     )
 
 
-def _aged(view: View, machine: Known) -> Action | None:
+def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
     age = view.now - machine.decided
-    node = view.nodes.get(machine.node)
-    if machine.max_age is None or age <= machine.max_age or node is None:
+    if machine.max_age is None or age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
         return None  # power_down would undo an admin's drain
@@ -261,7 +278,7 @@ def _doubles(view: View) -> list[Action]:
     there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[Known]] = {}
     for machine in view.known:
-        if machine.id in there and not machine.suspending:
+        if machine.id in there and not machine.suspending and machine.node:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []
     for name, machines in by_node.items():
