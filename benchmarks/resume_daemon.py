@@ -12,7 +12,11 @@ import logging
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+
+from msgspec import Struct
 
 from benchmarks.cloud_clock import CloudClock, cpu_seconds, peak_megabytes
 from slurm_elastic import configfile
@@ -25,25 +29,41 @@ from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Request, Spool
 
 
-class Watched(Daemon):
-    """The daemon; ``served`` is set when the work of a request is done."""
+class Usage(Struct, frozen=True):
+    """What the process has used so far: processor and waiting for the cloud (s), memory, calls."""
 
-    def __init__(self, site: Site, spool: Spool, wake: WakeSocket) -> None:
+    cpu: float
+    megabytes: float
+    waited: float
+    calls: Counter[str]
+    slurm: Counter[str]
+
+
+class Watched(Daemon):
+    """The daemon; ``served`` is set when the work of a request is done, and ``used`` is as then:
+    the next repair round may begin before all is over.
+    """
+
+    def __init__(
+        self, site: Site, spool: Spool, wake: WakeSocket, usage: Callable[[], Usage]
+    ) -> None:
         super().__init__(site, spool, wake, lambda: None)
         self.served = threading.Event()
         self.request: Request | None = None
         self.finished = 0.0
-        self.cpu = 0.0
+        self.usage = usage
+        self.used = usage()
 
     def warm_up(self) -> None:
         """Come to rest: the first round has read the cloud."""
         self.tick()
         for round_ in self._repairing.values():
             round_.result(60)
+        self.used = self.usage()
 
     def _serve(self, cloud: str, request: Request) -> None:
         super()._serve(cloud, request)
-        self.request, self.finished, self.cpu = request, time.time(), cpu_seconds()
+        self.request, self.finished, self.used = request, time.time(), self.usage()
         self.served.set()
 
 
@@ -61,25 +81,30 @@ def run(config_path: Path) -> None:
     wake = WakeSocket(config.state / "wake.sock")
     slurm = SlurmCli(config.slurm)
     providers = {c.name: open_provider(c, config.cluster) for c in config.clouds}
-    daemon = Watched(Site.of(config, slurm, ledger, providers, time.time), spool, wake)
+
+    def usage() -> Usage:
+        cpu, memory = cpu_seconds(), peak_megabytes()
+        return Usage(cpu, memory, clock.waited, clock.calls.copy(), Counter(slurm.calls))
+
+    daemon = Watched(Site.of(config, slurm, ledger, providers, time.time), spool, wake, usage)
     daemon.warm_up()
-    before, waited, calls = cpu_seconds(), clock.waited, clock.calls.copy()
-    slurm_calls = dict(slurm.calls)
+    before = daemon.used
     say("ready")
     daemon.run(daemon.served)
     assert daemon.request is not None
+    after = daemon.used
     say(
         json.dumps(
             {
                 "received": daemon.request.received,
                 "acknowledged": clock.last.get("RunInstances", 0.0),
                 "finished": daemon.finished,
-                "waited": clock.waited - waited,
-                "cpu": daemon.cpu - before,
-                "start_cpu": before,
-                "megabytes": peak_megabytes(),
-                "calls": dict(clock.calls - calls),
-                "slurm": {k: n - slurm_calls.get(k, 0) for k, n in slurm.calls.items()},
+                "waited": after.waited - before.waited,
+                "cpu": after.cpu - before.cpu,
+                "start_cpu": before.cpu,
+                "megabytes": after.megabytes,
+                "calls": dict(after.calls - before.calls),
+                "slurm": dict(after.slurm - before.slurm),
                 "machines": len(ledger.machines()),
             }
         )
