@@ -111,6 +111,7 @@ class Chaos(RuleBasedStateMachine):
             environ=self.env, getpid=os.getpid, kill=self._die
         )
         self.jobs = 0
+        self.lost = self.faulty = False
         self.world = WatchedWorld()
         self.excused = self.world.excused = set()
         self._add_foreign()
@@ -203,6 +204,7 @@ class Chaos(RuleBasedStateMachine):
     def cloud_fails(self, cloud: str, error: type[Any], call: str, times: int) -> None:
         if (call, error) != ("terminate", InstanceNotFound):  # that one is an answer, not a fault
             self.world.clouds[cloud].fail_next(error, times, call)
+            self.faulty = True
 
     @rule(cloud=st.sampled_from(("onp", "pub")), times=st.integers(1, 12))
     def answers_get_lost(self, cloud: str, times: int) -> None:
@@ -277,6 +279,11 @@ class Chaos(RuleBasedStateMachine):
     @precondition(lambda self: self.world.daemon is None)
     @rule()
     def starts(self) -> None:
+        """One that finds the ledger of a first one which has read no cloud yet cannot know it."""
+        if self.lost:
+            self.excused |= {i.id for i in self.world.alive()} - {
+                r.instance.id for r in self._rows()
+            }
         self.world.start()
 
     @rule(again=st.booleans())
@@ -289,9 +296,9 @@ class Chaos(RuleBasedStateMachine):
             id_ for a in w.accounts.values() for id_, m in a.machines.items()
             if m.visible_from > w.now
         }  # fmt: skip
-        unreadable = {i.id for c in w.clouds.values() if c._faults for i in w.alive(c.name)}
         doomed = {m.instance.id for m in w.ledger.machines() if m.suspending}
-        self.excused |= hidden | unreadable | doomed
+        self.excused |= hidden | doomed
+        self.lost = True
         if again and w.requests:
             self.run_again(*w.requests[-1])
         w.lose_ledger()
@@ -342,7 +349,8 @@ class Chaos(RuleBasedStateMachine):
             owed[row.cloud] += max(len(row.nodes) - started[row.generation], 0)
         assert len(alive) + sum(owed.values()) <= LIMIT
         public = sum(i.cloud == "pub" for i in alive) + owed["pub"]
-        assert public * 0.10 <= DOLLARS
+        # Of an adopted machine the worst price is only known while the cloud tells its offers.
+        assert public * 0.10 <= DOLLARS or (self.lost and self.faulty)
 
     @invariant()
     def an_admins_drain_stays(self) -> None:
