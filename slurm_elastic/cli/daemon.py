@@ -115,6 +115,8 @@ def _serve(config: Config) -> None:
         )
         waiter.start(stop)
         Daemon(site, spool, wake, waiter.nudge).run(stop)
+        if waiter.failed:
+            raise SlurmElasticError("waiting prologs could not be served any more: see above")
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, Ledger, WakeSocket]:
