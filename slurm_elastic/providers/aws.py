@@ -66,11 +66,13 @@ class AwsProvider:
         cluster: Cluster,
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
+        self._monotonic = monotonic
         self._user_data = read_user_data(settings.user_data, settings.name)
         self._lock = threading.Lock()
         self._ec2: EC2Client | None = None
@@ -293,7 +295,7 @@ class AwsProvider:
     def _spot(self) -> Mapping[tuple[str, str], float]:
         """The spot price of each (type, zone): the newest of each, one call for all."""
         with self._lock:
-            if self._clock() - self._priced < PRICES_FRESH:
+            if self._monotonic() - self._priced < PRICES_FRESH:
                 return self._spot_prices
         request = {
             "InstanceTypes": sorted(self._settings.types),
@@ -309,7 +311,7 @@ class AwsProvider:
                 newest[key] = point["Timestamp"], float(point["SpotPrice"])
         with self._lock:
             self._spot_prices = {key: price for key, (_, price) in newest.items()}
-            self._priced = self._clock()
+            self._priced = self._monotonic()
             return self._spot_prices
 
     # talking

@@ -143,8 +143,10 @@ def test_what_has_no_spot_price_is_not_offered_on_spot(bed: AwsBed) -> None:
 
 
 def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> None:
-    now = 1000.0
-    provider = aws.AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), lambda: now)
+    now, wall = 1000.0, 90_000.0
+    provider = aws.AwsProvider(
+        bed.settings(), Cluster(name="c", uuid=UUID), lambda: wall, monotonic=lambda: now
+    )
     on_demand = Pool(
         name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1, markets=(Market.ON_DEMAND,)
     )
@@ -156,6 +158,7 @@ def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> N
     assert provider.offers(bed.pool)[0].price < 0.5
     assert bed.calls("DescribeSpotPriceHistory") == 1
     now += 31
+    wall -= 86_400  # somebody sets the clock
     assert provider.offers(bed.pool)[0].price == 0.5
 
 
