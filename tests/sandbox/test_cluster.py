@@ -76,7 +76,9 @@ def test_static_nodes_run_a_users_job_and_down_leaves_nothing(spec):
     cluster.down()
     assert processes_naming(str(spec.dir)) == []
     assert not spec.dir.exists()
-    assert not [p for p in set(Path("/tmp").iterdir()) - outside if p.name.startswith("slurm")]
+    left = {p.name for p in set(Path("/tmp").iterdir()) - outside}
+    # A `conf check` of somebody else has its copy there meanwhile; a sandbox makes none.
+    assert not [n for n in left if n.startswith("slurm") and "-elastic-check-" not in n]
     assert str(spec.dir) not in Path("/proc/mounts").read_text()
     assert mounts.count("\n") >= Path("/proc/mounts").read_text().count("\n")
 
