@@ -40,11 +40,11 @@ MAX_ATTEMPTS = 3
 """Of a request whose work fails in a way that will not pass by itself."""
 
 
-class NotLearnt(SlurmElasticError):
+class NotLearntError(SlurmElasticError):
     """The ledger is new and the cloud could not be read yet: its machines may exist already."""
 
 
-PASSING = (SlurmError, sqlite3.Error, NotLearnt)
+PASSING = (SlurmError, sqlite3.Error, NotLearntError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
 MAX_BACKOFF = 30.0
 KEEP_HISTORY = 30 * 86400.0
@@ -190,7 +190,7 @@ class Daemon:
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
             if self._new_ledger and not self._rounds[cloud].has_read:
-                raise NotLearnt(f"{cloud}: not read yet, what it has is not in the new ledger")
+                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the new ledger")
             resume(self._site, cloud, request, view)
         else:
             # A node that failed to come up (resume-fail) has no use for its machine either.

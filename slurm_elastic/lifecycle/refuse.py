@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.errors import SlurmError
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, SlurmJob, SlurmNode
@@ -71,12 +70,10 @@ def _may_force(node: SlurmNode) -> bool:
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
     it with NODE_FAIL. ``Restarts`` puts its own setting back. One that has started (a node of its
-    may be powering up once more) keeps its user's word.
+    may be powering up once more) keeps its user's word. SlurmError passes: powering its node down
+    without that leave would kill it.
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return
     site.ledger.lift_requeue(job.id, job.restarts, site.now())
-    try:
-        site.slurm.set_requeue(job.id, requeue=True)
-    except SlurmError as error:
-        log.warning("job cannot be made requeueable job=%d error=%s", job.id, error)
+    site.slurm.set_requeue(job.id, requeue=True)
