@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.ledger import Decision
 from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.story import tell_job
 from tests.lifecycle.world import PUB, World
 
 
@@ -132,3 +134,17 @@ def test_every_decision_has_a_correlation_and_a_reason(world: World) -> None:
             assert decision.reason
     kinds = {d.kind: d.correlation for d in world.ledger.decisions("job:1")}
     assert kinds["requeued"] == kinds["refused"]
+
+
+def test_a_jobs_story_leaves_out_the_other_nodes_of_its_request(world: World) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.slurm.submit(2, ("pub2",))
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.program("resume", ["pub1", "pub2"], {1: ["pub1"], 2: ["pub2"]})
+    world.advance(30)
+    world.ledger.record(
+        Decision(at=world.now, correlation="x", kind="other", subjects=("pub2",), reason="x")
+    )
+    assert "other" not in [d.kind for d in tell_job(1, world.ledger.decisions)]
+    assert "other" in [d.kind for d in tell_job(2, world.ledger.decisions)]
