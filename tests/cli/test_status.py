@@ -208,8 +208,12 @@ def test_once_wins_over_watch(config_file: Path, capsys: pytest.CaptureFixture[s
 
 def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
     command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config_file)]
+    # A shell's background jobs, and so their tests, are started with SIGINT ignored.
     with subprocess.Popen(
-        [*command, "status", "--watch", "1", "--json"], stdout=subprocess.PIPE, text=True
+        [*command, "status", "--watch", "1", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as process:
         assert process.stdout is not None
         first, second = (msgspec.json.decode(process.stdout.readline()) for _ in range(2))
