@@ -9,7 +9,7 @@ import pytest
 from botocore.config import Config
 from emulated_ec2 import running_ec2
 from providers.aws_bed import AwsBed
-from providers.contract import UUID, spec_for
+from providers.contract import spec_for
 
 from slurm_elastic.providers import aws_reading
 from slurm_elastic.providers.aws_client import _when, open_client
@@ -27,7 +27,7 @@ def test_machines_read_the_same_as_by_a_client_that_reads_all(bed: AwsBed) -> No
     reservations = bed.client.describe_instances()["Reservations"]
     whole = [i for r in reservations for i in r["Instances"]]
     assert "VpcId" in whole[0]
-    by_id = {i.id: i for i in aws_reading.instances(whole, bed.settings(), UUID)}
+    by_id = {i.id: i for i in aws_reading.instances(whole, bed.settings())}
     assert {i.id: i for i in provider.instances()} == by_id
     assert {i.id for i in launched} == set(by_id)
 
