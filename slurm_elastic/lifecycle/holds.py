@@ -8,7 +8,7 @@ starts. So a hold is a row in the ledger first, and ``settle`` puts it on the no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.site import Site
@@ -79,15 +79,18 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     """Let go what can be served again, and keep longer what cannot."""
     now = site.now()
     by_pool: dict[str, list[Hold]] = {}
-    for row in site.ledger.holds():
+    rows = site.ledger.holds()
+    for row in rows:
         pool = site.pool_of.get(row.node)
         if pool is not None and pool.cloud == cloud:
             by_pool.setdefault(pool.name, []).append(row)
-    for name, rows in by_pool.items():
-        if min(row.until for row in rows) <= now:
-            _review_pool(site, site.pools[name], rows, view)
-    _release_unknown(site, cloud, view)
-    _forget_strange(site, view)
+    for name, some in by_pool.items():
+        if min(row.until for row in some) <= now:
+            _review_pool(site, site.pools[name], some, view)
+    # By the rows from before: in this view the nodes released just now are drained still.
+    _release_unknown(site, cloud, view, {row.node for row in rows})
+    if cloud == next(iter(site.providers)):  # once a round, not once a cloud
+        _forget_strange(site, view)
 
 
 def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str) -> None:
@@ -134,14 +137,15 @@ def _forget_strange(site: Site, view: Mapping[str, SlurmNode]) -> None:
         release(site, strange, view, "no pool of the configuration has it any more")
 
 
-def _release_unknown(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+def _release_unknown(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], known: Container[str]
+) -> None:
     """A hold of ours that the ledger does not know (it was lost) is lifted."""
-    rows = {row.node for row in site.ledger.holds()}
     lost = [
         n
         for pool in site.pools_of_cloud(cloud)
         for n in pool.nodes
-        if n not in rows and n in view and _is_ours(view[n])
+        if n not in known and n in view and _is_ours(view[n])
     ]
     if lost:
         release(site, lost, view, "its hold is not in the ledger")

@@ -3,7 +3,8 @@
 Measured on 22.05.8: ``power_down_force`` makes a node IDLE+POWER_DOWN+NOT_RESPONDING at once,
 POWERING_DOWN about 1 s later (which wipes a DRAIN sent in between) and POWERED_DOWN after
 SuspendTimeout; its jobs are PENDING again with a start time 121 s ahead. DOWN does nothing to a
-node that is powering up; after ResumeTimeout that one is DOWN+POWERED_DOWN.
+node that is powering up; after ResumeTimeout that one is DOWN+POWERED_DOWN. RESUME of a node that
+is neither drained nor down is an error, but the other nodes of the command are resumed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -109,10 +111,14 @@ class TimedSlurm(FakeSlurm):
         """As slurmctld does at once; the rest comes with ``step``."""
         with self._lock:
             self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
             for name in names:
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
+            if wrong:
+                text = "slurm_update error: Invalid node state specified"
+                raise SlurmError(("scontrol", "update", f"nodename={wrong[0]}"), 1, text)
 
     def requeue(self, job: int) -> None:
         """Pending again, with a start time ahead."""
@@ -242,6 +248,10 @@ class TimedSlurm(FakeSlurm):
             up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and up:
                 self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}))
+
+
+def _can_resume(node: SlurmNode) -> bool:
+    return bool(node.states & {"DRAIN", "DOWN", "FAIL", "POWERING_UP"})
 
 
 def _usable(node: SlurmNode) -> bool:

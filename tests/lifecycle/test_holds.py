@@ -60,6 +60,17 @@ def test_holds_are_put_on_and_end(world: World) -> None:
     assert world.ledger.holds() == ()
 
 
+def test_a_hold_is_lifted_once(world: World) -> None:
+    """A second RESUME is an error in Slurm, and would end the round."""
+    hold(world, ("pub1", "pub2"))
+    world.advance(100)
+    lifted = [
+        c["names"] for n, c in world.slurm.updates if n == "update_nodes" and c["state"] == "RESUME"
+    ]
+    assert lifted == [("pub1", "pub2")]
+    assert [h.error for h in world.ledger.health() if h.name == "slurm"] == [None]
+
+
 def test_only_as_many_are_released_as_all_offers_together_have_room_for(world: World) -> None:
     """Spot and on-demand share the cap of two machines: a third node would only bounce."""
     hold(world)
