@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -47,7 +48,18 @@ def healthy(site: Sandbox) -> Iterator[None]:
     for job in site.jobs():
         site.run(["scancel", str(job.id)])
     back_to_zero(site)
+    forget_cool_downs(site)
     free(site)
+
+
+def forget_cool_downs(site: Sandbox) -> None:
+    """Else the next test would begin with offers that are cooling, for longer each time."""
+    book = Ledger(site.layout.dir / "state" / "ledger.db")
+    try:
+        for cool_down in book.cool_downs(time.time()):
+            book.clear_cool_down(cool_down.key)
+    finally:
+        book.close()
 
 
 def free(site: Sandbox) -> None:
