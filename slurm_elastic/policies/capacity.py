@@ -30,7 +30,8 @@ class Waiting(NamedTuple):
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What a growth policy may know of one pool. ``queue``: head first.
+    """What a growth policy may know of one pool. ``queue``: head first; ``fresh``: those of the
+    queue for which no growth was decided yet.
 
     ``idle``, ``busy`` and ``booting`` count machines that may get work (no flagged ones);
     ``running`` counts jobs. ``head_start``: when the head could start on the machines that are up
@@ -39,6 +40,7 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     now: int
     queue: Sequence[Waiting] = ()
+    fresh: Sequence[Waiting] = ()
     running: int = 0
     idle: int = 0
     busy: int = 0
@@ -52,13 +54,8 @@ class Demand(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> int:
-        """The sum of the waiting jobs' limits: Q of Elastic Site, which knows serial jobs only."""
+        """The sum of the waiting jobs' limits (Elastic Site's Q; its jobs are serial)."""
         return sum(job.limit for job in self.queue)
-
-    @property
-    def nodes(self) -> int:
-        """The sum of the waiting jobs' nodes."""
-        return sum(job.nodes for job in self.queue)
 
 
 class Growth(NamedTuple):
@@ -81,14 +78,15 @@ class Slurm(Struct, frozen=True, tag="slurm"):
 
 
 class OnDemand(Struct, frozen=True, tag="on_demand"):
-    """A machine for each node that waiting jobs need, less those idle and booting."""
+    """A machine for each node that newly waiting jobs need, less those idle."""
 
     period: int | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
-        """All that the queue lacks."""
-        wanted = demand.nodes
-        return _less(wanted, demand, f"{len(demand.queue)} jobs wait for {wanted} nodes")
+        """All that the new jobs lack."""
+        wanted = sum(job.nodes for job in demand.fresh)
+        reason = f"{len(demand.fresh)} new jobs wait for {wanted} nodes"
+        return _for_fresh(wanted, demand, reason)
 
 
 class SteadyStream(Struct, frozen=True, tag="steady_stream"):
@@ -105,7 +103,7 @@ class SteadyStream(Struct, frozen=True, tag="steady_stream"):
         if demand.up == 0:
             return Growth(1, "one machine is always kept")
         if demand.booting or demand.seconds <= 5 * self.waste:
-            return None
+            return _for_head(demand)
         return Growth(1, f"{demand.seconds} s of work wait, over {5 * self.waste} s")
 
     def surplus(self, demand: Demand) -> int:
@@ -116,8 +114,10 @@ class SteadyStream(Struct, frozen=True, tag="steady_stream"):
 
 
 class Bursts(Struct, frozen=True, tag="bursts"):
-    """A machine for every ``2 waste`` seconds of waiting work, at least one, less those idle and
-    booting (the paper does not say what becomes of those; booting twice for a job is no aim of it).
+    """A machine for every ``2 waste`` seconds of newly waiting work, at least one, less those idle.
+
+    The paper does not say whether a job counts again at the next look: it does not, or its twenty
+    jobs would not have got the six machines that it reports.
     """
 
     waste: int = 180
@@ -128,16 +128,14 @@ class Bursts(Struct, frozen=True, tag="bursts"):
             raise ValueError(f"waste is {self.waste}, expected seconds over 0")
 
     def grow(self, demand: Demand) -> Growth | None:
-        """As many as the waiting work is worth."""
-        seconds = demand.seconds
-        if seconds <= 0:
-            return None
-        wanted = max(seconds // (2 * self.waste), 1)
-        return _less(wanted, demand, f"{seconds} s of work wait, {2 * self.waste} s a machine")
+        """As many as the new work is worth."""
+        seconds = sum(job.limit for job in demand.fresh)
+        wanted = max(seconds // (2 * self.waste), 1) if seconds else 0
+        return _for_fresh(wanted, demand, f"{seconds} s of new work, {2 * self.waste} s a machine")
 
 
 class GroupBursts(Struct, frozen=True, tag="group_bursts"):
-    """``group`` machines for every waiting job, less those idle and booting."""
+    """``group`` machines for every newly waiting job, less those idle."""
 
     group: int = 2
     period: int | None = 10
@@ -147,9 +145,10 @@ class GroupBursts(Struct, frozen=True, tag="group_bursts"):
             raise ValueError(f"group is {self.group}, expected machines over 0")
 
     def grow(self, demand: Demand) -> Growth | None:
-        """The group times the queue's length."""
-        wanted = self.group * len(demand.queue)
-        return _less(wanted, demand, f"{len(demand.queue)} jobs wait, {self.group} machines each")
+        """The group times the number of new jobs."""
+        wanted = self.group * len(demand.fresh)
+        reason = f"{len(demand.fresh)} new jobs, {self.group} machines each"
+        return _for_fresh(wanted, demand, reason)
 
 
 class Ratio(Struct, frozen=True, tag="ratio"):
@@ -169,10 +168,10 @@ class Ratio(Struct, frozen=True, tag="ratio"):
         """Enough that as many run as wait."""
         waiting, running = len(demand.queue), max(demand.running, 1)
         over = waiting - running if demand.up else waiting
-        if over <= 0:
-            return None
-        wanted = -(-over // self.slots) - demand.booting
-        return Growth(wanted, f"{waiting} jobs wait, {running} run") if wanted > 0 else None
+        wanted = -(-max(over, 0) // self.slots) - demand.booting
+        if wanted > 0:
+            return Growth(wanted, f"{waiting} jobs wait, {running} run")
+        return _for_head(demand)
 
 
 class Size(StrEnum):
@@ -229,6 +228,20 @@ class SemiElastic(Struct, frozen=True, tag="semi_elastic"):
 
 
 AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | SemiElastic
+
+
+def _for_fresh(wanted: int, demand: Demand, reason: str) -> Growth | None:
+    """What new jobs need beyond the idle machines; those that boot belong to older ones."""
+    count = wanted - demand.idle
+    return Growth(count, reason) if count > 0 else _for_head(demand)
+
+
+def _for_head(demand: Demand) -> Growth | None:
+    """A parallel job for which nothing will ever be free must not wait for ever."""
+    if not demand.queue or demand.running or demand.booting:
+        return None
+    count = demand.queue[0].nodes - demand.idle
+    return Growth(count, "nothing runs, and the head needs more") if count > 0 else None
 
 
 def _less(wanted: int, demand: Demand, reason: str) -> Growth | None:

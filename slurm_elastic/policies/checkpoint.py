@@ -12,6 +12,7 @@ Daly's (2006). A price has no say in interruptions on EC2 since November 2017: f
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -299,6 +300,13 @@ def _first_of(*policies: AnyPolicy) -> FirstOf:
     return FirstOf(policies)
 
 
+def watches_prices(policy: AnyPolicy) -> bool:
+    """Whether a change of price may make it act: whoever drives it must ask it then."""
+    if isinstance(policy, FirstOf):
+        return any(watches_prices(one) for one in policy.policies)
+    return isinstance(policy, Threshold | ThresholdStatic)
+
+
 def young_interval(dump: float, mtti: float) -> float:
     """Young's first-order interval of work between checkpoints: sqrt(2 dump mtti), seconds."""
     return math.sqrt(2 * dump * mtti)
@@ -325,12 +333,9 @@ def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI
 
 def price_at(prices: tuple[tuple[float, float], ...], when: float) -> float | None:
     """The price at ``when``, the last one carried forward; before all of them, the first."""
-    found = prices[0][1] if prices else None
-    for since, price in prices:
-        if since > when:
-            break
-        found = price
-    return found
+    if not prices:
+        return None
+    return prices[max(bisect_right(prices, (when, math.inf)) - 1, 0)][1]
 
 
 def mean_price(prices: tuple[tuple[float, float], ...], begin: float, end: float) -> float | None:

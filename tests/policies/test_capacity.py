@@ -61,9 +61,11 @@ jobs = st.builds(
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
     count = st.integers(0, 100)
+    waiting = tuple(draw(st.lists(jobs, max_size=8)))
     return Demand(
         now=NOW,
-        queue=tuple(draw(st.lists(jobs, max_size=8))),
+        queue=waiting,
+        fresh=waiting[draw(st.integers(0, 8)) :],
         running=draw(count),
         idle=draw(count),
         busy=draw(count),
@@ -85,30 +87,44 @@ def test_slurm_boots_nothing_beside_what_jobs_get() -> None:
     assert Slurm().grow(Demand(now=NOW, queue=queue(9, 100))) is None
 
 
+def asked(jobs: tuple[Waiting, ...], **counts: int) -> Demand:
+    """All of them new."""
+    return Demand(now=NOW, queue=jobs, fresh=jobs, **counts)
+
+
 def test_on_demand_boots_a_machine_for_each_node_once() -> None:
-    waiting = Demand(now=NOW, queue=queue(3, 100, nodes=2))
-    assert grown(OnDemand(), waiting) == 6
-    assert grown(OnDemand(), Demand(now=NOW, queue=queue(3, 100, nodes=2), booting=4, idle=1)) == 1
+    three = queue(3, 100, nodes=2)
+    assert grown(OnDemand(), asked(three)) == 6
+    assert grown(OnDemand(), asked(three, idle=1)) == 5
+    assert grown(OnDemand(), Demand(now=NOW, queue=three, booting=6)) == 0
 
 
 def test_steady_stream_keeps_one_machine_and_adds_one_at_a_time() -> None:
     policy = SteadyStream(waste=180)
     assert grown(policy, Demand(now=NOW)) == 1
-    assert grown(policy, Demand(now=NOW, queue=queue(5, 180), busy=1)) == 0
-    assert grown(policy, Demand(now=NOW, queue=queue(6, 180), busy=1)) == 1
-    assert grown(policy, Demand(now=NOW, queue=queue(6, 180), busy=1, booting=1)) == 0
+    assert grown(policy, Demand(now=NOW, queue=queue(5, 180), busy=1, running=1)) == 0
+    assert grown(policy, Demand(now=NOW, queue=queue(6, 180), busy=1, running=1)) == 1
+    assert grown(policy, Demand(now=NOW, queue=queue(6, 180), busy=1, running=1, booting=1)) == 0
     assert policy.surplus(Demand(now=NOW, queue=queue(2, 180), busy=3, idle=1)) == 3
     assert policy.surplus(Demand(now=NOW, queue=queue(3, 180), busy=3)) == 0
 
 
 def test_bursts_of_the_paper_boot_six_machines_for_twenty_jobs() -> None:
-    assert grown(Bursts(waste=180), Demand(now=NOW, queue=queue(20, 120))) == 6
-    assert grown(Bursts(waste=180), Demand(now=NOW, queue=queue(1, 60))) == 1
+    assert grown(Bursts(waste=180), asked(queue(20, 120))) == 6
+    assert grown(Bursts(waste=180), asked(queue(1, 60))) == 1
     assert grown(Bursts(waste=180), Demand(now=NOW, queue=queue(20, 120), booting=6)) == 0
+    assert grown(Bursts(waste=180), Demand(now=NOW, queue=queue(14, 120), running=6, busy=6)) == 0
+
+
+def test_a_parallel_job_is_not_left_waiting_for_machines_that_never_come() -> None:
+    wide = queue(1, 60, nodes=8)
+    for policy in (OnDemand(), SteadyStream(), Bursts(), GroupBursts(), Ratio()):
+        assert grown(policy, Demand(now=NOW, queue=wide, idle=3)) == 5
+        assert grown(policy, Demand(now=NOW, queue=wide, idle=3, booting=5)) == 0
 
 
 def test_group_bursts_boot_a_group_for_each_job() -> None:
-    assert grown(GroupBursts(group=2), Demand(now=NOW, queue=queue(2, 3300), busy=10)) == 4
+    assert grown(GroupBursts(group=2), asked(queue(2, 3300), busy=10, running=10)) == 4
 
 
 def test_ratio_grows_from_none_and_until_as_many_run_as_wait() -> None:
