@@ -107,10 +107,13 @@ class SteadyStream(Struct, frozen=True, tag="steady_stream"):
         return Growth(1, f"{demand.seconds} s of work wait, over {5 * self.waste} s")
 
     def surplus(self, demand: Demand) -> int:
-        """Machines to flag: all but one when under ``3 waste`` seconds of work wait."""
+        """Machines to flag: all but one (or what the head needs, which the paper's serial jobs do
+        not say) when under ``3 waste`` seconds of work wait.
+        """
         if demand.seconds >= 3 * self.waste:
             return 0
-        return max(demand.idle + demand.busy - 1, 0)
+        kept = demand.queue[0].nodes if demand.queue else 1
+        return max(demand.idle + demand.busy - kept, 0)
 
 
 class Bursts(Struct, frozen=True, tag="bursts"):

@@ -10,11 +10,12 @@ with the others machines boot on their own and jobs start on idle ones.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.simulate.grow import Grower
+from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import NEVER, Machines
 from slurm_elastic.simulate.outcome import Outcome
@@ -23,7 +24,11 @@ from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
+TELL = 1000
 _POOLS = 1 << 8
+
+Progress = Callable[[int], object]
+"""Told from time to time how many more jobs have arrived."""
 
 
 def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
@@ -38,10 +43,15 @@ def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
 
 
 class Engine:
-    """One run. An event is (time, kind, payload) in one integer; payload: job, batch or pool."""
+    """One run. An event is (time, kind, payload) in one integer; payload: job, batch or pool.
 
-    def __init__(self, jobs: Jobs, scenario: Scenario) -> None:
-        self.jobs, self.scenario = jobs, scenario
+    ``origin``: Unix time of the history's second 0, for budgets and windows.
+    """
+
+    def __init__(
+        self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
+    ) -> None:
+        self.jobs, self.scenario, self.progress = jobs, scenario, progress
         self.pools = [
             Machines(pool, scenario.order, scenario.seed + index)
             for index, pool in enumerate(scenario.pools)
@@ -51,10 +61,11 @@ class Engine:
         ]
         self.direct = isinstance(scenario.growth, Slurm)
         self.runs = Runs(jobs, scenario, self.pools)
-        self.grower = Grower(jobs, scenario, self.pools, self.needs)
+        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
         self.events: list[int] = []
         self.queue = Queue(jobs, scenario, self.pools, self.needs, self.grower, self._start)
         self.misfits = self._too_large()
+        self.unserved: list[int] = []
         self.asked = False
         self.looks = -1
         self.idle_since = 0
@@ -67,7 +78,7 @@ class Engine:
             machines.stand(begin)
         if self.grower.watches and count:
             self._push(begin, LOOK, 0)
-        arrival, now = 0, begin
+        arrival, now, told = 0, begin, 0
         while True:
             soonest = events[0] >> 35 if events else NEVER
             following = submit[arrival] if arrival < count else NEVER
@@ -75,6 +86,14 @@ class Engine:
                 break
             now = min(soonest, following)
             arrival = self._step(now, arrival)
+            if arrival < count or self.runs.now:
+                self.idle_since = now
+            elif now - self.idle_since > self.grower.patience:
+                self.unserved += self.queue.waiting
+                self.queue.waiting.clear()
+            if self.progress and arrival - told >= TELL:
+                self.progress(arrival - told)
+                told = arrival
         return self._finish(now)
 
     def _step(self, now: int, arrival: int) -> int:
@@ -96,8 +115,10 @@ class Engine:
             queue.schedule(now)
         if self.asked:
             self._grow(now)
+            if not queue.waiting:
+                self._unpark(now)
         while events and events[0] >> 35 == now and (events[0] >> 32) & 7 >= CHECK:
-            self._look(heappop(events), now, more=arrival < count)
+            self._look(heappop(events), now)
         return arrival
 
     def _ends(self, now: int) -> None:
@@ -164,6 +185,7 @@ class Engine:
             machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
             self._free(machines, pool, batch, machines.booted(batch, now), now)
             self.queue.full = True
+            self.asked = self.asked or self.grower.period is not None
 
     def _start(self, job: int, pool: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
@@ -187,7 +209,7 @@ class Engine:
         if period is None:
             if self.queue.waiting and not self.direct:
                 self._launch(now)
-        elif self.queue.waiting and self.looks < now:
+        elif self.looks < now and (self.queue.waiting or self.grower.watches):
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
 
@@ -206,32 +228,35 @@ class Engine:
         machines.coming[batch] = ready
         machines.expect(ready, batch | 1 << 31, count)
 
-    def _look(self, event: int, now: int, *, more: bool) -> None:
+    def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
         if (event >> 32) & 7 == CHECK:
-            machines, pool = self.pools[event & 0xFFFFFFFF], event & 0xFFFFFFFF
+            machines = self.pools[event & 0xFFFFFFFF]
             if not self.queue.waiting:
                 machines.release_due(now)
                 return
-            for batch, since in machines.due.pop(now, ()):
-                look = machines.look_later(batch, since, now + 1)
-                if look is not None:
-                    self._push(look, CHECK, pool)
+            machines.parked += machines.due.pop(now, ())
             return
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, self.runs.running, now)
         elif self.queue.waiting:
             self.queue.schedule(now)
-        self._look_again(now, more=more)
+        self._look_again(now)
 
-    def _look_again(self, now: int, *, more: bool) -> None:
-        busy = self.runs.running or more or any(m.booting for m in self.pools)
-        if busy:
-            self.idle_since = now
-        watching = self.grower.watches and busy
-        if (self.queue.waiting and now - self.idle_since < self.grower.patience) or watching:
-            self.looks = now + (self.grower.period or 1)
+    def _unpark(self, now: int) -> None:
+        """No job waits any more: what was due meanwhile may go when it is due again."""
+        for pool, machines in enumerate(self.pools):
+            parked, machines.parked = machines.parked, []
+            for batch, since in parked:
+                look = machines.look_later(batch, since, now)
+                if look is not None:
+                    self._push(look, CHECK, pool)
+
+    def _look_again(self, now: int) -> None:
+        """Bounds open with time alone; all else waits for something to happen."""
+        if self.queue.waiting and not self.grower.free_of_bounds:
+            self.looks = now + max(self.grower.period or 1, WINDOW_LOOK)
             self._push(self.looks, LOOK, 0)
 
     def _watch(self, pool: int, now: int) -> None:
@@ -316,4 +341,5 @@ class Engine:
         """Give the rest back, and close the books."""
         for machines in self.pools:
             machines.close(now)
-        return Outcome.of(self.jobs, self.pools, self.runs, self.queue.waiting, self.misfits)
+        unserved = self.unserved + self.queue.waiting
+        return Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)

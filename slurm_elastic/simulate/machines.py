@@ -36,7 +36,9 @@ class Machines:
         self.expected: list[int] = []
         self.weights: dict[int, int] = {}
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
-        # fall: when spot machines will next be lost (-1: not looked for).
+        # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
+        # parked: what was due while jobs waited.
+        self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
         self.spot_live = 0

@@ -267,7 +267,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 
 @given(histories, scenarios())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_work_machines_and_money_are_conserved_and_a_seed_repeats_itself(
     history: Jobs, scenario: Scenario
 ) -> None:
@@ -283,7 +283,7 @@ def test_work_machines_and_money_are_conserved_and_a_seed_repeats_itself(
 
 
 @given(histories, scenarios())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_cost_is_never_below_what_the_work_is_worth(history: Jobs, scenario: Scenario) -> None:
     assume(scenario.pools[-1].billing != Hourly(refund=True))
     figures = simulate(history, scenario).figures
