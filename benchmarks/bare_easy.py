@@ -1,4 +1,4 @@
-"""EASY backfill in plain Python with nothing else around it: the floor for the simulator's speed."""
+"""EASY backfill in plain Python with nothing around it: the floor for the simulator's speed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
 
-def bare_easy(
+def bare_easy(  # noqa: C901 - one function on purpose: calls cost
     submit: array[int], run: array[int], limit: array[int], size: array[int], nodes: int
 ) -> list[int]:
     """Starts of all jobs: one function, one heap, one sorted list, every look from the head on."""

@@ -66,13 +66,14 @@ class Engine:
         self.queue = Queue(jobs, scenario, self.pools, self.needs, self.grower, self._start)
         self.misfits = self._too_large()
         self.unserved: list[int] = []
-        self.asked = False
+        self.count = len(jobs)
+        self.asked = self.parked = False
         self.looks = -1
         self.idle_since = 0
 
     def run(self) -> Outcome:
         """All of it."""
-        events, submit, count = self.events, self.jobs.submit, len(self.jobs)
+        events, submit, count = self.events, self.jobs.submit, self.count
         begin = submit[0] if count else 0
         for machines in self.pools:
             machines.stand(begin)
@@ -98,26 +99,25 @@ class Engine:
 
     def _step(self, now: int, arrival: int) -> int:
         """All that happens at ``now``; the next job to arrive."""
-        events, submit, queue, count = self.events, self.jobs.submit, self.queue, len(self.jobs)
+        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         queue.full = now > queue.shadow
         self.asked = False
-        due = events and events[0] >> 35 == now
-        if due:
+        if events and events[0] < (now << 3 | ARRIVE) << 32:
             self._ends(now)
         while arrival < count and submit[arrival] == now:
             if arrival not in self.misfits:
                 queue.arrive(arrival, now)
                 self.asked = True
             arrival += 1
-        if due:
+        if events and events[0] < (now << 3 | CHECK) << 32:
             self._boots(now)
         if queue.full and queue.waiting:
             queue.schedule(now)
         if self.asked:
             self._grow(now)
-            if not queue.waiting:
+            if self.parked and not queue.waiting:
                 self._unpark(now)
-        while events and events[0] >> 35 == now and (events[0] >> 32) & 7 >= CHECK:
+        while events and (events[0] >> 32) - (now << 3) in (CHECK, LOOK):
             self._look(heappop(events), now)
         return arrival
 
@@ -198,7 +198,8 @@ class Engine:
                 pieces.append((batch, count))
                 machines.held[batch] = job
                 self._push(ready, BOOT, batch * _POOLS + pool)
-            self._watch(pool, now)
+            if machines.pool.spot:
+                self._watch(pool, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         machines.expect(expected, job, need)
         self._push(end, END, job)
@@ -236,6 +237,7 @@ class Engine:
                 machines.release_due(now)
                 return
             machines.parked += machines.due.pop(now, ())
+            self.parked = True
             return
         if not self.direct:
             self._launch(now)
@@ -246,6 +248,7 @@ class Engine:
 
     def _unpark(self, now: int) -> None:
         """No job waits any more: what was due meanwhile may go when it is due again."""
+        self.parked = False
         for pool, machines in enumerate(self.pools):
             parked, machines.parked = machines.parked, []
             for batch, since in parked:

@@ -50,6 +50,8 @@ class Machines:
         self.busy_area = self.up_area = self._seen = 0
         self._curve = Curve.flat(pool.price)
         self._lease = pool.billing.lease
+        self._grid = pool.grid
+        self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
         self._steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
@@ -69,7 +71,10 @@ class Machines:
 
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
-        return self.pool.boot.seconds(count)
+        seconds = self._boots.get(count)
+        if seconds is None:
+            seconds = self._boots[count] = self.pool.boot.seconds(count)
+        return seconds
 
     def passed(self, now: int) -> None:
         """Account for the time since the last change; call before each change of a count."""
@@ -95,7 +100,7 @@ class Machines:
         They count as booting until ``ready``.
         """
         spot = self._spot_room(count, now)
-        ready = now + self.pool.boot.seconds(count)
+        ready = now + self.boot_seconds(count)
         begin = now if self.pool.clock is Clock.REQUEST else ready
         started = []
         for part, market in ((spot, True), (count - spot, False)):
@@ -127,21 +132,16 @@ class Machines:
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
-        pool, grid = self.pool, self.pool.grid
-        start = self.batch_start[batch]
-        when = now
+        pool, grid, lease = self.pool, self._grid, self._lease
+        due, start, when = pool.release.due, self.batch_start[batch], now
         while True:
-            when = (
-                -(
-                    -pool.release.due(start, since or now, when, self._lease, public=pool.public)
-                    // grid
-                )
-                * grid
-            )
-            again = pool.release.due(start, since or now, when, self._lease, public=pool.public)
-            if again <= when:
+            when = due(start, since or now, when, lease, public=pool.public)
+            late = when % grid
+            if not late:
                 break
-            when = again
+            when += grid - late
+            if due(start, since or now, when, lease, public=pool.public) <= when:
+                break
         self.batch_due[batch] = when
         known = when in self.due
         self.due.setdefault(when, []).append((batch, since))
