@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 from slurm_elastic.policies.capacity import (
     Bounds,
+    Bursts,
     Demand,
+    GroupBursts,
     Growth,
+    OnDemand,
     Slurm,
     Spent,
     SteadyStream,
@@ -60,6 +63,7 @@ class Grower:
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
+        self._once = isinstance(self.policy, OnDemand | Bursts | GroupBursts)
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
@@ -72,7 +76,7 @@ class Grower:
         growth = self.policy.grow(demand)
         if growth is not None and not self.free_of_bounds:
             growth = bounded(growth, demand, self.bounds, self._spent(now))
-        if growth is None or growth.machines:
+        if self._once and (growth is None or growth.machines):
             self.covered.update(queue)
         if growth is None:
             return []
@@ -111,6 +115,11 @@ class Grower:
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
         need, limit, submit = self.need, self.jobs.limit, self.jobs.submit
+        waiting = [Waiting(need[job], limit[job], submit[job]) for job in queue]
+        fresh = waiting
+        if self._once:
+            pairs = zip(queue, waiting, strict=True)
+            fresh = [job for index, job in pairs if index not in self.covered]
         idle = busy = booting = 0
         for _, machines in self.growing:
             idle += machines.idle
@@ -118,12 +127,8 @@ class Grower:
             booting += machines.booting
         return Demand(
             now=now,
-            queue=[Waiting(need[job], limit[job], submit[job]) for job in queue],
-            fresh=[
-                Waiting(need[job], limit[job], submit[job])
-                for job in queue
-                if job not in self.covered
-            ],
+            queue=waiting,
+            fresh=fresh,
             running=running,
             idle=idle,
             busy=busy,

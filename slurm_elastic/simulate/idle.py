@@ -41,20 +41,26 @@ class IdleMachines(Protocol):
         ...
 
 
-def idle_machines(order: Order, starts: Sequence[int], lease: int, seed: int) -> IdleMachines:
-    """None idle yet, to be given out in ``order``; ``starts``: each batch's start of billing."""
+def idle_machines(
+    order: Order, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
+) -> IdleMachines:
+    """None idle yet, to be given out in ``order``; ``starts``: each batch's start of billing;
+    ``sinces``: whether it matters since when a machine is idle.
+    """
     if order is Order.RANDOM:
         return _AtRandom(random.Random(seed))  # noqa: S311 - repeatable, not secret
     if order in (Order.MAX_IDLE, Order.MIN_IDLE):
         return _ByIdleTime(oldest=order is Order.MAX_IDLE)
-    return _ByMargin(starts, lease, largest=order is Order.MAX_MARGIN)
+    return _ByMargin(starts, lease, largest=order is Order.MAX_MARGIN, sinces=sinces)
 
 
 class _ByMargin:
     """Sorted by the phase of the lease: at any time the margins are this order, rotated."""
 
-    def __init__(self, starts: Sequence[int], lease: int, *, largest: bool) -> None:
+    def __init__(self, starts: Sequence[int], lease: int, *, largest: bool, sinces: bool) -> None:
         self.starts, self.lease, self.largest = starts, lease, largest
+        # Without since there is one slot of time a phase, and the keys stay small.
+        self.times = _TIMES if sinces else 1
         self.keys: list[int] = []
         self.counts: dict[int, int] = {}
 
@@ -69,7 +75,7 @@ class _ByMargin:
     def take(self, count: int, now: int) -> Pieces:
         keys, counts = self.keys, self.counts
         # Phases at or below this one renewed last and have most left; the next above, least.
-        index = bisect_left(keys, (now % self.lease + 1) * _TIMES * _BATCHES)
+        index = bisect_left(keys, (now % self.lease + 1) * self.times * _BATCHES)
         index -= self.largest
         pieces = []
         while count:
@@ -96,10 +102,12 @@ class _ByMargin:
         return count
 
     def left(self) -> list[tuple[int, int, int]]:
-        return [(key % _BATCHES, key // _BATCHES % _TIMES, self.counts[key]) for key in self.keys]
+        return [
+            (key % _BATCHES, key // _BATCHES % self.times, self.counts[key]) for key in self.keys
+        ]
 
     def _key(self, batch: int, since: int) -> int:
-        return (self.starts[batch] % self.lease * _TIMES + since) * _BATCHES + batch
+        return (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
 
 
 class _ByIdleTime:

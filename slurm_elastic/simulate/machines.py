@@ -41,7 +41,7 @@ class Machines:
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
-        self.spot_live = 0
+        self.spot_live = self.billed = 0
         self.draining = 0
         self.held: dict[int, int] = {}
         self.coming: dict[int, int] = {}
@@ -57,7 +57,7 @@ class Machines:
         self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
             not self._steady and isinstance(pool.release, Delayed | Idle)
         )
-        self.free = idle_machines(order, self.batch_start, self._lease, seed)
+        self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
 
     @property
     def up(self) -> int:
@@ -165,6 +165,10 @@ class Machines:
         spot = self.batch_spot[batch]
         if spot:
             self.spot_live -= count
+        start = self.batch_start[batch]
+        if start > now:
+            return  # taken back while it booted, on a bill that begins with its readiness
+        self.billed += count * self.pool.billing.billed(start, now, reclaimed=reclaimed)
         dollars = count * self.price_of(batch, now, reclaimed=reclaimed)
         self.dollars["spot" if spot else "on-demand"] += dollars
 
@@ -174,7 +178,7 @@ class Machines:
         curve = market.curve if self.batch_spot[batch] and market else self._curve
         start = self.batch_start[batch]
         if start > end:
-            return 0.0  # taken back while it booted, on a bill that begins with its readiness
+            return 0.0
         return charge(self.pool.billing, curve, start, end, reclaimed=reclaimed)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:

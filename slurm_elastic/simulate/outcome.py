@@ -129,13 +129,16 @@ def _pool_problems(machines: Machines) -> list[str]:
         reclaimed = bool(taken)
         start = min(machines.batch_start[batch], end)
         leased += count * (end - start)
-        billed += count * machines.pool.billing.billed(start, end, reclaimed=reclaimed)
+        if machines.batch_start[batch] <= end:
+            billed += count * machines.pool.billing.billed(start, end, reclaimed=reclaimed)
         market = "spot" if machines.batch_spot[batch] else "on-demand"
         dollars[market] += count * machines.price_of(batch, end, reclaimed=reclaimed)
     if leased != machines.up_area:
         found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
     if not any(machines.lease_reclaimed) and billed < machines.busy_area:
         found.append(f"{name}: {billed} s were paid, {machines.busy_area} s were used")
+    if billed != machines.billed:
+        found.append(f"{name}: leases are billed {billed} s, {machines.billed} s were charged")
     if not all(math.isclose(dollars[m], machines.dollars[m], abs_tol=1e-6) for m in dollars):
         found.append(f"{name}: leases cost {dollars}, {machines.dollars} were charged")
     return found
@@ -182,13 +185,6 @@ def _figures(
 
 
 def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
-    billed = sum(
-        count
-        * machines.pool.billing.billed(
-            min(machines.batch_start[batch], end), end, reclaimed=bool(reclaimed)
-        )
-        for batch, end, count, reclaimed in _leases(machines)
-    )
     return PoolFigures(
         name=machines.pool.name,
         jobs=sum(1 for pool in runs.where if pool == index),
@@ -196,7 +192,7 @@ def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
         peak=machines.peak,
         hours=machines.up_area / 3600,
         busy_hours=machines.busy_area / 3600,
-        billed_hours=billed / 3600,
+        billed_hours=machines.billed / 3600,
         on_demand=machines.dollars["on-demand"],
         spot=machines.dollars["spot"],
     )
