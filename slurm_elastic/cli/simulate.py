@@ -35,6 +35,8 @@ from slurm_elastic.simulate.site import (
 )
 
 LONG = 20_000
+DEPTH = 500
+"""Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -80,7 +82,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("--boot", type=_count, default=120, metavar="S", help="default: 120")
     parser.add_argument("--billing", choices=("per_second", "hourly"), default="per_second")
     parser.add_argument("--reservations", type=_count, default=1, metavar="K", help="default: 1")
-    parser.add_argument("--depth", type=_count, metavar="N", help="backfill looks at so many jobs")
+    parser.add_argument(
+        "--depth", type=_count, default=DEPTH, metavar="N", help=f"of backfill, default: {DEPTH}"
+    )
     parser.add_argument("--max-jobs", type=_count, metavar="N", help="only the first N jobs")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")

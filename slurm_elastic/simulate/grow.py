@@ -48,7 +48,7 @@ class Grower:
         start: int = 0,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
-        self.start = start
+        self.start, self.depth = start, scenario.depth
         self.growing = [
             (index, machines)
             for index, machines in enumerate(pools)
@@ -70,8 +70,9 @@ class Grower:
         self, queue: Sequence[int], head: int | None, running: int, now: int
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now."""
-        if not self.growing:
+        if not any(machines.room for _, machines in self.growing):
             return []
+        queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
         growth = self.policy.grow(demand)
         if growth is not None and not self.free_of_bounds:

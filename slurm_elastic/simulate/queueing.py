@@ -70,16 +70,17 @@ class Queue:
         queue = self.waiting
         waiting: list[int] = []
         most = self.depth or len(queue)
+        seen = len(queue)
         for position, job in enumerate(queue):
             if len(waiting) >= most or (waiting and not self._any_free()):
-                waiting += queue[position:]
+                seen = position
                 break
             if self._place(job, now):
                 continue
             if not waiting:
                 self._reserve(job, now)
             waiting.append(job)
-        self.waiting[:] = waiting
+        queue[:seen] = waiting
 
     def _any_free(self) -> bool:
         return any(m.idle or (self.direct and m.room) for m in self.pools)
@@ -131,9 +132,10 @@ class Queue:
         queue = self.waiting
         waiting: list[int] = []
         most = self.depth or len(queue)
+        seen = len(queue)
         for position, job in enumerate(queue):
             if len(waiting) >= most:
-                waiting += queue[position:]
+                seen = position
                 break
             pool = self._first_fit(job, profiles, now)
             if pool is not None:
@@ -144,7 +146,7 @@ class Queue:
                 if len(waiting) <= self.scenario.reservations:
                     when = self._reserve_in(job, profiles)
                     self.head = when if position == 0 and when < FAR else self.head
-        self.waiting[:] = waiting
+        queue[:seen] = waiting
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:

@@ -54,8 +54,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """A site and its rules. ``pools`` in the order in which they are used.
 
     ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
-    that cannot start one look ends (None: never; 1: no backfill); ``reuse``: a machine may serve a
-    second job; ``requeue_delay``: seconds from an interruption until the job may start again.
+    that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
+    than so many; ``reuse``: a machine may serve a second job; ``requeue_delay``: seconds from an
+    interruption until the job may start again.
     """
 
     pools: tuple[PoolModel, ...]

@@ -149,6 +149,15 @@ def test_a_queue_that_nothing_will_ever_serve_ends() -> None:
     assert found.figures.jobs == 0
 
 
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand(), SemiElastic()])
+def test_an_overloaded_site_looks_at_the_first_jobs_only_and_serves_all(growth: Slurm) -> None:
+    history = Jobs(Job(i, i, 100, 100, 1 + i % 3) for i in range(400))
+    pool = replace(CLOUD, machines=4, release=Idle(60))
+    found = one(pool, history, growth=growth, depth=5)
+    assert (found.figures.jobs, found.figures.unserved) == (400, 0)
+    assert found.figures.peak == 4
+
+
 def test_combinations_without_sense_are_refused() -> None:
     with pytest.raises(SlurmElasticError, match="pool cloud: bursts start machines ahead"):
         one(replace(CLOUD, release=AtOnce()), jobs((0, 1, 1)), growth=Bursts())
@@ -259,6 +268,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             policy=policy, dump=10, restart=5, look=5, blocking=draw(st.booleans())
         ),
         reservations=draw(st.integers(1, 3)),
+        depth=draw(st.sampled_from([None, 1, 4])),
         requeue_delay=draw(st.sampled_from([0, 30])),
         reuse=draw(st.booleans()) or not isinstance(growth, Slurm),
         bounds=draw(st.sampled_from([Bounds(), Bounds(booting=8), Bounds(per_day=50.0)])),
