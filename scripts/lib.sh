@@ -167,19 +167,22 @@ usable_venv() {
 
 # The clone is closed to user slurm: the package is copied, again whenever its sources changed.
 install_copy() {
-    local source_stamp file=$VENV/slurm-elastic.sources work
-    install_python "$(hash_of "$REPO/pyproject.toml")" "$REPO[dev]"
-    source_stamp=$(cd "$REPO" && find pyproject.toml README.md slurm_elastic -type f \
+    local dependencies sources work file=$VENV/slurm-elastic.sources
+    dependencies=$(hash_of "$REPO/pyproject.toml")
+    sources=$(cd "$REPO" && find pyproject.toml README.md slurm_elastic -type f \
         ! -path '*/__pycache__/*' -print0 | sort -z | xargs -0 sha256sum | sha256sum)
-    [ "$(cat "$file" 2>/dev/null)" = "$source_stamp" ] && return
-    say "Python environment: copying the package"
-    # Built from a copy, so that no build directory is left in the clone nor old files used from it.
+    # Installed from another copy, so that nothing is built in the clone, nor from what lies there.
     work=$(mktemp -d)
     (cd "$REPO" && cp -R pyproject.toml README.md slurm_elastic "$work") && chmod -R go+rX "$work"
-    quietly "$VENV/bin/pip" install --no-deps --force-reinstall "$work" ||
-        { rm -rf "$work"; die "pip could not install the package into $VENV"; }
+    if [ "$(cat "$VENV/slurm-elastic.stamp" 2>/dev/null)" = "$dependencies" ] &&
+        [ "$(cat "$file" 2>/dev/null)" != "$sources" ]; then
+        say "Python environment: copying the package"
+        quietly "$VENV/bin/pip" install --no-deps --force-reinstall "$work" ||
+            { rm -rf "$work"; die "pip could not install the package into $VENV"; }
+    fi
+    install_python "$dependencies" "$work[dev]"
     rm -rf "$work"
-    echo "$source_stamp" >"$file"
+    echo "$sources" >"$file"
 }
 
 readable_by_slurm() {

@@ -26,6 +26,9 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Dollars = Annotated[float, Meta(gt=0)]
 
+PUBLIC_MAX_AGE = 7 * 86400.0
+"""Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
+
 
 class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose machines these are. ``name`` is slurm.conf's ClusterName.
@@ -39,7 +42,12 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs."""
+    """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
+
+    ``epilog_hook`` also installs the EpilogSlurmctld hook. It is off: on 22.05 any EpilogSlurmctld
+    delays the next job on a static node to the next ``sched_interval`` (measured), and all it adds
+    is that a waiting job hears of another's end a little earlier.
+    """
 
     conf: str = "/etc/slurm/slurm.conf"
     user: str = "slurm"
@@ -47,6 +55,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
     command_timeout: Seconds = 60.0
+    epilog_hook: bool = False
 
 
 class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -73,7 +82,7 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     suspend_time: SuspendSeconds = 600.0
-    resume_timeout: SlurmSeconds = 600.0
+    resume_timeout: SlurmSeconds = 420.0
     suspend_timeout: SlurmSeconds = 60.0
     reconcile: Seconds = 30.0
     capacity_cooldown: Seconds = 180.0
@@ -165,7 +174,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
-    on one host; None is slurm.conf's SlurmdPort on each.
+    on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
+    public cloud, no bound on-premises.
     """
 
     name: str
@@ -216,6 +226,23 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The cloud of that name (KeyError where there is none)."""
         return next(c for c in self.clouds if c.name == name)
 
+    def suspend_time(self, cloud: AnyCloud) -> float:
+        """Seconds a machine of that cloud may be idle: the cloud's own timing, else the general."""
+        return _own_or(cloud.suspend_time, self.timings.suspend_time)
+
+    def resume_timeout(self, cloud: AnyCloud) -> float:
+        """Seconds a machine of that cloud may take to boot; by the same rule."""
+        return _own_or(cloud.resume_timeout, self.timings.resume_timeout)
+
+    def suspend_timeout(self, cloud: AnyCloud) -> float:
+        """Seconds from giving a machine of that cloud back to using its node; by the same rule."""
+        return _own_or(cloud.suspend_timeout, self.timings.suspend_timeout)
+
+    @property
+    def longest_resume_timeout(self) -> float:
+        """Seconds that the slowest cloud's machines may take to boot."""
+        return max(self.resume_timeout(cloud) for cloud in self.clouds)
+
     def who_of(self, cloud: AnyCloud) -> Who:
         """Who may use that cloud: see ``effective_who``."""
         return effective_who(cloud.who, self.who)
@@ -224,6 +251,10 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def state(self) -> Path:
         """The state directory; owned by SlurmUser."""
         return Path(self.state_dir)
+
+
+def _own_or(own: float | None, general: float) -> float:
+    return general if own is None else own
 
 
 def effective_who(own: Who | None, everywhere: Who) -> Who:
@@ -282,11 +313,18 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             markets=_markets(config, p),
             max_price=p.max_price,
             max_nodes=p.max_nodes,
-            max_age=p.max_age,
+            max_age=_max_age(config, p),
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)
     )
+
+
+def _max_age(config: Config, pool: PoolSettings) -> float | None:
+    """A machine of a public cloud costs money as long as it is there, so none is there for ever."""
+    if pool.max_age is None and config.cloud(pool.cloud).location is Location.PUBLIC:
+        return PUBLIC_MAX_AGE
+    return pool.max_age
 
 
 def _markets(config: Config, pool: PoolSettings) -> tuple[Market, ...]:

@@ -9,11 +9,8 @@ from __future__ import annotations
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
-from slurm_elastic.config import (
-    Config,
-)
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
 from slurm_elastic.configshape import nearest
@@ -40,28 +37,6 @@ def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
     for one in (*_CHECKS, *FITS):
         one(draft)
-
-
-def site_clashes(
-    config: Config, node_names: Collection[str], partition_names: Collection[str]
-) -> tuple[str, ...]:
-    """Which of our names the site's own slurm.conf (without our fragment) already has, in words."""
-    clashes = []
-    for i, cloud in enumerate(config.clouds):
-        if cloud.partition_name in partition_names:
-            key = "partition" if cloud.partition else "name"
-            clashes.append(
-                f"clouds[{i}] ({cloud.name}).{key}: found {cloud.partition_name!r}, which is a"
-                " partition of the site already, expected a new name for the partition"
-            )
-    for i, pool in enumerate(config.pools):
-        taken = set(expand(pool.nodes)) & set(node_names)
-        if taken:
-            clashes.append(
-                f"pools[{i}] ({pool.name}).nodes: found {compress(taken)}, which the site's"
-                " slurm.conf has already, expected new node names"
-            )
-    return tuple(clashes)
 
 
 def _cluster(draft: Draft) -> None:

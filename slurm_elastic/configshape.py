@@ -116,6 +116,8 @@ class Shape:
                 return self._enum(kind, raw, at)
             case mi.IntType() | mi.FloatType():
                 return self._number(kind, raw, at, unit)
+            case mi.BoolType():
+                return raw if isinstance(raw, bool) else self._wrong(at, raw, expectation(kind))
             case _:
                 return self._text(raw, at)
 
@@ -249,6 +251,8 @@ def expectation(kind: mi.Type, unit: str = "") -> str:
             return f"a mapping{least}, each value {_entry(kind.value_type)}"
         case mi.EnumType():
             return _one_of([member.value for member in kind.cls])
+        case mi.BoolType():
+            return "true or false"
         case _:
             return "text"
 

@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 1 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 2 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -11,6 +11,7 @@
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node (key), pool, reason, since, until
+    lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
     heartbeats         service (key), at, pid
@@ -35,6 +36,7 @@ from slurm_elastic.ledger_rows import (
     INTENT,
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
+    MACHINE_JOBS,
     MACHINE_VALUES,
     SEEN,
     Decision,
@@ -143,10 +145,6 @@ class Ledger:
         with self._lock:
             return self._launch(generation)
 
-    def launches_for(self, request: str) -> tuple[Launch, ...]:
-        """All launches of one request, oldest first."""
-        return self._launches("request = ?", request)
-
     # machines
 
     def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
@@ -175,13 +173,15 @@ class Ledger:
                 (cloud, now, now, ids),
             )
 
-    def adopt(self, instance: Instance, pool: str, now: float) -> None:
+    def adopt(self, instance: Instance, pool: str, now: float, worst: float = 0.0) -> None:
         """Take in a machine that bears our tags but that the ledger does not know.
 
-        One that it knows is brought up to date as by ``observe``.
+        One that it knows is brought up to date as by ``observe``. ``worst`` is what it may come
+        to ($/h), for where its launch is not known.
         """
         with self._transaction() as db:
-            self._insert(instance, pool, self._launch(instance.generation), now)
+            launch = self._launch(instance.generation)
+            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
             db.execute(SEEN, seen_values(instance, instance.cloud, now))
 
     def suspending(self, ids: Sequence[str], why: str, now: float) -> None:
@@ -207,7 +207,7 @@ class Ledger:
                 [(now, str(InstanceState.TERMINATED), why, id_) for id_ in ids],
             )
 
-    # cool-downs and holds
+    # cool-downs, holds, jobs
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
@@ -256,6 +256,22 @@ class Ledger:
         with self._transaction() as db:
             db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
 
+    def lift_requeue(self, job: int, restarts: int, now: float) -> None:
+        """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
+        with self._transaction() as db:
+            sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
+            db.execute(sql, (job, restarts, now))
+
+    def lifted_requeues(self) -> tuple[tuple[int, int], ...]:
+        """Jobs whose own setting is not put back yet, each with its restarts at that time."""
+        rows = self._select("select job, restarts from lifted_requeues order by job")
+        return tuple((row["job"], row["restarts"]) for row in rows)
+
+    def requeue_put_back(self, job: int) -> None:
+        """The job has its own setting again, or is gone."""
+        with self._transaction() as db:
+            db.execute("delete from lifted_requeues where job = ?", (job,))
+
     # decisions, heartbeat, health
 
     def record(self, *decisions: Decision) -> None:
@@ -287,10 +303,8 @@ class Ledger:
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
         with self._transaction() as db:
-            db.execute(
-                "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)",
-                (service, now, pid),
-            )
+            sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
+            db.execute(sql, (service, now, pid))
 
     def heartbeat(self, service: str) -> tuple[float, int] | None:
         """The service's last sign of life: when, and its process id."""
@@ -300,10 +314,8 @@ class Ledger:
     def report_health(self, health: Health) -> None:
         """How a cloud or ``slurm`` answered just now."""
         with self._transaction() as db:
-            db.execute(
-                "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)",
-                (health.name, health.checked, health.error, health.code),
-            )
+            sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
+            db.execute(sql, astuple(health))
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
@@ -355,7 +367,14 @@ class Ledger:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
 
-    def _insert(self, instance: Instance, pool: str, launch: Launch | None, now: float) -> None:
+    def _insert(
+        self,
+        instance: Instance,
+        pool: str,
+        launch: Launch | None,
+        now: float,
+        worst: float = 0.0,
+    ) -> None:
         """Insert a machine unless it is known; it must then be of the same launch."""
         rows = self._select("select cloud, generation from machines where id = ?", instance.id)
         if rows:
@@ -369,11 +388,11 @@ class Ledger:
         machine = Machine(
             instance=instance,
             pool=pool,
-            jobs=launch.jobs if launch else (),
+            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
             last_seen=now,
             ended=now if over else None,
             why=GONE if over else None,
-            worst_price=worst_price(instance, launch),
+            worst_price=worst_price(instance, launch) or worst,
         )
         sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
         self._db.execute(sql, machine_row(machine))

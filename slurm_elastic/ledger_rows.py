@@ -11,6 +11,11 @@ from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec, L
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
 
+MACHINE_JOBS = 20
+"""How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
+for as many jobs, and each machine with all of them would make rows by the square.
+"""
+
 
 class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
@@ -37,6 +42,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
     its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
+    ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
     ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
     """

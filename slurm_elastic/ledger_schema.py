@@ -101,6 +101,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             code text
         ) without rowid""",
     ),
+    (
+        """create table lifted_requeues (
+            job integer primary key,
+            restarts integer not null,
+            at real not null
+        )""",
+    ),
 )
 
 

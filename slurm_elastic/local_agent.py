@@ -144,11 +144,12 @@ class Agent:
 
     def _new(self, message: Launch, room: int) -> tuple[Record, ...]:
         now = self._clock()
-        # Generations are unique within a cluster only, and machines' ids are file names.
-        owner = hashlib.sha256(message.cluster.encode()).hexdigest()[:8]
+        # Generations are unique within a cluster only; ids are file names, and short for people.
+        launch = f"{message.cluster} {message.generation}"
+        name = hashlib.sha256(launch.encode()).hexdigest()[:10]
         return tuple(
             Record(
-                id=f"{message.generation}-{owner}-{index}",
+                id=f"m-{name}-{index}",
                 cluster=message.cluster,
                 node=node,
                 generation=message.generation,

@@ -77,12 +77,16 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):
-    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id."""
+    """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
+
+    ``job_nodes`` says which of the nodes each job waits for, where that is known.
+    """
 
     id: str
     pool: Pool
     nodes: tuple[str, ...]
     jobs: tuple[int, ...] = ()
+    job_nodes: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Ranked(Struct, frozen=True, kw_only=True):
@@ -145,8 +149,8 @@ class CoolDown(Struct, frozen=True, kw_only=True):
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
-    The i-th machine of the answer belongs to ``nodes[i]``; a shorter answer is a partial launch.
-    ``count`` nodes are wanted, at least ``minimum`` or none.
+    All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
+    launch. Each machine of the answer says by its ``node`` whose it is.
     """
 
     generation: str
@@ -167,7 +171,11 @@ class InstanceState(StrEnum):
 
 
 class Instance(Struct, frozen=True, kw_only=True):
-    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time."""
+    """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
+
+    ``id`` must be unique among all clouds of a site: a provider whose cloud only counts its
+    machines puts the cloud's name in front.
+    """
 
     id: str
     cloud: str

@@ -30,6 +30,8 @@ from msgspec import Struct
 MARKER = "SLURM_ELASTIC_MACHINE"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PROC = Path("/proc")
+# Whom the log's directory belongs to must not choose, by a link, what root writes to.
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Process(Struct, frozen=True, kw_only=True):
@@ -90,7 +92,7 @@ def spawn(
     if user is not None:
         who = pwd.getpwnam(user)
         chain += ["setpriv", f"--reuid={who.pw_uid}", f"--regid={who.pw_gid}", "--init-groups"]
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    output = os.open(log, _LOG_FLAGS, 0o644)
     try:
         pid = os.posix_spawn(
             chain[0],

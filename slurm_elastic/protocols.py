@@ -43,7 +43,8 @@ class Provider(Protocol):
         of the first one, also when its answer was lost. Machines carry their tags (cluster name,
         cluster UUID, pool, node or node list, generation, jobs) from the create call itself.
         An error means that nothing was started, but for TransientError, after which the machines
-        may exist: call again with the same spec, or look in ``instances``.
+        may exist: call again with the same spec, or look in ``instances``. On that repeated call
+        CapacityError and QuotaError mean that there are none; other errors tell nothing of them.
         """
         ...
 

@@ -1,14 +1,16 @@
-"""The requests that slurmctld's programs leave for the daemon: one durable JSON file each.
+"""The requests that slurmctld's programs leave for the daemon: one durable file each.
 
-Written by ``programs/slurm-elastic-power`` (standard library only, it imports nothing of ours),
-read here. A file is ``requests/<received ns>-<pid>-<kind>.json``::
+Written by ``programs/power.py`` (standard library only, it imports nothing of ours),
+read here. A file is ``requests/<received ns>-<pid>-<kind>.json``, with one line of JSON::
 
     {"kind": "resume" | "suspend" | "resume-fail", "hostlist": "pub[1-8]",
-     "received": <Unix time>, "resume_file": {...} | null, "resume_file_error": "..." | null}
+     "received": <Unix time>, "resume_file_error": "..." | null}
 
-``resume_file`` is Slurm's SLURM_RESUME_FILE (22.05: ``all_nodes``, ``jobs[].nodes``; from 23.02
-``all_nodes_resume``, ``jobs[].nodes_resume``). A file that cannot be read is set aside in
-``requests/bad/`` with a log line, never deleted and never in the way of others.
+Below it Slurm's SLURM_RESUME_FILE follows as it came (22.05: ``all_nodes``, ``jobs[].nodes``; from
+23.02 ``all_nodes_resume``, ``jobs[].nodes_resume``), or stands in the line as ``resume_file``. It
+only says which job waits for which node, so one of the wrong shape costs no more than that: the
+nodes stand in ``hostlist``, and ``note`` says what was wrong. A request that cannot be read is set
+aside in ``requests/bad/`` with a log line, never deleted and never in the way of others.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert, field
@@ -25,6 +28,12 @@ from msgspec import Struct, ValidationError, convert, field
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 log = logging.getLogger(__name__)
+
+STALE_DRAFT = 3600.0
+"""Seconds after which a program that was writing a request is surely gone."""
+
+_UNREADABLE = (IsADirectoryError, PermissionError, ValueError, ValidationError, RecursionError)
+"""What a request itself can be the cause of."""
 
 
 class ResumeJob(Struct, frozen=True, kw_only=True):
@@ -41,15 +50,11 @@ class ResumeJob(Struct, frozen=True, kw_only=True):
         return self.nodes_resume or self.nodes or self.nodes_alloc or ""
 
 
-class _ResumeFile(Struct, frozen=True, kw_only=True):
-    jobs: tuple[ResumeJob, ...] = ()
-
-
 class _File(Struct, frozen=True, kw_only=True):
     kind: str
     hostlist: str
     received: float
-    resume_file: _ResumeFile | None = None
+    resume_file: object = None
     resume_file_error: str | None = None
 
 
@@ -72,18 +77,29 @@ class Spool:
         self._bad = self._dir / "bad"
 
     def create(self) -> None:
-        """Make the directories; OSError where that fails."""
+        """Make the directories, and clear what killed programs left; OSError where that fails."""
         self._bad.mkdir(parents=True, exist_ok=True)
+        for draft in self._dir.glob(".*.tmp"):
+            with contextlib.suppress(FileNotFoundError):
+                if draft.stat().st_mtime < time.time() - STALE_DRAFT:
+                    log.warning("unfinished request removed file=%s", draft.name)
+                    draft.unlink()
 
-    def pending(self) -> Iterator[Request]:
-        """All requests, oldest first; unreadable ones are set aside on the way."""
+    def pending(self, known: Container[str] = ()) -> Iterator[Request]:
+        """All requests, oldest first; unreadable ones are set aside on the way. Those whose ids
+        are ``known`` are not read again.
+        """
         for path in sorted(self._dir.glob("*.json")):
+            if path.stem in known:
+                continue
             try:
                 yield _read(path)
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, ValidationError, HostlistError) as error:
+            except _UNREADABLE as error:
                 self._set_aside(path, error)
+            except OSError as error:  # of the disk or the process, not of this request
+                log.warning("request not read, tried again file=%s reason=%s", path.name, error)
 
     def count(self) -> int:
         """How many requests wait."""
@@ -101,15 +117,45 @@ class Spool:
 
 
 def _read(path: Path) -> Request:
-    raw = convert(json.loads(path.read_bytes()), _File)
+    head, _, resume_file = path.read_bytes().partition(b"\n")
+    raw = convert(json.loads(head), _File)
     if raw.kind not in ("resume", "suspend", "resume-fail"):
         raise ValueError(f"unknown kind {raw.kind!r}, expected resume, suspend or resume-fail")
-    jobs = raw.resume_file.jobs if raw.resume_file else ()
+    jobs, note = _jobs_below(resume_file) if resume_file else _jobs(raw.resume_file)
     return Request(
         id=path.stem,
         kind=raw.kind,
-        nodes=tuple(expand(raw.hostlist)),
+        nodes=tuple(dict.fromkeys(expand(raw.hostlist))),
         received=raw.received,
-        jobs={job.job_id: tuple(expand(job.hostlist)) for job in jobs if job.hostlist},
-        note=raw.resume_file_error,
+        jobs=jobs,
+        note=raw.resume_file_error or note,
     )
+
+
+def _jobs_below(resume_file: bytes) -> tuple[dict[int, tuple[str, ...]], str | None]:
+    try:
+        parsed = json.loads(resume_file.decode())
+    except (ValueError, RecursionError) as error:
+        return {}, f"the resume file is not JSON: {error}"
+    if not isinstance(parsed, dict):
+        return {}, "the resume file is not a JSON object"
+    return _jobs(parsed)
+
+
+def _jobs(resume_file: object) -> tuple[dict[int, tuple[str, ...]], str | None]:
+    """Which job waits for which nodes, as far as it can be told, and what could not be."""
+    if resume_file is None:
+        return {}, None
+    entries = resume_file.get("jobs", []) if isinstance(resume_file, dict) else None
+    if not isinstance(entries, list):
+        return {}, "the resume file has no list of jobs"
+    jobs: dict[int, tuple[str, ...]] = {}
+    note = None
+    for entry in entries:
+        try:
+            job = convert(entry, ResumeJob)
+            if job.hostlist:
+                jobs[job.job_id] = tuple(expand(job.hostlist))
+        except (ValidationError, HostlistError) as error:
+            note = f"a job of the resume file cannot be read: {error}"
+    return jobs, note

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.ledger_rows import Decision
+from slurm_elastic.slurm.hostlist import expand
 
 FOLLOWED = 16
 """A job of one of ours' largest requests names hundreds of nodes; more than this say nothing."""
@@ -34,13 +35,13 @@ def nodes_of(decision: Decision) -> list[str]:
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:
     """All decisions on a job, and those on its nodes from its first one until another job had the
-    node. ``held_now`` are its nodes by Slurm: where known, other nodes of the request are left
-    out; without them, requests for more than FOLLOWED nodes are not followed.
+    node. ``held_now`` are its nodes by Slurm, else the ranking has kept which nodes it waited for:
+    where known, other nodes of the request are left out. More than FOLLOWED are not followed.
     """
     own = list(read(job_subject(job)))
     if not own:
         return []
-    nodes = list(dict.fromkeys(held_now)) or _named(own)
+    nodes = list(dict.fromkeys(held_now)) or _waited_for(job, own) or _named(own)
     if len(nodes) > FOLLOWED:
         nodes = []
     chain = own + [d for node in nodes for d in _while_held(job, own, read(node))]
@@ -59,6 +60,16 @@ def tell_node(node: str, read: Read) -> list[Decision]:
             if not nodes_of(d) and min(mentions) <= d.at <= max(mentions) + AFTERMATH
         ]
     return _in_order(chain)
+
+
+def _waited_for(job: int, decisions: Iterable[Decision]) -> list[str]:
+    """Its own share of its requests' nodes, by the rankings that told it."""
+    names: dict[str, None] = {}
+    for decision in decisions:
+        shares = (decision.detail or {}).get("jobs")
+        if isinstance(shares, dict) and str(job) in shares:
+            names.update(dict.fromkeys(expand(str(shares[str(job)]))))
+    return list(names)
 
 
 def _named(decisions: Iterable[Decision]) -> list[str]:

@@ -9,6 +9,7 @@ from slurm_elastic.accounting import usage
 from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
 from slurm_elastic.ledger_rows import Launch, Machine
 from slurm_elastic.model import CoolDown, Pool, SlurmJob, SlurmNode, Usage
+from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
 from slurm_elastic.view_next import (
     BOOTING,
@@ -50,8 +51,8 @@ class _Join:
         self.facts = facts
         self.pools = domain_pools(config, expand)
         self.pool_by_name = {p.name: p for p in self.pools}
-        names = (name for pool in self.pools for name in pool.nodes)
-        self.rank_of = {name: rank for rank, name in enumerate(names)}
+        self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
+        self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
         self.clouds = {c.name: c for c in config.clouds}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage(self.live, facts.open_launches)
@@ -212,9 +213,12 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
 
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     i = machine.instance
-    newest = join.newest.get(i.node, machine)
+    newest = join.newest.get(i.node, machine) if i.node else machine
     if machine.suspending is None and newest is not machine:
         return f"double of {newest.instance.id}: one of them will be deleted"
+    why = stray(i, join.clouds, join.pool_of)
+    if why and machine.suspending is None and (i.cloud not in join.clouds or not i.node):
+        return f"stray: {why}"
     pool = join.pool_by_name.get(machine.pool)
     if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
         return "unknown: Slurm does not answer"

@@ -8,12 +8,13 @@ from slurm_elastic.config import AnyCloud, Config
 from slurm_elastic.ledger_rows import Hold, Machine
 from slurm_elastic.model import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.recovery import OUR_MARK
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
-OUR_HOLD = "slurm-elastic:hold"
+OUR_HOLD = f"{OUR_MARK}hold:"
 """What the reason of a node that we keep from Slurm begins with."""
 NEVER = 10**8
 """Seconds from which on a suspend time means never."""
@@ -33,18 +34,6 @@ def brief(seconds: float) -> str:
     days = minutes >= 1440
     first, second = large if days else small
     return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
-
-
-def suspend_time(config: Config, cloud: AnyCloud) -> float:
-    """Seconds a node of that cloud may be idle."""
-    own = cloud.suspend_time
-    return config.timings.suspend_time if own is None else own
-
-
-def resume_timeout(config: Config, cloud: AnyCloud) -> float:
-    """Seconds a node of that cloud may take to boot."""
-    own = cloud.resume_timeout
-    return config.timings.resume_timeout if own is None else own
 
 
 def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) -> str:
@@ -91,8 +80,8 @@ class Outlook:
     def __init__(self, config: Config, cloud: AnyCloud | None, now: float) -> None:
         self._timings = config.timings
         self._now = now
-        self._suspend = suspend_time(config, cloud) if cloud else 0.0
-        self._boot = resume_timeout(config, cloud) if cloud else 0.0
+        self._suspend = config.suspend_time(cloud) if cloud else 0.0
+        self._boot = config.resume_timeout(cloud) if cloud else 0.0
 
     def of(
         self,
@@ -108,7 +97,7 @@ class Outlook:
             needed = self._timings.misses
             return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
         if node is None:
-            return "orphan: Slurm has no such node"
+            return "orphan: Slurm has no such node; will be deleted"
         where = phase(node)
         if is_down(node):
             return f"node is down: {node.reason}" if node.reason else "node is down"

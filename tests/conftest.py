@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
@@ -14,6 +15,17 @@ for _name in os.environ.keys() - _isolated.keys():
 os.environ.update(_isolated)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on a real slurmctld come last: what fails fast fails first."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+# Machines are shared and slow at times: no test of ours says anything about time.
+settings.register_profile(
+    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("shared")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a real slurmctld come last: what fails fast fails first.
+
+    Side by side they come first, as they take longest and mostly wait.
+    """
+    side_by_side = bool(getattr(config.option, "numprocesses", None))
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None) == side_by_side)

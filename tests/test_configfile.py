@@ -13,10 +13,10 @@ from msgspec.structs import fields, replace
 
 from slurm_elastic import config as types
 from slurm_elastic import configfile
-from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds
-from slurm_elastic.configcheck import site_clashes
+from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.slurm.hostlist import expand
 
 DATA = Path(__file__).parent / "data" / "config"
 ROOT = Path(__file__).parent.parent
@@ -293,22 +293,30 @@ def test_a_clouds_own_allow_list_replaces_that_of_all() -> None:
     assert (who.accounts, who.qos, who.max_time) == ((), ("burst",), 86400.0)
 
 
-# The site's own names
+# Values with a default of their own
 
 
-def test_names_that_the_site_has_already() -> None:
-    config = good()
-    assert site_clashes(config, ["n1", "n2"], ["batch"]) == ()
-    taken = "which the site's slurm.conf has already, expected new node names"
-    already = "which is a partition of the site already, expected a new name for the partition"
-    assert site_clashes(config, ["op2", "op3", "n1"], ["aws", "onprem"]) == (
-        f"clouds[0] (onprem).name: found 'onprem', {already}",
-        f"clouds[1] (aws).name: found 'aws', {already}",
-        "pools[0] (std).nodes: found op[2-3], " + taken,
-    )
-    renamed = good("image: ami-1", "image: ami-1\n    partition: burst")
-    assert site_clashes(renamed, [], ["aws"]) == ()
-    assert site_clashes(renamed, [], ["burst"])[0].startswith("clouds[1] (aws).partition: found")
+def test_a_clouds_own_timings_come_before_those_of_all() -> None:
+    timings = "suspend_time: 5m\n    resume_timeout: 900s\n    suspend_timeout: 90s"
+    config = good("image: ami-1", f"image: ami-1\n    {timings}")
+    onprem, aws = config.cloud("onprem"), config.cloud("aws")
+    general = config.timings
+    assert config.suspend_time(onprem) == general.suspend_time
+    assert config.resume_timeout(onprem) == general.resume_timeout
+    assert config.suspend_timeout(onprem) == general.suspend_timeout
+    assert config.suspend_time(aws) == 300.0
+    assert config.resume_timeout(aws) == config.longest_resume_timeout == 900.0
+    assert config.suspend_timeout(aws) == 90.0
+    assert good().longest_resume_timeout == general.resume_timeout
+
+
+def test_machines_of_a_public_cloud_have_a_maximum_age_unless_a_pool_says_another() -> None:
+    def ages(config: Config) -> dict[str, float | None]:
+        return {pool.cloud: pool.max_age for pool in domain_pools(config, expand)}
+
+    assert ages(good()) == {"onprem": None, "aws": 7 * 86400.0}
+    every = tuple(replace(pool, max_age=86400.0) for pool in good().pools)
+    assert ages(replace(good(), pools=every)) == {"onprem": 86400.0, "aws": 86400.0}
 
 
 # Out and in again

@@ -18,6 +18,7 @@ from ledger_cases import T0, instance, offer, pool, spec
 from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
+from slurm_elastic.ledger_rows import MACHINE_JOBS
 from slurm_elastic.model import CoolDown, InstanceState
 
 
@@ -151,10 +152,11 @@ def test_results_of_launches_nobody_intended_are_refused(ledger: Ledger) -> None
             call()
 
 
-def test_launches_of_a_request_in_order(ledger: Ledger) -> None:
+def test_open_launches_are_told_in_order(ledger: Ledger) -> None:
     for at, generation in enumerate(("gb", "ga", "gc")):
-        ledger.intend(spec(generation), "r1" if generation != "gc" else "r2", T0 + at)
-    assert [x.generation for x in ledger.launches_for("r1")] == ["gb", "ga"]
+        ledger.intend(spec(generation), "r1", T0 + at)
+    ledger.failed("ga", "no capacity", T0 + 9)
+    assert [x.generation for x in ledger.open_launches()] == ["gb", "gc"]
     assert ledger.launch("nothing") is None
 
 
@@ -265,6 +267,17 @@ def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:
     assert (machine.jobs, machine.worst_price) == ((4,), 0.12)
 
 
+def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledger) -> None:
+    many = tuple(range(1, 5001))
+    ledger.intend(spec(jobs=many), "r1", T0)
+    ledger.launched("g1", [instance("i-1")], T0 + 1)
+    (machine,) = ledger.machines()
+    assert machine.jobs == many[:MACHINE_JOBS]
+    launch = ledger.launch("g1")
+    assert launch is not None
+    assert launch.jobs == many
+
+
 # cool-downs and holds
 
 
@@ -317,6 +330,16 @@ def decision(at: float, *subjects: str, detail: dict[str, object] | None = None)
     return Decision(
         at=at, correlation="r1", kind="ranked", subjects=subjects, reason="why", detail=detail
     )
+
+
+def test_a_lifted_requeue_is_remembered_as_it_was_first(ledger: Ledger) -> None:
+    ledger.lift_requeue(7, 0, T0)
+    ledger.lift_requeue(7, 1, T0 + 5)
+    ledger.lift_requeue(9, 3, T0)
+    assert ledger.lifted_requeues() == ((7, 0), (9, 3))
+    ledger.requeue_put_back(7)
+    ledger.requeue_put_back(7)
+    assert ledger.lifted_requeues() == ((9, 3),)
 
 
 def test_decisions_are_found_by_any_subject_in_time_order(ledger: Ledger) -> None:
@@ -411,12 +434,29 @@ def test_an_older_schema_is_migrated_by_a_writer_only(
     ledger.close()
     more = (*ledger_schema.MIGRATIONS, ("alter table machines add column colour text",))
     monkeypatch.setattr(ledger_schema, "MIGRATIONS", more)
-    with pytest.raises(SlurmElasticError, match="has schema 1, this release reads schema 2"):
+    old, new = len(more) - 1, len(more)
+    with pytest.raises(
+        SlurmElasticError, match=f"has schema {old}, this release reads schema {new}"
+    ):
         Ledger(path, read_only=True)
     Ledger(path).close()
     reader = Ledger(path, read_only=True)
     assert len(reader.machines()) == 1
     reader.close()
+
+
+def test_a_ledger_of_the_first_release_is_brought_up_to_date(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:1])
+        ledger = Ledger(path)
+        launched(ledger, "i-1")
+        ledger.close()
+    ledger = Ledger(path)
+    ledger.lift_requeue(7, 2, T0)
+    assert (len(ledger.machines()), ledger.lifted_requeues()) == (1, ((7, 2),))
+    ledger.close()
 
 
 def test_a_failed_migration_leaves_the_old_schema(

@@ -151,7 +151,11 @@ class CrashingDaemon(RuleBasedStateMachine):
             self.ledger.launched(launch.generation, again, self.tick())
 
     def remembered(self) -> tuple[tuple[Launch, ...], tuple[Machine, ...]]:
-        return self.ledger.launches_for("r"), self.ledger.machines(ended_since=0)
+        return self.launches(), self.ledger.machines(ended_since=0)
+
+    def launches(self) -> tuple[Launch, ...]:
+        found = (self.ledger.launch(f"g{n}") for n in range(1, self.count + 1))
+        return tuple(launch for launch in found if launch is not None)
 
     # what must hold after every step
 
@@ -176,7 +180,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @invariant()
     def done_launches_hold_all_the_cloud_gave(self) -> None:
         by_id = {m.instance.id for m in self.ledger.machines(ended_since=0)}
-        for launch in self.ledger.launches_for("r"):
+        for launch in self.launches():
             if launch.state == "done":
                 assert by_id.issuperset(self.cloud.answers[launch.generation])
 

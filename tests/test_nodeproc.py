@@ -71,6 +71,15 @@ def running(pid: int) -> bool:
         return False
 
 
+def test_a_log_that_is_a_link_is_not_written_through(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "log").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic link"):
+        nodeproc.spawn(["echo", "spoiled"], ENV, log=str(tmp_path / "log"))
+    assert victim.read_text() == "precious"
+
+
 def test_a_started_slurmd_gets_its_node_configuration_and_a_session(machine, tmp_path):
     process = nodeproc.start(machine)
     pid_in(tmp_path / "job")

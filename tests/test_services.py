@@ -41,6 +41,14 @@ def test_the_agents_machines_and_notes_outlive_it() -> None:
     assert not {"ProtectSystem", "PrivateTmp", "ProtectHome", "NoNewPrivileges"} & unit.keys()
 
 
+def test_the_agents_logs_are_in_a_directory_of_its_own() -> None:
+    """systemd gives LogsDirectory with all its content to User=: never slurmctld's /var/log/slurm."""
+    unit = settings("slurm-elastic-local.service")
+    assert unit["LogsDirectory"] == ["slurm-elastic"]
+    text = (ETC / "slurm-elastic-local.service").read_text()
+    assert "--log-dir /var/log/slurm-elastic\n" in text
+
+
 @pytest.mark.parametrize("unit", UNITS)
 def test_a_wrong_configuration_is_not_tried_again(unit: str) -> None:
     found = settings(unit)

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.ledger import Health, Hold, Machine
+from slurm_elastic.lifecycle.holds import HOLD_MARK
 from slurm_elastic.model import InstanceState, Market, SlurmNode
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.view_next import Outlook, brief, node_note, node_state
+from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_an_instance_has_owner_cost_and_next_action(view: StatusView) -> None:
         "op2": "suspends in 3m 20s unless used",
         "pub1": "in use",
         "pub2": "node is down: Not responding",
-        "pub3": "booting: times out in 6m 40s",
+        "pub3": "booting: times out in 3m 40s",
         "pub4": "terminating: suspended by Slurm",
     }
 
@@ -193,6 +194,23 @@ def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
     assert nexts == {"i-old": "double of i-new: one of them will be deleted", "i-new": "in use"}
 
 
+def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
+    machines = [
+        Machine(instance=instance("i-1", ""), pool=""),
+        Machine(instance=instance("i-2", ""), pool=""),
+        Machine(instance=instance("i-3", "x1", bought=offer(cloud="former")), pool="x"),
+    ]
+    health = [Health(name="paid machines", checked=NOW, error="3 serve nobody: i-1: ...")]
+    facts = Facts(now=NOW, nodes={}, machines=machines, health=health)
+    view = status_view(config(tmp_path), facts)
+    assert {i.id: i.next for i in view.instances} == {
+        "i-1": "stray: its tags name no node",
+        "i-2": "stray: its tags name no node",
+        "i-3": "stray: the configuration has no cloud former any more",
+    }
+    assert view.daemon.problems == ("paid machines: 3 serve nobody: i-1: ...",)
+
+
 # words
 
 
@@ -225,6 +243,14 @@ def test_a_hold_is_known_by_slurms_reason_too() -> None:
     assert node_note("held", slurm_node, None, NOW) == "slurm-elastic:hold:why"
 
 
+def test_a_hold_is_known_by_the_mark_that_the_daemon_sets() -> None:
+    assert OUR_HOLD == HOLD_MARK
+    assert (
+        node_state(node("pub1", "IDLE", "DRAIN", reason=f"{HOLD_MARK}x"), None, has_machine=False)
+        == "held"
+    )
+
+
 def test_a_node_slurm_does_not_list_is_said_so() -> None:
     assert node_state(None, None, has_machine=False) == "unknown to Slurm"
     assert "fragment" in node_note("unknown to Slurm", None, None, NOW)
@@ -243,11 +269,11 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
     [
         ({"suspending": NOW}, "IDLE", {}, "terminating"),
         ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
-        ({}, None, {}, "orphan: Slurm has no such node"),
+        ({}, None, {}, "orphan: Slurm has no such node; will be deleted"),
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),
         ({}, "DOWN", {}, "node is down"),
-        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 51m, Slurm gives it up"),
+        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 54m, Slurm gives it up"),
         ({}, "ALLOCATED", {}, "in use"),
         ({}, "IDLE", {"busy": True}, "in use"),
         ({}, "ALLOCATED", {"max_age": 60.0}, "ends after its jobs: over the maximum age"),

@@ -42,7 +42,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             action.add_argument(
                 "--force",
                 action="store_true",
-                help="also if jobs are on nodes that go",
+                help="also if jobs or paid machines are on nodes that go",
             )
 
 

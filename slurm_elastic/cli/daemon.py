@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import logging
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_elastic import configfile
@@ -29,6 +32,7 @@ from slurm_elastic.spool import Spool
 log = logging.getLogger("slurm_elastic.daemon")
 
 DEFAULT_CONFIG = Path("/etc/slurm-elastic/slurm-elastic.yaml")
+_HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,8 +82,8 @@ def _locked(state: Path) -> Iterator[None]:
         lock = os.open(state / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise ConfigError(
-            f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror};"
-            " `slurm-elastic conf install` makes it for SlurmUser"
+            f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
+            + ("" if error.errno == errno.ENOSPC else _HINT)
         ) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,23 +102,40 @@ def _serve(config: Config) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    spool = Spool(config.state)
-    spool.create()
-    ledger = Ledger(config.state / "ledger.db")
-    wake = WakeSocket(config.state / "wake.sock")
     slurm = SlurmCli(config.slurm)
-    providers = {c.name: open_provider(c, config.cluster) for c in config.clouds}
-    site = Site.of(config, slurm, ledger, providers, time.time)
-    waiter = PrologServer(config.state / "prolog.sock", slurm)
-    log.info("serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state)
-    try:
+    providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
+    with contextlib.ExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        spool, ledger, wake = _open(config.state, closing)
+        site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
+        waiter = PrologServer(config.state / "prolog.sock", slurm)
+        closing.callback(waiter.close)
+        log.info(
+            "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
+        )
         waiter.start(stop)
         Daemon(site, spool, wake, waiter.nudge).run(stop)
-    finally:
-        waiter.close()
-        wake.close()
-        ledger.close()
-        log.info("stopped")
+        if waiter.failed:
+            raise SlurmElasticError("waiting prologs could not be served any more: see above")
+
+
+def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, Ledger, WakeSocket]:
+    """What the state directory holds; ConfigError where it cannot be used."""
+    try:
+        spool = Spool(state)
+        spool.create()
+        ledger = Ledger(state / "ledger.db")
+        closing.callback(ledger.close)
+        wake = WakeSocket(state / "wake.sock")
+        closing.callback(wake.close)
+    except OSError as error:
+        raise ConfigError(f"state_dir: {state} cannot be used: {error}") from error
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"state_dir: {state / 'ledger.db'} cannot be used: {error};"
+            " without it machines are found again by their tags"
+        ) from error
+    return spool, ledger, wake
 
 
 if __name__ == "__main__":

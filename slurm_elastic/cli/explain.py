@@ -233,7 +233,7 @@ def _details(detail: dict[str, object]) -> Iterable[Text]:
     for key, value in detail.items():
         if key in ("ranked", "rejected") and isinstance(value, list):
             yield from _offers(key, value)
-        else:
+        elif key != "jobs":  # which nodes each job waited for: --json has all
             yield Text(f"{key}: {value if isinstance(value, str) else _plain(value)}")
 
 

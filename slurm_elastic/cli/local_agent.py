@@ -53,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--never-boot", default="", metavar="NODES", help="machines that never come up"
     )
-    parser.add_argument("--log-dir", type=Path, default=Path("/var/log/slurm"), metavar="DIR")
+    logs = Path("/var/log/slurm-elastic")
+    parser.add_argument("--log-dir", type=Path, default=logs, metavar="DIR")
     return parser
 
 

@@ -35,6 +35,7 @@ from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, stat
 from slurm_elastic.slurm.hostlist import expand
 
 USER = "nobody"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SPOT_STOCK = 4
 """Spot machines that the emulated EC2 has, so that on-demand ones are needed as well."""
 _RUN, _JOBS_DEADLINE, _SHRINK_DEADLINE, _TICK = 15, 300.0, 150.0, 0.5
@@ -96,12 +97,12 @@ def verdict(problems: Sequence[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """SIGTERM and SIGHUP clear up too."""
+    """SIGTERM and SIGHUP clear up too, and SIGINT even where the caller had it ignored."""
 
     def interrupt(_signal: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
+    before = {s: signal.signal(s, interrupt) for s in _ENDING}
     try:
         yield
     finally:
@@ -119,7 +120,7 @@ def _end(sandbox: Sandbox, console: Console, directory: Path, *, kept: bool) -> 
             console.print(line)
         return
     # A second Ctrl-C would leave daemons behind.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         signal.signal(number, signal.SIG_IGN)
     console.print("Clearing up: daemons, machines and files of the sandbox")
     sandbox.down()
@@ -171,7 +172,7 @@ class Story:
     def _places(self) -> list[Place]:
         static = Place(
             partition=PARTITION,
-            cloud="(site)",
+            cloud="site",
             nodes=tuple(static_names(self.sandbox.spec)),
             own=True,
         )

@@ -15,11 +15,11 @@ from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Market
 from slurm_elastic.sandbox.rehearsal import CostRow, Watch, markets
 
-_ORDER = ("waiting", "starting", "running", "completed")
+_JOBS = {"wait": "waiting", "start": "starting", "run": "running", "done": "completed"}
 
 
 class Progress:
-    """Says where things stand whenever that has changed; on a terminal beside the seconds."""
+    """A row whenever jobs, nodes or machines have changed; on a terminal a moving clock below."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -41,23 +41,35 @@ class Progress:
             self._status.stop()
 
     def show(self, watch: Watch, machines: Iterable[Market], seconds: float) -> None:
-        """One look at jobs, nodes and machines, ``seconds`` after the beginning."""
-        line = standing(watch, machines)
+        """One look, ``seconds`` after the beginning."""
         if self._status:
-            self._status.update(f"{seconds:4.0f} s  {line}")
-        if line != self._last:
-            self._console.print(f"{seconds:4.0f} s  {line}")
-            self._last = line
+            self._status.update(f"{seconds:.0f} s")
+        row = standing(watch, machines)
+        if not self._last:
+            self._console.print(heading(watch))
+        if row != self._last:
+            self._console.print(f"{seconds:4.0f} s {row}")
+            self._last = row
+
+
+def heading(watch: Watch) -> str:
+    """The two lines above the rows of ``standing``."""
+    jobs = "".join(f"{name:>6}" for name in _JOBS)
+    clouds = "".join(f"{p.cloud:>7}" for p in watch.places.values())
+    markets_ = "".join(f"{m:>10}" for m in Market)
+    above = f"{'':6} {'jobs':>{len(jobs)}} {'nodes':>{len(clouds)}} {'machines':>{len(markets_)}}"
+    return f"{above}\n{'':6} {jobs} {clouds} {markets_}"
 
 
 def standing(watch: Watch, machines: Iterable[Market]) -> str:
-    """Jobs by state, taken nodes by cloud, machines by market, in one line."""
+    """Jobs by state, taken nodes by cloud, machines by market, in one row."""
     states, busy, bought = watch.states(), watch.busy(), Counter(machines)
-    known = [s for s in _ORDER if states[s]] + sorted(states.keys() - {*_ORDER})
-    jobs = ", ".join(f"{states[s]} {s}" for s in known)
-    nodes = ", ".join(f"{p.cloud} {busy[p.cloud]}/{len(p.nodes)}" for p in watch.places.values())
-    paid = ", ".join(f"{bought[m]} {m}" for m in Market if bought[m]) or "none"
-    return f"jobs: {jobs} | nodes: {nodes} | machines: {paid}"
+    jobs = "".join(f"{states[state] or '-':>6}" for state in _JOBS.values())
+    taken = (f"{busy[p.cloud]}/{len(p.nodes)}" for p in watch.places.values())
+    nodes = "".join(f"{text:>7}" for text in taken)
+    paid = "".join(f"{bought[m] or '-':>10}" for m in Market)
+    odd = "".join(f"  {states[s]} {s}" for s in sorted(states.keys() - set(_JOBS.values())))
+    return f"{jobs} {nodes} {paid}{odd}"
 
 
 def job_table(watch: Watch, machines: Sequence[Machine]) -> Table:

@@ -138,7 +138,7 @@ def _pools(view: StatusView, wide: bool) -> RenderableType:
 
 
 def _nodes(view: StatusView) -> RenderableType:
-    title = "Nodes that are not simply powered down"
+    title = "Nodes not powered down"
     table = _table(title, "State", "Cloud", "Count", "Nodes", "Why")
     table.columns[2].justify = "right"
     for group in view.nodes:

@@ -1,26 +1,32 @@
 """The loop of slurm-elasticd: wake, dispatch requests to their clouds, repair, beat.
 
 Each cloud has one worker thread that does everything of that cloud in order, so a launch and a
-repair of one cloud never race, and a slow cloud never delays another. The main thread only
-dispatches and keeps the heartbeat.
+repair of one cloud never race, and a slow cloud never delays another. One more settles what is
+left to do in Slurm. The main thread only dispatches and keeps the heartbeat; all its times are
+monotonic, so that it goes on when somebody sets the clock back.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
-from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
+from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
+from slurm_elastic.lifecycle.settle import Settler, slurm_fails
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
+from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
 
@@ -29,59 +35,111 @@ log = logging.getLogger(__name__)
 SERVICE = "slurm-elasticd"
 TICK = 1.0
 """Seconds of the idle loop; a datagram from a program wakes it at once."""
-SETTLING_TICK = 0.3
-"""While holds or restarts settle: SuspendTimeout, the time to drain in, may be short."""
 BEAT = 5.0
 MAX_ATTEMPTS = 3
+"""Of a request whose work fails in a way that will not pass by itself."""
+
+
+class NotLearntError(SlurmElasticError):
+    """The ledger is new and the cloud could not be read yet: its machines may exist already."""
+
+
+PASSING = (SlurmError, sqlite3.Error, NotLearntError)
+"""Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
+MAX_BACKOFF = 30.0
 KEEP_HISTORY = 30 * 86400.0
+STRAYS = "paid machines"
+"""What the health of all machines goes by; no cloud's name, which has no space."""
+STRAYS_TOLD = 5
+
+
+def one_thread(cloud: str) -> Executor:
+    """A cloud's worker, or the settling one."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
+
+
+class _Failed(Struct):
+    """A request whose work failed: how often, and when (monotonic) to try it again."""
+
+    times: int = 0
+    counted: int = 0
+    again: float = 0.0
 
 
 class Daemon:
-    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds."""
+    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
+
+    ``worker`` makes a cloud's worker, which must do one thing after the other.
+    """
 
     def __init__(
-        self, site: Site, spool: Spool, wake: WakeSocket, job_ended: Callable[[], None]
+        self,
+        site: Site,
+        spool: Spool,
+        wake: WakeSocket,
+        job_ended: Callable[[], None],
+        worker: Callable[[str], Executor] = one_thread,
     ) -> None:
         self._site = site
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
-        self._workers = {
-            name: ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-            for name in site.providers
-        }
+        self._workers = {name: worker(name) for name in site.providers}
         self._rounds = {name: Round(site, name) for name in site.providers}
         self._repairing: dict[str, Future[None]] = {}
         self._in_flight: dict[str, list[Future[None]]] = {}
-        self._attempts: dict[str, int] = {}
-        self._next_repair = 0.0
-        self._next_beat = 0.0
-        self._settling = True
+        self._failed: dict[str, _Failed] = {}
+        self._settling_worker = worker("settle")
+        self._settler = Settler(site, self._settling_worker)
+        self._next_repair = float("-inf")
+        self._next_beat = float("-inf")
+        self._trouble = ""
+        self._new_ledger = site.ledger.heartbeat(SERVICE) is None
+        self._strays: Mapping[str, str] | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
-        while not stop.is_set():
+        try:
+            while not stop.is_set():
+                self._guarded_tick()
+                woken = self._wake.wait(SETTLING_TICK if self._settler.busy else TICK)
+                if any(b"job-end" in event for event in woken):
+                    self._job_ended()
+        finally:
+            for worker in (*self._workers.values(), self._settling_worker):
+                worker.shutdown(wait=True, cancel_futures=True)
+
+    def _guarded_tick(self) -> None:
+        """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
+        try:
             self.tick()
-            hurry = self._settling or bool(self._site.restarts)
-            woken = self._wake.wait(SETTLING_TICK if hurry else TICK)
-            if any(b"job-end" in event for event in woken):
-                self._job_ended()
-        for worker in self._workers.values():
-            worker.shutdown(wait=True, cancel_futures=True)
+        except (sqlite3.Error, OSError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
+                    "state directory cannot be used, nothing is launched until it can: %s", trouble
+                )
+            self._trouble = trouble
+        else:
+            self._trouble = ""
 
     def tick(self) -> None:
-        """One pass: collect what is done, hand out what is new, settle, repair, beat."""
+        """One pass: collect what is done, repair, hand out what is new, settle, beat.
+
+        Repair stands before requests, so that after a start with an empty ledger the machines that
+        exist are adopted before others are bought for the same nodes.
+        """
         self._beat()
         self._collect()
-        self._dispatch()
-        self._settle()
         self._repair()
+        self._dispatch()
+        self._settler.tick()
 
     def _beat(self) -> None:
-        now = self._site.now()
-        if now >= self._next_beat:
-            self._site.ledger.beat(SERVICE, now, os.getpid())
-            self._next_beat = now + BEAT
+        clock = self._site.monotonic()
+        if clock >= self._next_beat:
+            self._site.ledger.beat(SERVICE, self._site.now(), os.getpid())
+            self._next_beat = clock + BEAT
 
     def _collect(self) -> None:
         for key, parts in list(self._in_flight.items()):
@@ -90,23 +148,29 @@ class Daemon:
                 self._finish(key, [e for part in parts if (e := part.exception())])
 
     def _finish(self, key: str, errors: list[BaseException]) -> None:
-        """A request whose work raised stays in the spool and is tried again, a few times."""
+        """A request whose work raised stays in the spool and is tried again after a while: as long
+        as Slurm or the ledger cannot be reached, else a few times.
+        """
+        for error in errors:
+            known = isinstance(error, SlurmElasticError | sqlite3.Error)
+            log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
         if errors:
-            self._attempts[key] = self._attempts.get(key, 0) + 1
-            for error in errors:
-                known = isinstance(error, SlurmElasticError)
-                log.error(
-                    "request fails id=%s error=%s", key, error, exc_info=None if known else error
-                )
-            if self._attempts[key] < MAX_ATTEMPTS:
+            failed = self._failed.setdefault(key, _Failed())
+            failed.times += 1
+            failed.counted += not all(isinstance(e, PASSING) for e in errors)
+            failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
+            if failed.counted < MAX_ATTEMPTS:
                 return
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
-        self._attempts.pop(key, None)
+        self._failed.pop(key, None)
         self._spool.remove(key)
 
     def _dispatch(self) -> None:
-        for request in self._spool.pending():
-            if request.id not in self._in_flight:
+        clock = self._site.monotonic()
+        for request in self._spool.pending(self._in_flight):
+            failed = self._failed.get(request.id)
+            waits = failed is not None and clock < failed.again
+            if request.id not in self._in_flight and not waits:
                 self._in_flight[request.id] = self._hand_out(request)
 
     def _hand_out(self, request: Request) -> list[Future[None]]:
@@ -125,45 +189,59 @@ class Daemon:
     def _serve(self, cloud: str, request: Request) -> None:
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
+            if self._new_ledger and not self._rounds[cloud].has_read:
+                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the new ledger")
             resume(self._site, cloud, request, view)
         else:
             # A node that failed to come up (resume-fail) has no use for its machine either.
             suspend(self._site, cloud, request, view)
 
-    def _settle(self) -> None:
-        """Holds go onto their nodes and requeued jobs are hurried, as soon as Slurm lets them."""
-        site = self._site
-        try:
-            site.restarts.tick(site.slurm, site.now())
-            if site.ledger.holds():
-                self._settling = holds.settle(site, site.slurm.nodes())
-            else:
-                self._settling = False
-        except SlurmError as error:
-            self._slurm_fails(error)
-
     def _repair(self) -> None:
-        now = self._site.now()
-        if now < self._next_repair:
+        clock = self._site.monotonic()
+        if clock < self._next_repair:
             return
-        self._next_repair = now + self._site.config.timings.reconcile
+        self._next_repair = clock + self._site.config.timings.reconcile
+        self._settler.look_anew()
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._guarded, round_)
-        self._site.ledger.prune(now - KEEP_HISTORY)
+        self._report_strays()
+        self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+
+    def _report_strays(self) -> None:
+        """Machines that are paid and serve nobody: those of a cloud that has left the configuration
+        are never deleted, the others not at once, so somebody must be told.
+        """
+        site = self._site
+        found = {
+            m.instance.id: why
+            for m in site.ledger.machines()
+            if (why := stray(m.instance, site.providers, site.pool_of))
+        }
+        if found == self._strays:
+            return
+        for id_, why in found.items():
+            if id_ not in (self._strays or {}):
+                log.error("machine is paid but not served id=%s reason=%s", id_, why)
+        self._strays = found
+        site.ledger.report_health(_health_of(found, site.now()))
 
     def _guarded(self, round_: Round) -> None:
         try:
             round_.run()
+            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
         except SlurmError as error:
-            self._slurm_fails(error)
+            slurm_fails(self._site, error)
         except Exception:
             log.exception("a repair round fails; the next one starts anew")
-        else:
-            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
 
-    def _slurm_fails(self, error: SlurmError) -> None:
-        log.warning("slurm cannot be read or changed: %s", error)
-        health = Health(name="slurm", checked=self._site.now(), error=str(error), code="slurm")
-        self._site.ledger.report_health(health)
+
+def _health_of(strays: Mapping[str, str], now: float) -> Health:
+    """What ``status`` says of machines that are paid but not served."""
+    if not strays:
+        return Health(name=STRAYS, checked=now)
+    some = "; ".join(f"{id_}: {why}" for id_, why in list(strays.items())[:STRAYS_TOLD])
+    more = f"; and {len(strays) - STRAYS_TOLD} more" if len(strays) > STRAYS_TOLD else ""
+    error = f"{len(strays)} serve nobody: {some}{more}"
+    return Health(name=STRAYS, checked=now, error=error, code="stray")

@@ -8,14 +8,13 @@ starts. So a hold is a row in the ledger first, and ``settle`` puts it on the no
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Pool, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.ranking import rank
+from slurm_elastic.policies.ranking import serving
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
@@ -23,6 +22,7 @@ log = logging.getLogger(__name__)
 
 HOLD_MARK = f"{OUR_MARK}hold:"
 MAX_REASON = 200
+CORRELATION = "holds"
 
 
 def hold_reason(why: str) -> str:
@@ -76,17 +76,21 @@ def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
 
 
 def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    """Let go what can be served again, keep longer what cannot, and hold what is blocked."""
-    _hold_blocked(site, cloud, view)
+    """Let go what can be served again, and keep longer what cannot."""
     now = site.now()
     by_pool: dict[str, list[Hold]] = {}
-    for row in site.ledger.holds():
-        if row.pool in site.pools and site.pools[row.pool].cloud == cloud:
-            by_pool.setdefault(row.pool, []).append(row)
-    for name, rows in by_pool.items():
-        if min(row.until for row in rows) <= now:
-            _review_pool(site, site.pools[name], rows, view)
-    _release_unknown(site, cloud, view)
+    rows = site.ledger.holds()
+    for row in rows:
+        pool = site.pool_of.get(row.node)
+        if pool is not None and pool.cloud == cloud:
+            by_pool.setdefault(pool.name, []).append(row)
+    for name, some in by_pool.items():
+        if min(row.until for row in some) <= now:
+            _review_pool(site, site.pools[name], some, view)
+    # By the rows from before: in this view the nodes released just now are drained still.
+    _release_unknown(site, cloud, view, {row.node for row in rows})
+    if cloud == next(iter(site.providers)):  # once a round, not once a cloud
+        _forget_strange(site, view)
 
 
 def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str) -> None:
@@ -96,22 +100,11 @@ def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why
         site.slurm.update_nodes(ours, state="RESUME")
     site.ledger.release(nodes)
     log.info("released nodes=%s reason=%s", compress(nodes), why)
-    site.record("holds", "released", nodes, why)
+    site.record(CORRELATION, "released", nodes, why)
 
 
 def _is_ours(node: SlurmNode) -> bool:
     return is_drained(node) and node.reason.startswith(HOLD_MARK)
-
-
-def _hold_blocked(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    why = site.scope().blocked.get(cloud)
-    if why is None:
-        return
-    held = {row.node for row in site.ledger.holds()}
-    for pool in site.pools_of_cloud(cloud):
-        nodes = [n for n in pool.nodes if n not in held and n in view and can_drain(view[n])]
-        if nodes:
-            hold(site, pool, nodes, why)
 
 
 def _review_pool(
@@ -119,31 +112,40 @@ def _review_pool(
 ) -> None:
     """Release as many nodes as offers have room for; the others are looked at again later."""
     nodes = tuple(row.node for row in rows)
-    request = NodeRequest(id="holds", pool=pool, nodes=nodes)
+    request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
     try:
         offers = site.providers[pool.cloud].offers(pool)
-    except ProviderError as error:
-        log.warning("held pool cannot be looked at pool=%s error=%s", pool.name, error)
+    except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
+        log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
         offers = ()
-    placement = rank(request, offers, site.scope(), site.now(), site.config.ranking)
-    room = min(sum(r.room for r in placement.ranked), len(nodes))
+    launches = serving(request, offers, site.scope(), site.now(), site.config.ranking)
+    room = sum(launch.room for launch in launches)
     # Nodes still on their way down keep their row: lifting it now would race with their suspend.
     free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
     if free:
-        release(site, free, view, f"{placement.ranked[0].offer.key} can be had again")
-    kept = [row.node for row in rows if row.node not in free]
+        release(site, free, view, f"{launches[0].offer.key} can be had again")
+    lifted = set(free)
+    kept = [row for row in rows if row.node not in lifted]
     if kept:
-        hold(site, pool, kept, rows[0].reason)
+        hold(site, pool, [row.node for row in kept], kept[0].reason)
 
 
-def _release_unknown(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+def _forget_strange(site: Site, view: Mapping[str, SlurmNode]) -> None:
+    """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
+    strange = [row.node for row in site.ledger.holds() if row.node not in site.pool_of]
+    if strange:
+        release(site, strange, view, "no pool of the configuration has it any more")
+
+
+def _release_unknown(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], known: Container[str]
+) -> None:
     """A hold of ours that the ledger does not know (it was lost) is lifted."""
-    rows = {row.node for row in site.ledger.holds()}
     lost = [
         n
         for pool in site.pools_of_cloud(cloud)
         for n in pool.nodes
-        if n not in rows and n in view and _is_ours(view[n])
+        if n not in known and n in view and _is_ours(view[n])
     ]
     if lost:
         release(site, lost, view, "its hold is not in the ledger")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -29,6 +29,8 @@ AUTH_COOLDOWN = 60.0
 """Seconds before a cloud that refused our credentials is asked again."""
 FIRST_BACKOFF = 0.5
 
+Answer = TypeVar("Answer")
+
 
 class Outcome(Enum):
     """How a launch ended. IN_DOUBT: the call may have taken effect; its intent stays open."""
@@ -46,22 +48,26 @@ class Launched(Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-def launch(site: Site, spec: LaunchSpec, request: str) -> Launched:
+def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -> Launched:
     """Start ``spec``. The intent is in the ledger before the cloud is called.
 
     A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
-    five leave the intent open, as the machines may exist, and are logged whole.
+    five leave the intent open, as the machines may exist, and are logged whole. Where an earlier
+    call may have taken effect (``again``: one of an earlier round), so do all refusals but
+    CapacityError and QuotaError: they say nothing about that one.
     """
     reach("launch.after-intent")
+    call = _Call(site, spec, in_doubt=again)
     try:
-        instances = _call(site, spec)
+        # Of an open launch the next round is the repetition: it must not hold up the others.
+        instances = tuple(call() if again else patiently(site, call))
     except TransientError as error:
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
         )
         return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
     except ProviderError as error:
-        return _refused(site, spec, error)
+        return _refused(site, spec, error, in_doubt=call.in_doubt)
     except Exception as error:
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
         return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
@@ -106,45 +112,67 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
     )
 
 
-def _call(site: Site, spec: LaunchSpec) -> tuple[Instance, ...]:
-    """The cloud call, repeated with the same token while the cloud is only busy."""
-    provider = site.providers[spec.offer.cloud]
-    deadline = time.monotonic() + site.config.timings.transient_deadline
+class _Call:
+    """The cloud call of one launch, and whether one that went wrong may have taken effect."""
+
+    def __init__(self, site: Site, spec: LaunchSpec, *, in_doubt: bool) -> None:
+        self._provider = site.providers[spec.offer.cloud]
+        self._spec = spec
+        self.in_doubt = in_doubt
+
+    def __call__(self) -> Sequence[Instance]:
+        try:
+            return self._provider.launch(self._spec)
+        except TransientError:
+            self.in_doubt = True
+            raise
+
+
+def patiently(site: Site, call: Callable[[], Answer]) -> Answer:
+    """``call``, repeated while the cloud is only busy, inside ``transient_deadline``."""
+    deadline = site.monotonic() + site.config.timings.transient_deadline
     pause = FIRST_BACKOFF
     while True:
         try:
-            return tuple(provider.launch(spec))
+            return call()
         except TransientError as error:
-            if time.monotonic() + pause > deadline:
+            if site.monotonic() + pause > deadline:
                 raise
-            log.info("launch repeated generation=%s after=%s", spec.generation, error)
-        # Full jitter: many clusters of one account must not come back at the same moment.
-        time.sleep(random.uniform(pause / 2, pause))  # noqa: S311
+            log.info("repeated after=%s", error)
+            # Full jitter: many clusters of one account must not come back at the same moment.
+            if site.wait(random.uniform(pause / 2, pause)):  # noqa: S311
+                raise
         pause = min(pause * 2, 8.0)
 
 
-def _refused(site: Site, spec: LaunchSpec, error: ProviderError) -> Launched:
-    site.ledger.failed(spec.generation, str(error), site.now())
+def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
     site.ledger.cool_down(cool_down_for(site, spec.offer, error))
     if isinstance(error, AuthError):
-        log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
-        site.ledger.report_health(
-            Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
-        )
+        report_auth(site, error)
+    if in_doubt and not isinstance(error, CapacityError | QuotaError):
+        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+    site.ledger.failed(spec.generation, str(error), site.now())
     return Launched(outcome=Outcome.REFUSED, why=str(error))
+
+
+def report_auth(site: Site, error: AuthError) -> None:
+    """Somebody has to renew our credentials."""
+    log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
+    site.ledger.report_health(
+        Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
+    )
 
 
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     """What not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
+    of_offer, of_market, of_cloud = _cool_down_keys(offer)
     if isinstance(error, AuthError):
-        key, seconds = f"{offer.cloud}/*/*/*", AUTH_COOLDOWN
+        key, seconds = of_cloud, AUTH_COOLDOWN
     elif isinstance(error, QuotaError):
-        key, seconds = f"{offer.cloud}/*/*/{offer.market}", timings.quota_cooldown
-    elif isinstance(error, CapacityError):
-        key, seconds = offer.key, timings.capacity_cooldown
+        key, seconds = of_market, timings.quota_cooldown
     else:
-        key, seconds = offer.key, timings.capacity_cooldown
+        key, seconds = of_offer, timings.capacity_cooldown
     strikes = site.ledger.strikes(key, site.now())
     grown = min(seconds * 2**strikes, max(timings.cooldown_max, seconds))
     return CoolDown(
@@ -154,3 +182,15 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
         reason=error.message,
         strikes=strikes + 1,
     )
+
+
+def forgive(site: Site, offer: Offer) -> None:
+    """All that was asked of ``offer`` was given: its earlier refusals count no more."""
+    for key in _cool_down_keys(offer):
+        if site.ledger.strikes(key, site.now()):
+            site.ledger.clear_cool_down(key)
+
+
+def _cool_down_keys(offer: Offer) -> tuple[str, str, str]:
+    """The offer's own, its market's in the cloud, and the whole cloud's."""
+    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"

@@ -20,7 +20,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,8 +45,8 @@ class Patience(Struct, frozen=True, kw_only=True):
     """Seconds, all of them.
 
     ``poll`` to ``slow_poll`` is the time between two readings of Slurm, ``sign`` between two signs
-    of life. ``hello`` is how long a client may take to
-    say who it is; after ``unreadable`` without an answer of Slurm's everyone is let go.
+    of life. ``hello`` is how long a client may take to say who it is; after ``unreadable`` without
+    an answer of Slurm's everyone is let go.
     """
 
     poll: float = 0.25
@@ -159,6 +159,7 @@ class PrologServer:
         self._last_read = time.monotonic()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.failed = False  # a thread has ended by an error, and has set ``stop``
 
     def start(self, stop: threading.Event) -> None:
         """Listen (OSError where that fails) until ``stop`` is set or ``close`` is called."""
@@ -178,7 +179,8 @@ class PrologServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._bell_out, selectors.EVENT_READ)
         for target in (self._serve, self._observe):
-            thread = threading.Thread(target=target, name=f"prolog-{target.__name__}", daemon=True)
+            name = f"prolog-{target.__name__}"
+            thread = threading.Thread(target=self._guarded, args=(target,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -202,9 +204,24 @@ class PrologServer:
             self._queue_wanted = True
             self._changed.notify_all()
 
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Without one of the threads prologs would wait in vain: the service is to start anew."""
+        try:
+            work()
+        except Exception:
+            log.exception("waiting prologs are served no more, the daemon stops")
+            self.failed = True
+            self._stop.set()
+
     # The thread that has the sockets.
 
     def _serve(self) -> None:
+        try:
+            self._attend_all()
+        finally:
+            self._finish()
+
+    def _attend_all(self) -> None:
         next_sign = time.monotonic() + self._patience.sign
         while not self._ended():
             for key, _ in self._selector.select(min(_TICK, self._patience.sign)):
@@ -215,7 +232,6 @@ class PrologServer:
                 next_sign = time.monotonic() + self._patience.sign
                 for client in list(self._clients.values()):
                     self._send(client, b".\n")
-        self._finish()
 
     def _attend(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._listener:

@@ -10,11 +10,12 @@ from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.refuse import give_back
-from slurm_elastic.lifecycle.resume import place
+from slurm_elastic.lifecycle.resume import place, request_for
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import Action, Instance, NodeRequest, SlurmNode
-from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.model import Action, Instance, Market, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
+from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -30,53 +31,56 @@ from slurm_elastic.slurm.hostlist import compress
 log = logging.getLogger(__name__)
 
 CORRELATION = "reconcile"
+_APART = frozenset({"confirm", "retry", "abandon"})
+"""Repairs that are no bulk call: one that fails must not stand in the way of the others."""
 Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood."""
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether the
+    cloud was ever read.
+    """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
         self._cloud = cloud
         self._standing: Standing = {}
+        self.has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
         site = self._site
-        view = site.slurm.nodes()
+        view = _all_nodes(site)
+        began = site.now()
         seen = self._read_cloud()
         if seen is not None:
-            site.ledger.observe(self._cloud, seen, site.now())
+            site.ledger.observe(self._cloud, seen, began)
         world = _world(site, self._cloud, view, seen)
         timings = site.config.timings
         actions = recover(world, Patience(grace=timings.grace, misses=timings.misses))
-        ready, self._standing = mature(actions, self._standing, site.now(), timings.grace)
+        ready, self._standing = mature(actions, self._standing, site.monotonic(), timings.grace)
         ready, waiting = capped(ready, len(world.known))
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         self._act(ready, view, seen or ())
+        self.has_read = self.has_read or seen is not None
         self._addresses(view)
         holds.review(site, self._cloud, view)
 
     def _read_cloud(self) -> tuple[Instance, ...] | None:
-        site, error = self._site, None
+        """The cloud's machines; None where it cannot be read, whatever it raises."""
+        site, seen, problem, code = self._site, None, None, None
         try:
-            return tuple(site.providers[self._cloud].instances())
-        except ProviderError as failure:
-            error = failure
-            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, failure)
-            return None
-        finally:
-            code = "auth" if isinstance(error, AuthError) else "unreadable" if error else None
-            site.ledger.report_health(
-                Health(
-                    name=self._cloud,
-                    checked=site.now(),
-                    error=str(error) if error else None,
-                    code=code,
-                )
-            )
+            seen = tuple(site.providers[self._cloud].instances())
+        except ProviderError as error:
+            problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
+            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
+        except Exception as error:
+            problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
+            log.exception("cloud cannot be read cloud=%s", self._cloud)
+        health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
+        site.ledger.report_health(health)
+        return seen
 
     def _act(
         self,
@@ -91,14 +95,14 @@ class Round:
             "adopt": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
-            "retry": lambda some: _retry(self._site, some, view),
+            "retry": lambda some: _retry(self._site, some, view, seen),
             "abandon": self._abandon,
             "launch": self._launch,
             "terminate": self._terminate,
-            "terminate-orphan": self._terminate,
+            "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
-            "give-back": self._give_back,
+            "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
             "restore": lambda some: self._set(some, "RESUME"),
@@ -106,10 +110,18 @@ class Round:
         for kind, some in by_kind.items():
             for action in some:
                 log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
-            try:
-                doers[kind](some)
-            except SlurmElasticError as error:
-                log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+            for part in [[a] for a in some] if kind in _APART else [some]:
+                self._try(kind, doers[kind], part)
+
+    def _try(
+        self, kind: str, do: Callable[[Sequence[Action]], None], part: Sequence[Action]
+    ) -> None:
+        try:
+            do(part)
+        except SlurmElasticError as error:
+            log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+        except Exception:
+            log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
     def _end(self, actions: Sequence[Action]) -> None:
         nodes = self._nodes_of(actions)
@@ -128,19 +140,30 @@ class Round:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
 
-    def _launch(self, actions: Sequence[Action]) -> None:
-        nodes = tuple(a.subject for a in actions)
-        jobs = _jobs_of(self._site, nodes)
-        for pool in self._site.pools_of_cloud(self._cloud):
-            mine = tuple(n for n in nodes if n in pool.nodes)
-            if mine:
-                request = NodeRequest(id=CORRELATION, pool=pool, nodes=mine, jobs=jobs)
-                place(self._site, request)
+    def _terminate_orphans(self, actions: Sequence[Action]) -> None:
+        """Slurm may have asked for the nodes again while this round waited for a cloud."""
+        nodes = self._nodes_of(actions)
+        view = _all_nodes(self._site)
+        wanted = {n for n, node in view.items() if phase(node) is not Phase.POWERED_DOWN}
+        self._terminate([a for a in actions if nodes[a.subject] not in wanted])
 
-    def _give_back(self, actions: Sequence[Action]) -> None:
+    def _launch(self, actions: Sequence[Action]) -> None:
+        site = self._site
+        nodes = [a.subject for a in actions]
+        jobs = _jobs_of(site, nodes)
+        view = site.slurm.nodes(nodes)
+        by_pool: dict[str, list[str]] = {}
+        for node in nodes:
+            if node in site.pool_of and _wants(view, node):
+                by_pool.setdefault(site.pool_of[node].name, []).append(node)
+        for name, mine in by_pool.items():
+            place(site, request_for(CORRELATION, site.pools[name], mine, jobs))
+
+    def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
         reasons = {row.node: row.reason for row in self._site.ledger.holds()}
         nodes = [a.subject for a in actions]
-        give_back(self._site, nodes, reasons.get(nodes[0], actions[0].reason))
+        why = reasons.get(nodes[0], actions[0].reason)
+        give_back(self._site, nodes, view, why, CORRELATION)
 
     def _set(self, actions: Sequence[Action], state: str) -> None:
         """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
@@ -167,6 +190,14 @@ class Round:
         assign_addresses(self._site, late)
 
 
+def _all_nodes(site: Site) -> Mapping[str, SlurmNode]:
+    """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
+    view = site.slurm.nodes()
+    if not view:
+        raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
+    return view
+
+
 def _machines_of(site: Site, cloud: str) -> list[Machine]:
     return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
 
@@ -184,10 +215,13 @@ def _world(
             misses=m.misses,
             suspending=m.suspending is not None,
             address=m.instance.address,
-            max_age=site.pools[m.pool].max_age if m.pool in site.pools else None,
+            max_age=_max_age(site, m),
+            shown=_was_shown(site, m),
         )
         for m in _machines_of(site, cloud)
     )
+    names = dict.fromkeys(n for pool in pools for n in pool.nodes)
+    names |= dict.fromkeys(m.node for m in known)
     intents = tuple(
         Intent(generation=row.generation, nodes=row.nodes, created=row.created)
         for row in site.ledger.open_launches()
@@ -195,7 +229,7 @@ def _world(
     )
     return View(
         now=site.now(),
-        nodes={n: view[n] for pool in pools for n in pool.nodes if n in view},
+        nodes={n: view[n] for n in names if n in view},
         known=known,
         intents=intents,
         seen=seen,
@@ -203,13 +237,51 @@ def _world(
     )
 
 
+def _max_age(site: Site, machine: Machine) -> float | None:
+    """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
+    if machine.pool in site.pools:
+        return site.pools[machine.pool].max_age
+    ages = [pool.max_age for pool in site.pools_of_cloud(machine.instance.cloud)]
+    return max((age for age in ages if age is not None), default=None) if all(ages) else None
+
+
+def _was_shown(site: Site, machine: Machine) -> bool:
+    """Whether any read of the cloud has had it: a fresh machine may be missing for minutes."""
+    if machine.misses == 0:
+        return True
+    row = site.ledger.launch(machine.instance.generation)
+    return row is None or row.finished is None or machine.last_seen > row.finished
+
+
 def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
     wanted = {a.subject: a.reason for a in actions}
-    for instance in seen:
-        if instance.id in wanted:
-            pool = site.pool_of.get(instance.node)
-            site.ledger.adopt(instance, pool.name if pool else "", site.now())
-            site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+    found = [i for i in seen if i.id in wanted]
+    worst = _worst_prices(site, found)
+    for instance in found:
+        pool = site.pool_of.get(instance.node)
+        name = pool.name if pool else ""
+        try:
+            site.ledger.adopt(instance, name, site.now(), worst.get(instance.offer_key, 0.0))
+        except SlurmElasticError as error:
+            log.warning("not adopted id=%s error=%s", instance.id, error)
+            continue
+        site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+
+
+def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
+    """By offer, what machines may come to, as the limits count them: a spot machine's own price
+    is not the most it may cost, and with the ledger its offer was lost.
+    """
+    worst: dict[str, float] = {}
+    spot = [i.node for i in instances if i.market is Market.SPOT and i.node in site.pool_of]
+    for pool in {site.pool_of[node].name: site.pool_of[node] for node in spot}.values():
+        try:
+            offers = site.providers[pool.cloud].offers(pool)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
+            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
+            continue
+        worst.update({offer.key: worst_price(offer) for offer in offers})
+    return worst
 
 
 def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
@@ -219,42 +291,66 @@ def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) ->
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
 
-def _retry(site: Site, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
+def _retry(
+    site: Site,
+    actions: Sequence[Action],
+    view: Mapping[str, SlurmNode],
+    seen: Sequence[Instance],
+) -> None:
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
     for action in actions:
         row = site.ledger.launch(action.subject)
-        if row is None or row.pool not in site.pools:
+        if row is None:
             continue
-        result = launch(site, spec_of(site, row), CORRELATION)
+        if row.pool not in site.pools:  # the configuration has lost it: what is there is there
+            _confirm(site, [action], seen)
+            continue
+        result = launch(site, spec_of(site, row), row.request, again=True)
         site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, action.reason)
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}
-        left = tuple(
-            n
-            for n in row.nodes
-            if n not in started and n in view and phase(view[n]) is Phase.POWERING_UP
-        )
+        left = [n for n in row.nodes if n not in started and _wants(view, n)]
         if left:
-            pool = site.pools[row.pool]
-            place(site, NodeRequest(id=row.request, pool=pool, nodes=left, jobs=row.jobs))
+            jobs = _jobs_of(site, left)
+            place(site, request_for(row.request, site.pools[row.pool], left, jobs))
 
 
 def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
-    nodes = [a.subject for a in actions]
-    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
-    site.slurm.update_nodes(nodes, state="DOWN", reason=f"{OUR_MARK}lost: the machine is gone")
+    view = site.slurm.nodes([a.subject for a in actions])
+    reasons: dict[str, list[str]] = {}
+    for name, node in view.items():
+        admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
+        # One that an admin has drained stays drained: with no job on it there is nothing to do,
+        # and else it goes down for the admin's reason, which we never clear.
+        if phase(node) is Phase.UP and (is_busy(node) or not admins):
+            why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
+            reasons.setdefault(why, []).append(name)
+    nodes = [name for names in reasons.values() for name in names]
+    if not nodes:
+        return
+    lost = set(nodes)
+    jobs = [j for j in site.slurm.jobs() if not lost.isdisjoint(j.nodes)]
+    for why, names in reasons.items():
+        site.slurm.update_nodes(names, state="DOWN", reason=why)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.restarts.expect(job, site.now())
+        site.restarts.expect(job, site.monotonic())
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
 
 
-def _jobs_of(site: Site, nodes: Sequence[str]) -> tuple[int, ...]:
+def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:
+    """Whether Slurm waits for the node to come up."""
+    return node in view and phase(view[node]) is Phase.POWERING_UP
+
+
+def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
+    """Jobs that hold or wait for any of these nodes, with all of theirs; only for ``explain``."""
     try:
         queue = site.slurm.jobs()
     except SlurmError:
-        return ()
-    return tuple(j.id for j in queue if not set(nodes).isdisjoint(j.nodes))
+        return {}
+    wanted = set(nodes)
+    return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}

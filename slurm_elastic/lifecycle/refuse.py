@@ -9,12 +9,13 @@ once they are POWERING_DOWN.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from slurm_elastic.errors import SlurmError
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest, SlurmJob
+from slurm_elastic.model import NodeRequest, SlurmJob, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,9 @@ log = logging.getLogger(__name__)
 def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> None:
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool."""
     view = site.slurm.nodes(request.pool.nodes)
+    refused = set(nodes)
     siblings = [
-        n for n in request.pool.nodes if n not in nodes and n in view and can_drain(view[n])
+        n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
     ]
     hold(site, request.pool, [*nodes, *siblings], why)
     log.warning(
@@ -34,27 +36,44 @@ def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> 
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
     if siblings:
         site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
-    give_back(site, nodes, why)
+    give_back(site, nodes, view, why, request.id)
 
 
-def give_back(site: Site, nodes: Sequence[str], why: str) -> None:
-    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere."""
-    waiting = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+def give_back(
+    site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str, correlation: str
+) -> None:
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere.
+
+    Not a node that an admin has drained, as power_down would undo that: it runs into its
+    ResumeTimeout. Nor one that is not powering up by now.
+    """
+    ours = [n for n in nodes if n in view and _may_force(view[n])]
+    if not ours:
+        return
+    given = set(ours)
+    waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
+        # Before anything is changed: it also puts the job's own requeue setting back in the end.
+        site.restarts.expect(job, site.monotonic())
         _allow_requeue(site, job)
-    site.slurm.update_nodes(nodes, state="POWER_DOWN_FORCE", reason=hold_reason(why))
+    site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
     for job in waiting:
-        site.restarts.expect(job, site.now())
-        site.record("refuse", "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+        site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+
+
+def _may_force(node: SlurmNode) -> bool:
+    return phase(node) is Phase.POWERING_UP and (
+        not is_drained(node) or node.reason.startswith(OUR_MARK)
+    )
 
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
-    it with NODE_FAIL. Its own setting is put back once it is pending.
+    it with NODE_FAIL. ``Restarts`` puts its own setting back. One that has started (a node of its
+    may be powering up once more) keeps its user's word. SlurmError passes: powering its node down
+    without that leave would kill it.
     """
-    if job.requeue:
+    if job.requeue or "CONFIGURING" not in job.states:
         return
-    try:
-        site.slurm.set_requeue(job.id, requeue=True)
-    except SlurmError as error:
-        log.warning("job cannot be made requeueable job=%d error=%s", job.id, error)
+    site.ledger.lift_requeue(job.id, job.restarts, site.now())
+    site.slurm.set_requeue(job.id, requeue=True)

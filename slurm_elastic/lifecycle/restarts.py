@@ -6,7 +6,10 @@ import logging
 import threading
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import SlurmJob
 from slurm_elastic.protocols import Slurm
 
@@ -17,52 +20,79 @@ PATIENCE = 120.0
 
 
 class Restarts:
-    """Which jobs to hurry. In memory only: without it a job waits out its hold, no more."""
+    """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
+    own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._expected: dict[int, tuple[SlurmJob, float]] = {}
 
-    def expect(self, job: SlurmJob, now: float) -> None:
+    def expect(self, job: SlurmJob, clock: float) -> None:
         """``job`` (as it was before) is being requeued."""
         with self._lock:
-            self._expected[job.id] = (job, now + PATIENCE)
+            if job.id in self._expected:  # its own requeue setting is the one it had at first
+                job = replace(job, requeue=self._expected[job.id][0].requeue)
+            self._expected[job.id] = (job, clock + PATIENCE)
+
+    def recall(self, ledger: Ledger, clock: float) -> None:
+        """Those that an earlier daemon lifted ``--no-requeue`` for and did not put back."""
+        for number, restarts in ledger.lifted_requeues():
+            bare = SlurmJob(id=number, states=frozenset(), restarts=restarts)
+            with self._lock:
+                before, deadline = self._expected.get(number, (bare, clock + PATIENCE))
+                self._expected[number] = (replace(before, requeue=False), deadline)
 
     def __bool__(self) -> bool:
         return bool(self._expected)
 
-    def tick(self, slurm: Slurm, now: float) -> None:
-        """Lift the hold of those that are pending by now; forget those that moved on. SlurmError
-        of the queue's reading passes through; one job's failing update does not stop the others.
+    def tick(self, slurm: Slurm, ledger: Ledger, now: float, clock: float) -> None:
+        """Lift the hold of those that are pending by now; forget those that moved on. The first
+        SlurmError ends the pass; the job it was about comes last in the next one.
         """
         if not self._expected:
             return
         queue = {job.id: job for job in slurm.jobs()}
         for before, deadline in self._snapshot():
-            done = now > deadline or _hurry(slurm, before, queue.get(before.id), now)
-            if done:
-                with self._lock:
-                    self._expected.pop(before.id, None)
+            job = queue.get(before.id)
+            try:
+                if job is None or clock > deadline or _hurried(slurm, before, job, now):
+                    self._forget(before, deadline)
+                    _put_back(slurm, ledger, before, job)
+            except SlurmError:
+                self._postpone(before, deadline)
+                raise
 
     def _snapshot(self) -> Iterable[tuple[SlurmJob, float]]:
         with self._lock:
             return tuple(self._expected.values())
 
+    def _forget(self, before: SlurmJob, deadline: float) -> None:
+        """Unless it is expected anew since."""
+        with self._lock:
+            if self._expected.get(before.id) == (before, deadline):
+                del self._expected[before.id]
 
-def _hurry(slurm: Slurm, before: SlurmJob, job: SlurmJob | None, now: float) -> bool:
+    def _postpone(self, before: SlurmJob, deadline: float) -> None:
+        with self._lock:
+            self._expected[before.id] = self._expected.pop(before.id, (before, deadline))
+
+
+def _hurried(slurm: Slurm, before: SlurmJob, job: SlurmJob, now: float) -> bool:
     """Whether nothing is left to do for the job."""
-    if job is None:
-        return True
     if "PENDING" not in job.states or "COMPLETING" in job.states:
         return job.restarts > before.restarts and bool(job.states & {"RUNNING", "CONFIGURING"})
     if job.start <= now and job.reason != "BeginTime":
         return job.restarts > before.restarts
-    try:
-        slurm.start_now(job.id)
-        if not before.requeue:
-            slurm.set_requeue(job.id, requeue=False)
-    except SlurmError as error:
-        log.warning("requeued job not hurried job=%d error=%s", job.id, error)
-        return False
+    slurm.start_now(job.id)
     log.info("requeued job may start at once job=%d", job.id)
     return True
+
+
+def _put_back(slurm: Slurm, ledger: Ledger, before: SlurmJob, job: SlurmJob | None) -> None:
+    """The job's own ``--no-requeue``, which was lifted for this one requeue."""
+    if before.requeue:
+        return
+    if job is not None and job.requeue:
+        slurm.set_requeue(job.id, requeue=False)
+    ledger.requeue_put_back(before.id)

@@ -5,12 +5,28 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.errors import CapacityError, ProviderError
+from msgspec.structs import replace
+
+from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
-from slurm_elastic.lifecycle.launch import Outcome, cool_down_for, launch
+from slurm_elastic.lifecycle.launch import (
+    Outcome,
+    forgive,
+    launch,
+    patiently,
+    report_auth,
+)
 from slurm_elastic.lifecycle.refuse import refuse
 from slurm_elastic.lifecycle.site import Site, new_generation
-from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, SlurmNode
+from slurm_elastic.model import (
+    CoolDown,
+    LaunchSpec,
+    NodeRequest,
+    Offer,
+    Placement,
+    Pool,
+    SlurmNode,
+)
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.policies.ranking import rank
 from slurm_elastic.slurm.hostlist import compress
@@ -29,19 +45,27 @@ def resume(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNod
     for node in wanted:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
     for name, nodes in by_pool.items():
-        jobs = tuple(j for j, of in request.jobs.items() if not set(of).isdisjoint(nodes))
-        place(
-            site,
-            NodeRequest(id=request.id, pool=site.pools[name], nodes=tuple(nodes), jobs=jobs),
-        )
+        place(site, request_for(request.id, site.pools[name], nodes, request.jobs))
+
+
+def request_for(
+    correlation: str, pool: Pool, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]
+) -> NodeRequest:
+    """A request for these nodes; of ``jobs`` (with their nodes) those that wait for any."""
+    wanted = set(nodes)
+    shares = {j: tuple(n for n in of if n in wanted) for j, of in jobs.items()}
+    shares = {job: share for job, share in shares.items() if share}
+    return NodeRequest(
+        id=correlation, pool=pool, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares
+    )
 
 
 def place(site: Site, request: NodeRequest) -> None:
     """Launch on the best offer, then the next, until all nodes have machines or none is left."""
-    offers = _offers(site, request)
+    offers, trouble = _offers(site, request)
     remaining = list(request.nodes)
     reasons: list[str] = []
-    while remaining and offers is not None:
+    while remaining and not trouble:
         chosen = _choose(site, request, tuple(remaining), offers)
         if isinstance(chosen, Placement):
             reasons += [f"{r.offer.key}: {r.reason}" for r in chosen.rejected]
@@ -58,10 +82,12 @@ def place(site: Site, request: NodeRequest) -> None:
             _note(site, request, chosen.nodes, "launch-refused", result.why)
         elif len(started) < len(chosen.nodes):
             _cool_partial(site, chosen, len(started))
+        else:
+            forgive(site, chosen.offer)
         if started:
             _note(site, request, tuple(started), "launched", _bought(chosen.offer))
     if remaining:
-        why = "; ".join(reasons) or f"cloud {request.pool.cloud} gave no offers"
+        why = trouble or "; ".join(reasons) or f"cloud {request.pool.cloud} gave no offers"
         refuse(site, request, tuple(remaining), why)
 
 
@@ -92,22 +118,27 @@ def _drop(site: Site, request: Request, nodes: Sequence[str], why: str) -> None:
         site.record(request.id, "dropped", nodes, why)
 
 
-def _offers(site: Site, request: NodeRequest) -> Sequence[Offer] | None:
-    """The cloud's offers; None where it could not be asked (the reason is kept)."""
+def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
+    """The cloud's offers; or none and why it could not be asked."""
     provider = site.providers[request.pool.cloud]
     try:
-        return provider.offers(request.pool)
+        return patiently(site, lambda: provider.offers(request.pool)), ""
     except ProviderError as error:
-        log.warning("no offers request=%s error=%s", request.id, error)
-        _note(site, request, request.nodes, "no-offers", str(error))
-        return None
+        if isinstance(error, AuthError):
+            report_auth(site, error)
+        why = str(error)
+    except Exception as error:
+        log.exception("offers failed in an unknown way cloud=%s", provider.name)
+        why = f"{provider.name}: {type(error).__name__}: {error}"
+    _note(site, request, request.nodes, "no-offers", why)
+    return (), why
 
 
 def _choose(
     site: Site, request: NodeRequest, nodes: tuple[str, ...], offers: Sequence[Offer]
 ) -> LaunchSpec | Placement:
     """The next launch, its intent written; or the placement without any offer."""
-    ask = NodeRequest(id=request.id, pool=request.pool, nodes=nodes, jobs=request.jobs)
+    ask = replace(request, nodes=nodes)
     with site.spending:
         placement = rank(ask, offers, site.scope(), site.now(), site.config.ranking)
         _record_ranking(site, placement)
@@ -137,6 +168,7 @@ def _record_ranking(site: Site, placement: Placement) -> None:
         {
             "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked],
             "rejected": [[r.offer.key, r.reason] for r in placement.rejected],
+            "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
         },
     )
 
@@ -151,7 +183,13 @@ def _bought(offer: Offer) -> str:
 
 
 def _cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    error = CapacityError(
-        spec.offer.cloud, "Partial", f"gave {started} of {len(spec.nodes)} machines"
+    """What gave some is empty for now, but refused nothing: its next cool-down does not grow."""
+    site.ledger.cool_down(
+        CoolDown(
+            key=spec.offer.key,
+            until=site.now() + site.config.timings.capacity_cooldown,
+            code="Partial",
+            reason=f"gave {started} of {len(spec.nodes)} machines",
+            strikes=0,
+        )
     )
-    site.ledger.cool_down(cool_down_for(site, spec.offer, error))

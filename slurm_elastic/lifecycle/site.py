@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +20,8 @@ from slurm_elastic.slurm.hostlist import expand
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster as its daemon knows it. ``now`` is the clock (Unix time).
+    """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
+    for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
 
     ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
     cluster's limits are one.
@@ -34,6 +36,8 @@ class Site:
     pool_of: Mapping[str, Pool]
     spending: threading.Lock = field(default_factory=threading.Lock)
     restarts: Restarts = field(default_factory=Restarts)
+    monotonic: Callable[[], float] = time.monotonic
+    wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
 
     @classmethod
     def of(

@@ -20,18 +20,21 @@ log = logging.getLogger(__name__)
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
     """End the machines of ``request``'s nodes of ``cloud``.
 
-    Only machines launched before the request, and only where Slurm has the node powering down or
-    powered down: an old request must not end a new machine.
+    Only machines launched before the request: an old request must not end a new machine. Only
+    where Slurm has the node powering down or powered down; or powering up again, when the request
+    is served late. The slurmd of such a machine has booted before it was asked for, so slurmctld
+    would wait for another one until ResumeTimeout.
     """
     doomed: list[Machine] = []
     kept: list[str] = []
     asked = {n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud}
     for machine in site.ledger.machines():
         instance = machine.instance
-        if instance.node not in asked:
+        # One that is left of an earlier configuration may be of another cloud.
+        if instance.node not in asked or instance.cloud != cloud:
             continue
         node = view.get(instance.node)
-        if node is None or phase(node) not in (Phase.POWERING_DOWN, Phase.POWERED_DOWN):
+        if node is None or phase(node) is Phase.UP:
             kept.append(instance.node)
         elif generation_time(instance.generation) <= request.received:
             doomed.append(machine)

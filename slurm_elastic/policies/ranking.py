@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.model import (
     CoolDown,
@@ -101,6 +102,43 @@ def rank(
     ranked.sort(key=lambda r: (*(key(request, r.offer) for key in order), r.offer.key))
     rejected.sort(key=lambda r: r.offer.key)
     return Placement(request=request, ranked=tuple(ranked), rejected=tuple(rejected))
+
+
+def serving(
+    request: NodeRequest,
+    offers: Iterable[Offer],
+    scope: Scope,
+    now: float,
+    keys: Sequence[str] = DEFAULT_KEYS,
+) -> tuple[Ranked, ...]:
+    """The launches that would serve ``request``, best first, each within what the earlier ones
+    leave of the bounds; their rooms together are how many nodes can be had.
+    """
+    left, nodes = list(offers), request.nodes
+    chosen: list[Ranked] = []
+    while nodes:
+        ranked = rank(replace(request, nodes=nodes), left, scope, now, keys).ranked
+        if not ranked:
+            break
+        best = ranked[0]
+        chosen.append(best)
+        nodes = nodes[best.room :]
+        left.remove(best.offer)
+        scope = replace(scope, usage=_used(scope.usage, request.pool, best))
+    return tuple(chosen)
+
+
+def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
+    """``usage`` after a launch of ``bought``."""
+    offer, count = bought.offer, bought.room
+    cloud = f"cloud:{offer.cloud}"
+    scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
+    cost = count * worst_price(offer)
+    nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
+    dollars = {scope: usage.dollars_per_hour.get(scope, 0.0) + cost for scope in scopes[:2]}
+    return Usage(
+        nodes={**usage.nodes, **nodes}, dollars_per_hour={**usage.dollars_per_hour, **dollars}
+    )
 
 
 def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:

@@ -7,25 +7,30 @@ code of its own. The table, per node (rows are tried in this order; "machine" is
 Slurm's node     ledger              cloud                    action
 ===============  ==================  =======================  =====================================
 any              no row              has the machine          adopt
-any              machine             missing N reads in a row end (a missing answer is not counted)
+any              machine             missing N reads in a row end (a missing answer is not counted;
+                                                              a fresh one may be hidden for a while)
 any              suspending          still there              terminate (again)
-any              open intent         machines of it are seen  confirm
+any              open intent         all its machines seen    confirm
+any              open intent         some are seen            retry (tells which there are)
 powering up      open intent         nothing                  retry (same token)
 not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
 powering up      nothing, held       nothing                  give-back (no offer was left)
 up               nothing             nothing                  fail-node (its machine is gone)
 powered down     machine             there                    terminate (orphan), after the grace
-two machines     two                 there                    terminate the older one if Slurm's
-                                                              node is not at its address
+not listed       machine > 1 hour    there                    terminate (orphan), after the grace
+none (no tag)    machine over age    there                    terminate (orphan), after the grace
+two machines     two                 there                    terminate the one that is not at the
+                                                              node's address, else the older one
+                                                              (not while jobs run on either)
 down, ours       any                 any                      power-down (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
 up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
 
-Deletions that no request asked for are capped per round at 20 % of the live machines or 10,
-whichever is more (an error in a view must not empty the site).
+Deletions that no request asked for, and failed nodes, are capped per round at 20 % of the live
+machines or 10, whichever is more (an error in a view must not empty the site).
 """
 
 from __future__ import annotations
@@ -35,18 +40,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct, field
 
 from slurm_elastic.model import Action, Instance, InstanceState, SlurmNode
-from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
+from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 
 OUR_MARK = "slurm-elastic:"
 """What every node reason of ours starts with."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+_CAPPED = frozenset({"terminate-orphan", "terminate-double", "fail-node"})
+"""What a wrong view would make us destroy: machines, and jobs."""
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
 
 
 class Known(Struct, frozen=True, kw_only=True):
-    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock)."""
+    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
+    ``shown`` whether any read of the cloud has had it.
+    """
 
     id: str
     node: str
@@ -56,6 +65,7 @@ class Known(Struct, frozen=True, kw_only=True):
     suspending: bool = False
     address: str | None = None
     max_age: float | None = None
+    shown: bool = True
 
 
 class Intent(Struct, frozen=True, kw_only=True):
@@ -69,7 +79,8 @@ class Intent(Struct, frozen=True, kw_only=True):
 class View(Struct, frozen=True, kw_only=True):
     """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
 
-    ``nodes`` are the cloud's nodes by Slurm; ``held`` the nodes kept from Slurm on purpose.
+    ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
+    more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose.
     """
 
     now: float
@@ -81,11 +92,18 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Patience(Struct, frozen=True, kw_only=True):
-    """How long (s) a finding must stand before it is acted on, and how many reads must miss."""
+    """How long (s) a finding must stand before it is acted on, and how many reads must miss.
+
+    ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a
+    machine that no read has had is gone. ``unlisted``: how old a machine must be to end because
+    Slurm does not list its node, as after a pool or all of us was taken out of slurm.conf.
+    """
 
     grace: float = 120.0
     misses: int = 3
     visibility: float = 600.0
+    fresh: float = 300.0
+    unlisted: float = 3600.0
 
 
 PATIENT = frozenset({"terminate-orphan", "terminate-double", "launch", "fail-node"})
@@ -97,8 +115,9 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions: list[Action] = []
     actions += _adoptions(view)
     actions += _intents(view, patience)
+    there = {i.id for i in view.seen or ()}
     for machine in view.known:
-        action = _machine(view, machine, patience)
+        action = _machine(view, machine, patience, there=machine.id in there)
         if action is not None:
             actions.append(action)
     actions += _doubles(view)
@@ -132,7 +151,7 @@ def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], in
     kept: list[Action] = []
     deletions = 0
     for action in actions:
-        if action.kind in ("terminate-orphan", "terminate-double"):
+        if action.kind in _CAPPED:
             deletions += 1
             if deletions > cap:
                 continue
@@ -152,7 +171,7 @@ def _adoptions(view: View) -> list[Action]:
         for instance in view.seen or ()
         if instance.id not in known
         and instance.generation not in open_generations
-        and instance.state is not InstanceState.TERMINATED
+        and instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
     ]
 
 
@@ -165,8 +184,10 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
         return None
     found = [i for i in view.seen if i.generation == intent.generation]
     if found:
+        # Of a launch that took effect the same call tells what else there is, and starts nothing.
+        whole = {i.node for i in found}.issuperset(intent.nodes)
         return Action(
-            kind="confirm",
+            kind="confirm" if whole else "retry",
             subject=intent.generation,
             reason=f"{len(found)} machine(s) of this open launch are there",
         )
@@ -187,12 +208,11 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     )
 
 
-def _machine(view: View, machine: Known, patience: Patience) -> Action | None:
+def _machine(view: View, machine: Known, patience: Patience, *, there: bool) -> Action | None:
     if view.seen is None:
         return None
-    there = any(i.id == machine.id for i in view.seen)
     if not there:
-        return _missing(machine, patience)
+        return _missing(view, machine, patience)
     if machine.suspending:
         return Action(
             kind="terminate",
@@ -200,19 +220,33 @@ def _machine(view: View, machine: Known, patience: Patience) -> Action | None:
             reason="its end was decided and it is still there",
         )
     node = view.nodes.get(machine.node)
-    if node is not None and phase(node) is Phase.POWERED_DOWN and not is_busy(node):
+    if node is None:
+        return _unlisted(view, machine, patience)
+    if phase(node) is Phase.POWERED_DOWN and not is_busy(node):
         return Action(
             kind="terminate-orphan",
             subject=machine.id,
-            reason=f"Slurm has node {machine.node} powered down",
+            reason="Slurm has its node powered down",
         )
-    return _aged(view, machine)
+    return _aged(view, machine, node)
 
 
-def _missing(machine: Known, patience: Patience) -> Action | None:
+def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
+    """No job can be on a node that Slurm does not have. Of a machine whose tags name none, as
+    when somebody changed them, nobody knows what it does: it may stay for its maximum age.
+    """
+    limit = patience.unlisted if machine.node else machine.max_age
+    if limit is None or view.now - machine.decided <= limit:
+        return None
+    why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
+    return Action(kind="terminate-orphan", subject=machine.id, reason=why)
+
+
+def _missing(view: View, machine: Known, patience: Patience) -> Action | None:
     if machine.suspending:
         return Action(kind="end", subject=machine.id, reason="its end was decided and it is gone")
-    if machine.misses < patience.misses:
+    hidden = not machine.shown and view.now - machine.decided < patience.fresh
+    if machine.misses < patience.misses or hidden:
         return None
     return Action(
         kind="end",
@@ -221,13 +255,14 @@ def _missing(machine: Known, patience: Patience) -> Action | None:
     )
 
 
-def _aged(view: View, machine: Known) -> Action | None:
+def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
     age = view.now - machine.decided
-    node = view.nodes.get(machine.node)
-    if machine.max_age is None or age <= machine.max_age or node is None:
+    if machine.max_age is None or age <= machine.max_age:
         return None
-    if phase(node) is not Phase.UP or is_down(node):
-        return None
+    if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
+        return None  # power_down would undo an admin's drain
+    if "POWER_DOWN" in node.states:
+        return None  # asked for already, its jobs go on
     kind = "power-down-asap" if is_busy(node) else "power-down"
     return Action(
         kind=kind,
@@ -237,34 +272,35 @@ def _aged(view: View, machine: Known) -> Action | None:
 
 
 def _doubles(view: View) -> list[Action]:
-    """Of several live machines of one node the newest generation stays, or the one at whose
-    address Slurm has the node.
+    """Of several live machines of one node the one at whose address Slurm has the node stays, else
+    the newest generation. While jobs run and the address does not tell on which, all stay.
     """
+    there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[Known]] = {}
     for machine in view.known:
-        if not machine.suspending:
+        if machine.id in there and not machine.suspending and machine.node:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []
-    for node, machines in by_node.items():
-        if len(machines) < 2 or view.seen is None:
-            continue
-        keeper = _keeper(view.nodes.get(node), machines)
+    for name, machines in by_node.items():
+        keeper = _keeper(view.nodes.get(name), machines)
         actions += [
             Action(
                 kind="terminate-double",
                 subject=machine.id,
-                reason=f"node {node} has machine {keeper.id} of generation {keeper.generation}",
+                reason=f"node {name} has machine {keeper.id} of generation {keeper.generation}",
             )
             for machine in machines
-            if machine.id != keeper.id
+            if keeper is not None and machine.id != keeper.id
         ]
     return actions
 
 
-def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known:
+def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
     at_address = [m for m in machines if node and m.address and m.address == node.address]
     if len(at_address) == 1:
         return at_address[0]
+    if node is not None and phase(node) is Phase.UP and is_busy(node):
+        return None
     return max(machines, key=lambda m: (m.generation, m.id))
 
 

@@ -73,19 +73,17 @@ def read_setting(directory: str, wanted: str) -> str:
 def store(requests: str, kind: str, hostlist: str) -> None:
     """Write the request so that it survives a crash of this host, or leave nothing behind."""
     received = time.time_ns()
-    resume_file, error = read_resume_file() if kind == "resume" else (None, None)
-    # The resume file goes in as it came: only its being one JSON object was checked.
-    text = "".join(
-        (
-            f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, ',
-            f'"received": {received / 1e9!r}, "resume_file": {resume_file or "null"}, ',
-            f'"resume_file_error": {quote(error) if error else "null"}}}\n',
-        )
+    resume, error = read_resume_file() if kind == "resume" else (b"", None)
+    # The resume file goes in as it came: with thousands of jobs it would take longer to look at
+    # than all else here, and the daemon has the time.
+    head = (
+        f'{{"kind": "{kind}", "hostlist": {quote(hostlist)}, "received": {received / 1e9!r}, '
+        f'"resume_file_error": {quote(error) if error else "null"}}}\n'
     )
     name = f"{received}-{os.getpid()}-{kind}"
     temporary = os.path.join(requests, f".{name}.tmp")
     try:
-        write_durably(temporary, text.encode())
+        write_durably(temporary, head.encode(), resume)
         os.rename(temporary, os.path.join(requests, f"{name}.json"))
     except BaseException:
         remove(temporary)
@@ -93,13 +91,14 @@ def store(requests: str, kind: str, hostlist: str) -> None:
     sync_directory(requests)
 
 
-def write_durably(path: str, data: bytes) -> None:
-    """Make a file of ``data`` that is on the disk on return."""
+def write_durably(path: str, *parts: bytes) -> None:
+    """Make a file of ``parts`` that is on the disk on return."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -122,42 +121,16 @@ def remove(path: str) -> None:
         pass
 
 
-def read_resume_file() -> tuple[str | None, str | None]:
-    """SLURM_RESUME_FILE's text and None, or None and why there is none."""
+def read_resume_file() -> tuple[bytes, str | None]:
+    """What is in SLURM_RESUME_FILE, and None; or nothing, and why."""
     path = os.environ.get("SLURM_RESUME_FILE")
     if not path:
-        return None, "SLURM_RESUME_FILE is not set"
+        return b"", "SLURM_RESUME_FILE is not set"
     try:
-        text = read_whole(path).decode().strip()
-        if not isinstance(parse(text), dict):
-            return None, f"{path}: not a JSON object"
-    except (OSError, ValueError, RecursionError) as error:
-        return None, f"{path}: {error}"
-    return text, None
-
-
-class Strict:
-    """What json.JSONDecoder would tell its scanner."""
-
-    strict = True
-    object_hook = object_pairs_hook = None
-    parse_int = int
-    parse_float = parse_constant = float
-
-
-def parse(text: str) -> object:
-    """What ``json.loads`` gives; ValueError (RecursionError where it is too deep) if not JSON."""
-    try:
-        import _json
-
-        value, end = _json.make_scanner(Strict)(text, 0)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001 - then json itself, which takes longer, says what is wrong
-        value, end = None, -1
-    if end == len(text):
-        return value
-    import json
-
-    return json.loads(text)
+        content = read_whole(path)
+    except (OSError, ValueError) as error:
+        return b"", f"{path}: {error}"
+    return content, None if content else f"{path}: empty"
 
 
 def quote(text: str) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config import AnyCloud, AwsCloud, Cluster, FakeCloud, LocalCloud
+from slurm_elastic.config import AnyCloud, AwsCloud, Cluster, Config, FakeCloud, LocalCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
 
 
-def open_provider(settings: AnyCloud, cluster: Cluster) -> Provider:
+def open_provider(settings: AnyCloud, cluster: Cluster, config: Config | None = None) -> Provider:
     """The provider of a cloud; nothing is asked of the cloud yet.
 
+    ``config`` tells it of the clouds beside it: two may be one account and region, and each must
+    leave the other's machines alone. Without it the cloud is taken for the only one there.
     ConfigError where the cluster has no UUID yet, the cloud's SDK is not installed, or its
     settings name a file that cannot be used.
     """
     if not cluster.uuid:
         raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
     try:
-        return _open(settings, cluster)
+        return _open(settings, cluster, config)
     except ModuleNotFoundError as error:
         kind = type(settings).__struct_config__.tag
         raise ConfigError(
@@ -25,12 +27,13 @@ def open_provider(settings: AnyCloud, cluster: Cluster) -> Provider:
         ) from error
 
 
-def _open(settings: AnyCloud, cluster: Cluster) -> Provider:
+def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provider:
     match settings:
         case AwsCloud():
             from slurm_elastic.providers.aws import AwsProvider
+            from slurm_elastic.providers.aws_claim import claim_of
 
-            return AwsProvider(settings, cluster)
+            return AwsProvider(settings, cluster, claim=claim_of(settings, cluster, config))
         case LocalCloud():
             from slurm_elastic.providers.local import LocalProvider
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -37,6 +36,8 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.providers import aws_reading, aws_request, aws_tags
+from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
+from slurm_elastic.providers.aws_client import open_client
 from slurm_elastic.providers.aws_errors import MISMATCH, translated
 from slurm_elastic.providers.aws_user_data import read_user_data
 
@@ -60,16 +61,24 @@ class AwsProvider:
     """One region of one account; see protocols.Provider for the contract. Thread-safe."""
 
     def __init__(
-        self, settings: AwsCloud, cluster: Cluster, clock: Callable[[], float] = time.time
+        self,
+        settings: AwsCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        claim: Claim | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
+        self._monotonic = monotonic
         self._user_data = read_user_data(settings.user_data, settings.name)
         self._lock = threading.Lock()
         self._ec2: EC2Client | None = None
+        self._claim = claim or claim_of(settings, cluster, None)
         self._ours: set[str] = set()
+        self._unclear: frozenset[str] = frozenset()
         self._zones: tuple[str, ...] = ()
         self._spot_prices: dict[tuple[str, str], float] = {}
         self._priced = float("-inf")
@@ -169,6 +178,7 @@ class AwsProvider:
             )
             for request in pages
             if request.get("InstanceId")
+            and self._claim.owner(aws_reading.tags(request)) == self.name
         ]
 
     def check(self) -> None:
@@ -285,7 +295,7 @@ class AwsProvider:
     def _spot(self) -> Mapping[tuple[str, str], float]:
         """The spot price of each (type, zone): the newest of each, one call for all."""
         with self._lock:
-            if self._clock() - self._priced < PRICES_FRESH:
+            if self._monotonic() - self._priced < PRICES_FRESH:
                 return self._spot_prices
         request = {
             "InstanceTypes": sorted(self._settings.types),
@@ -301,15 +311,32 @@ class AwsProvider:
                 newest[key] = point["Timestamp"], float(point["SpotPrice"])
         with self._lock:
             self._spot_prices = {key: price for key, (_, price) in newest.items()}
-            self._priced = self._clock()
+            self._priced = self._monotonic()
             return self._spot_prices
 
     # talking
 
     def _read(self, records: Iterator[Any] | Sequence[Any]) -> Sequence[Instance]:
-        found = aws_reading.instances(records, self._settings, self._cluster.uuid or "")
-        self._ours.update(i.id for i in found)
+        owned = [(self._claim.owner(aws_reading.tags(r)), r) for r in records]
+        unclear = frozenset(r["InstanceId"] for owner, r in owned if owner == UNCLEAR)
+        self._say(unclear)
+        mine = (r for owner, r in owned if owner == self.name)
+        found = aws_reading.instances(mine, self._settings)
+        # One that might be ours is not listed; but whoever names it has it in the ledger.
+        self._ours.update((i.id for i in found), unclear)
         return found
+
+    def _say(self, unclear: frozenset[str]) -> None:
+        """Once for each: nobody lists these machines, and they cost money."""
+        if unclear - self._unclear:
+            log.warning(
+                "machines of no cloud that can be told, left out: tag them %s=NAME or end them "
+                "clouds=%s ids=%s",
+                aws_tags.CLOUD,
+                ",".join(sorted(self._claim.clouds)),
+                ",".join(sorted(unclear)),
+            )
+        self._unclear |= unclear
 
     def _pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
         token = None
@@ -344,12 +371,7 @@ class AwsProvider:
     def _client(self) -> EC2Client:
         with self._lock:
             if self._ec2 is None:
-                session = boto3.session.Session(
-                    profile_name=self._settings.profile, region_name=self._settings.region
-                )
-                self._ec2 = session.client(
-                    "ec2", endpoint_url=self._settings.endpoint, config=self._config()
-                )
+                self._ec2 = open_client(self._settings, self._config())
             return self._ec2
 
     def _config(self) -> Config:

@@ -22,6 +22,19 @@ STATES = {
     "stopped": InstanceState.STOPPING,
     "terminated": InstanceState.TERMINATED,
 }
+READ = (
+    "AmiLaunchIndex",
+    "InstanceId",
+    "InstanceLifecycle",
+    "InstanceType",
+    "LaunchTime",
+    "Placement",
+    "PrivateIpAddress",
+    "State",
+    "Tags",
+)
+READ_OF_PLACEMENT = ("AvailabilityZone",)
+"""All that is read here of a machine; the client knows no other (aws_client)."""
 ALIVE = [name for name, state in STATES.items() if state is not InstanceState.TERMINATED]
 
 
@@ -30,10 +43,10 @@ def tags(record: Record) -> dict[str, str]:
     return {tag["Key"]: tag["Value"] for tag in record.get("Tags", ())}
 
 
-def instances(records: Iterable[Record], settings: AwsCloud, uuid: str) -> Sequence[Instance]:
-    """The machines among the records that are this cluster's."""
+def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instance]:
+    """The records, which are of machines of this cloud's, as machines."""
     names = NodeNames()
-    return [_instance(r, settings, names) for r in records if tags(r).get(aws_tags.CLUSTER) == uuid]
+    return [_instance(r, settings, names) for r in records]
 
 
 def _instance(record: Record, settings: AwsCloud, names: NodeNames) -> Instance:

@@ -48,7 +48,7 @@ def run_instances(
     site_user_data: str,
 ) -> dict[str, object]:
     """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
-    tags = tags_of(spec, nodes, cluster)
+    tags = tags_of(spec, nodes, cluster, settings.name)
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     request: dict[str, object] = {

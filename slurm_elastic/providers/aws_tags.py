@@ -17,6 +17,7 @@ from slurm_elastic.slurm.hostlist import HostlistError, expand
 PREFIX = "slurm-elastic:"
 CLUSTER = PREFIX + "cluster"
 NAME = PREFIX + "cluster-name"
+CLOUD = PREFIX + "cloud"
 POOL = PREFIX + "pool"
 GENERATION = PREFIX + "generation"
 NODES = PREFIX + "nodes"
@@ -29,12 +30,13 @@ _TAIL = re.compile(r"(.*?)(\d{1,15})")
 _ALONE = re.compile(r"\[(\d+)\]")
 
 
-def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster) -> dict[str, str]:
+def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str) -> dict[str, str]:
     """The tags of the machines for ``nodes``, which are ``spec.nodes`` or a part of them."""
     values = {
         "Name": f"{cluster.name} {spec.pool.name}",
         CLUSTER: cluster.uuid or "",
         NAME: cluster.name,
+        CLOUD: cloud,
         POOL: spec.pool.name,
         GENERATION: spec.generation,
         PRICE: f"{spec.offer.price:g}",

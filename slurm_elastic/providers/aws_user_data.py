@@ -8,6 +8,7 @@ Everything here can be read by every process on the machine, so it holds no secr
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,13 +30,22 @@ _KINDS = {
 
 
 def read_user_data(path: str | None, cloud: str) -> str:
-    """The site's file; ConfigError where it cannot be read or is not cloud-init's."""
+    """The site's file; ConfigError where it cannot be read, is not cloud-init's, or may be written
+    by others: every machine runs it as root.
+    """
     if path is None:
         return ""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"user_data of cloud {cloud!r} cannot be read: {error}") from error
+    if mode & 0o022:
+        raise ConfigError(
+            f"user_data of cloud {cloud!r}: {path} may be written by others than its owner; "
+            f"chmod go-w {path}"
+        )
     if text and not any(text.startswith(start) for start in _KINDS):
         raise ConfigError(
             f"user_data of cloud {cloud!r}: {path} begins with none of cloud-init's "

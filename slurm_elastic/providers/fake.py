@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, FakeCloud, InstanceType
-from slurm_elastic.errors import CapacityError, ProviderError, TransientError
+from slurm_elastic.errors import CapacityError, ProviderError, QuotaError, TransientError
 from slurm_elastic.model import (
     Instance,
     InstanceState,
@@ -71,7 +71,7 @@ class FakeAccount:
         number = next(self._numbers)
         offer = spec.offer
         instance = Instance(
-            id=f"fake-{number:08d}",
+            id=f"{offer.cloud}-{number:08d}",
             cloud=offer.cloud,
             node=node,
             generation=spec.generation,
@@ -184,8 +184,10 @@ class FakeProvider:
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """As many as the stock allows, or CapacityError below the minimum."""
-        with self._called("launch", len(spec.nodes)):
-            key = (self._uuid, spec.generation)
+        key = (self._uuid, spec.generation)
+        # What was started is not short any more: see the contract on repeated calls.
+        spared = (CapacityError, QuotaError) if key in self.account.launches else ()
+        with self._called("launch", len(spec.nodes), spared):
             if key not in self.account.launches:
                 self.account.launches[key] = self._start(spec)
             if self._answers_to_lose:
@@ -223,7 +225,9 @@ class FakeProvider:
             return
 
     @contextmanager
-    def _called(self, name: str, size: int = 0) -> Iterator[None]:
+    def _called(
+        self, name: str, size: int = 0, spared: tuple[type[ProviderError], ...] = ()
+    ) -> Iterator[None]:
         """What every call goes through: recorded, delayed, refused if that was asked for."""
         self.calls.append(Call(name, size))
         if self.latency:
@@ -232,7 +236,7 @@ class FakeProvider:
             raise TransientError(self.name, "TimedOut", "the cloud did not answer in time")
         with self.account.lock:
             for index, (call, error) in enumerate(self._faults):
-                if fnmatchcase(name, call):
+                if fnmatchcase(name, call) and not issubclass(error, spared):
                     del self._faults[index]
                     raise error(self.name, f"Fake{error.__name__}", "as it was asked to")
             yield

@@ -71,7 +71,9 @@ class Sandbox(Shell):
     def _up(self, progress: Progress) -> None:
         layout, ports = self.layout, build.free_ports(self.spec)
         # The marker comes first: what has none is never taken for a sandbox, nor removed.
-        layout.dir.mkdir(exist_ok=True)
+        layout.dir.mkdir(mode=0o755, exist_ok=True)
+        # Again: somebody may have made it since, which others can in /tmp.
+        layout.require_own()
         layout.save(Saved(spec=self.spec, ports=ports))
         build.make_directories(layout)
         build.require_python(layout)
@@ -112,6 +114,7 @@ class Sandbox(Shell):
         """End all that the sandbox started and remove its directory. Twice is no error."""
         if not self.layout.dir.exists():
             return
+        self.layout.require_own()
         if any(self.layout.dir.iterdir()):
             self.layout.read()
         for name in (ELASTICD, AGENT, RUNNER, EC2):
@@ -141,6 +144,7 @@ class Sandbox(Shell):
     def _clear_way(self, progress: Progress) -> None:
         if not self.layout.dir.exists():
             return
+        self.layout.require_own()
         if self.is_up():
             raise SandboxError(f"a sandbox is already up in {self.layout.dir}")
         if any(self.layout.dir.iterdir()):

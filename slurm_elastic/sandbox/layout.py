@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,23 @@ class Layout(Struct, frozen=True, kw_only=True):
         """Write the marker file."""
         write_atomically(self.marker, msgspec.json.format(msgspec.json.encode(saved, enc_hook=str)))
 
+    def require_own(self) -> None:
+        """SandboxError for a directory that is another user's or that others may write in.
+
+        Its files tell root which processes to end, what to run and what to remove.
+        """
+        try:
+            found = self.dir.lstat()
+        except FileNotFoundError:
+            return
+        if found.st_uid != os.getuid():
+            raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
+        if not stat.S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+            raise SandboxError(f"{self.dir} is no directory in which only its owner may write")
+
     def read(self) -> Saved:
         """As what the sandbox was made; SandboxError if there is none."""
-        if self.dir.exists() and self.dir.stat().st_uid != os.getuid():
-            # Its files tell which processes to end and what to remove: never by another's word.
-            raise SandboxError(f"{self.dir} belongs to another user and stays as it is")
+        self.require_own()
         try:
             return msgspec.json.decode(self.marker.read_bytes(), type=Saved, dec_hook=_path)
         except FileNotFoundError:

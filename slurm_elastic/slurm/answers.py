@@ -1,7 +1,9 @@
 """Slurm's JSON answers to our values, over releases 22.05 to 26.05. Pure.
 
-22.05 (openapi v0.0.38) gives plain numbers and one state word; from 23.02 on numbers come as
-``{set, infinite, number}`` and states as lists (data_parser v0.0.40 and later).
+Measured on 22.05, 24.11 and 26.05. 22.05 (openapi v0.0.38) gives plain numbers and one state word;
+data_parser, there from 23.02 on, gives numbers as ``{set, infinite, number}`` and states as lists
+(those of jobs from 23.11 on). Either form is read from any release. An element that lacks what it
+must have raises KeyError, one of another form TypeError, ValueError or AttributeError.
 """
 
 from __future__ import annotations

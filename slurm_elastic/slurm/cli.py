@@ -11,8 +11,8 @@ import logging
 import os
 import subprocess
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
@@ -22,11 +22,22 @@ from slurm_elastic.slurm.hostlist import chunks
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MAX_HOSTLIST_CHARS = 60_000
 """Of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
-MAX_ADDRESSES = 1000
-_DATA_PARSER = "v0.0.42"
-"""In both 24.11 and 26.05."""
+_DATA_PARSERS: tuple[tuple[tuple[int, int], str], ...] = (
+    ((24, 11), "--json=v0.0.42"),
+    ((24, 5), "--json=v0.0.41"),
+    ((23, 11), "--json=v0.0.40"),
+    # 23.02 brought data_parser with v0.0.39 alone, so there is nothing to choose yet.
+    ((23, 2), "--json"),
+)
+"""From which release on which form is asked for. Measured: v0.0.42 in 24.11 and 26.05; the others
+are each release's own, by Slurm's release notes.
+"""
+_MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
+"""What an answer of another shape than we know raises in ``answers``."""
 
 
 class SlurmCli:
@@ -51,18 +62,17 @@ class SlurmCli:
         """All nodes, or those of ``names`` that Slurm shows (22.05 hides powered-down cloud nodes
         unless PrivateData has ``cloud``, which our fragment sets).
         """
-        if self.version() >= (23, 11):
-            command = ["scontrol", "show", "nodes", f"--json={_DATA_PARSER}"]
-        else:
-            command = ["sinfo", "--all", "--json"]
-        found = (answers.node(raw) for raw in self._json(*command)["nodes"])
+        form = _form(self.version())
+        # From 23.02 on sinfo gives rows of equal nodes, no nodes.
+        command = ("scontrol", "show", "nodes", form) if form else ("sinfo", "--all", "--json")
+        found = self._read("nodes", answers.node, *command)
         wanted = None if names is None else set(names)
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
     def jobs(self) -> Sequence[SlurmJob]:
         """All jobs of the queue, array tasks apart."""
-        pin = f"--json={_DATA_PARSER}" if self.version() >= (23, 11) else "--json"
-        return tuple(answers.job(raw) for raw in self._json("squeue", "--all", pin)["jobs"])
+        form = _form(self.version()) or "--json"
+        return self._read("jobs", answers.job, "squeue", "--all", form)
 
     def update_nodes(
         self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
@@ -76,9 +86,7 @@ class SlurmCli:
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """NodeAddr takes a list as long as the node list (scontrol(1)), in the same order."""
-        items = list(addresses.items())
-        for at in range(0, len(items), MAX_ADDRESSES):
-            part = items[at : at + MAX_ADDRESSES]
+        for part in _batches(addresses.items()):
             names = ",".join(name for name, _ in part)
             values = ",".join(address for _, address in part)
             self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
@@ -94,6 +102,15 @@ class SlurmCli:
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=JOB requeue=0|1``."""
         self._run("scontrol", "update", f"jobid={job}", f"requeue={int(requeue)}")
+
+    def _read(self, key: str, read: Callable[[Any], T], *command: str) -> tuple[T, ...]:
+        """The values of a list in a JSON answer; an answer of an unknown shape is a SlurmError."""
+        answer = self._json(*command)
+        try:
+            return tuple(read(raw) for raw in answer[key])
+        except _MISSHAPEN as error:
+            text = f"answered JSON of an unknown form: {type(error).__name__}: {error}"
+            raise SlurmError(command, 0, text) from error
 
     def _json(self, *command: str) -> Mapping[str, Any]:
         text = self._run(*command)
@@ -133,3 +150,23 @@ class SlurmCli:
         if done.returncode != 0:
             raise SlurmError(command, done.returncode, done.stderr or done.stdout)
         return done.stdout
+
+
+def _form(version: tuple[int, int]) -> str:
+    """The option that asks for a form of JSON that we know; empty before there was data_parser."""
+    return next((option for since, option in _DATA_PARSERS if version >= since), "")
+
+
+def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    """Pairs in parts, of which neither side fills an argument."""
+    part: list[tuple[str, str]] = []
+    filled = 0
+    for pair in items:
+        size = max(map(len, pair)) + 1
+        if part and filled + size > MAX_HOSTLIST_CHARS:
+            yield part
+            part, filled = [], 0
+        part.append(pair)
+        filled += size
+    if part:
+        yield part

@@ -43,8 +43,8 @@ _REPLACED = re.compile(
 )
 """Options (lower case) that the copy does without: places, keys, accounting, programs."""
 
-_BESIDE = ("gres.conf", "topology.conf", "topology.yaml")
-"""What slurmctld reads beside slurm.conf that nodes and partitions depend on."""
+_BESIDE = ("cgroup.conf", "gres.conf", "topology.conf", "topology.yaml")
+"""What slurmctld reads beside slurm.conf."""
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ def _command(
         *(f"{settings.sbin_dir}/slurmctld", f"{settings.bin_dir}/scontrol"),
         f"--outside={namespaces()}" if wrapper else "--shared",
         f"--linger={linger}",
-        *(() if _needs_no_munge(site) else ("--munged",)),
+        *(() if _needs_no_munge(settings, site) else ("--munged",)),
     ]
 
 
@@ -161,7 +161,9 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
         (directory / "fragment").write_text(fragment)
         lines = (*lines, *siteconf.read_lines(directory / "fragment"))
     user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-    text = copy_text(lines) + _own_options(directory, user, munge=not _needs_no_munge(site))
+    text = copy_text(lines) + _own_options(
+        directory, user, munge=not _needs_no_munge(settings, site)
+    )
     (directory / "slurm.conf").write_text(text, errors="surrogateescape")
     for name in _BESIDE:
         if (site.directory / name).is_file():
@@ -170,14 +172,14 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
     (directory / "state").mkdir()
     directory.chmod(0o755)
     if os.geteuid() == 0:
+        # And no more: root goes on writing beside it, where SlurmUser must not lay links.
         owner = pwd.getpwnam(user)
-        for path in (directory, directory / "state"):
-            os.chown(path, owner.pw_uid, owner.pw_gid)
+        os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 
-def _needs_no_munge(site: Site) -> bool:
+def _needs_no_munge(settings: SlurmSettings, site: Site) -> bool:
     """Debian has the plug-ins that authenticate nobody; SchedMD's RPMs leave them out."""
-    return has_plugin(site, "auth_none") and has_plugin(site, "cred_none")
+    return all(has_plugin(settings, site, name) for name in ("auth_none", "cred_none"))
 
 
 def _own_options(directory: Path, user: str, *, munge: bool) -> str:

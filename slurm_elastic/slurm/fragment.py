@@ -94,7 +94,8 @@ def _options(
         yield f"{name}={value}"
     base = config.slurm.programs_dir.rstrip("/")
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
-    yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
+    if config.slurm.epilog_hook:
+        yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
     yield from _union(site, "GresTypes", _gres_types(pools))
@@ -233,9 +234,9 @@ def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
 
 
 def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
-    for name, own, general in (
-        ("SuspendTime", cloud.suspend_time, config.timings.suspend_time),
-        ("ResumeTimeout", cloud.resume_timeout, config.timings.resume_timeout),
-        ("SuspendTimeout", cloud.suspend_timeout, config.timings.suspend_timeout),
+    for name, seconds in (
+        ("SuspendTime", config.suspend_time(cloud)),
+        ("ResumeTimeout", config.resume_timeout(cloud)),
+        ("SuspendTimeout", config.suspend_timeout(cloud)),
     ):
-        yield f"{name}={math.ceil(general if own is None else own)}"
+        yield f"{name}={math.ceil(seconds)}"

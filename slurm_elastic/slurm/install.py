@@ -7,6 +7,7 @@ SlurmUser cannot tell a later uninstall what to remove).
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import logging
@@ -37,7 +38,11 @@ log = logging.getLogger(__name__)
 
 MANIFEST = "installed.json"
 BACKUP_SUFFIX = ".before-slurm-elastic"
-STATE_DIRECTORIES = ("", "requests", "requests/bad")
+STATE_DIRECTORIES = ("requests", "requests/bad")
+REREAD = (
+    "slurm-elasticd and slurm-elastic-local read slurm-elastic.yaml only when they start: restart"
+    " those that run (systemctl restart slurm-elasticd)"
+)
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -69,7 +74,8 @@ def install(
     verify: bool = True,
 ) -> Outcome:
     """Install or bring up to date. ``restart`` is a command that restarts slurmctld; ``force``
-    takes nodes out of an earlier install also while jobs run on, or wait for, them.
+    takes nodes out of an earlier install also while jobs run on, or wait for, them, and while
+    their machines are paid.
 
     Raises ConfigError, with nothing changed, where the check fails; after a failure on the way
     everything is as before. ``verify=False`` leaves out the check's slurmctld (the sandbox, whose
@@ -81,9 +87,12 @@ def install(
     changes = planned.changes()
     lines += planned.notices + planned.manual
     gone = _gone(planned)
-    _leave(planned, gone, force=force)
+    still = leaving.paid(config, gone, {cloud.name for cloud in config.clouds})
+    _leave(planned, gone, still, force=force)
+    lines += [*still.lines(), REREAD]
     if not changes:
-        _ensure_rest(config, config_path, planned, Transaction())
+        with _all_or_nothing() as files:
+            _ensure_rest(config, config_path, planned, files)
         return Outcome(changed=(), lines=(*lines, "already installed as configured: no change"))
     told, needed = _carry_out(planned, config_path, changes, restart, gone)
     paths = tuple(file.path for file in changes)
@@ -99,17 +108,23 @@ def _carry_out(
     gone: leaving.Things,
 ) -> tuple[str, bool]:
     """All changes or none; what to tell the admin, and whether a restart is still to be made."""
+    with _all_or_nothing() as files:
+        _ensure_rest(planned.config, config_path, planned, files)
+        _back_up(planned, files)
+        for file in changes:
+            files.write(file)
+            log.info("installed path=%s bytes=%d", file.path, len(file.content))
+        touch_lua(planned.site.directory)
+        # Once more, for jobs that came before the new filter was in place.
+        _leave(planned, gone, leaving.Paid(), force=True)
+        return _apply(planned, changes, restart, files)
+
+
+@contextlib.contextmanager
+def _all_or_nothing() -> Iterator[Transaction]:
     try:
         with Transaction() as files:
-            _ensure_rest(planned.config, config_path, planned, files)
-            _back_up(planned, files)
-            for file in changes:
-                files.write(file)
-                log.info("installed path=%s bytes=%d", file.path, len(file.content))
-            touch_lua(planned.site.directory)
-            # Once more, for jobs that came before the new filter was in place.
-            _leave(planned, gone, force=True)
-            return _apply(planned, changes, restart, files)
+            yield files
     except OSError as error:
         raise SlurmElasticError(
             f"{error.filename}: {error.strerror}; everything is as before"
@@ -145,8 +160,9 @@ def digest(content: bytes) -> str:
 def _ensure_rest(config: Config, config_path: Path, planned: Plan, files: Transaction) -> None:
     """State directories, the cluster's identity and the manifest."""
     owner = _slurm_user(config)
+    files.make_directory(config.state, owner)
     for name in STATE_DIRECTORIES:
-        files.make_directory(config.state / name, owner)
+        files.make_below(config.state, name, owner)
     if config.cluster.uuid is None:
         configfile.ensure_uuid(config_path)
     manifest = Manifest(
@@ -195,10 +211,10 @@ def _gone(planned: Plan) -> leaving.Things:
     return leaving.installed(planned.site.directory).without(new)
 
 
-def _leave(planned: Plan, gone: leaving.Things, *, force: bool) -> None:
-    if gone:
+def _leave(planned: Plan, gone: leaving.Things, still: leaving.Paid, *, force: bool) -> None:
+    if gone or still:
         settings = planned.config.slurm
-        leaving.leave(settings, gone, up=controller.is_up(settings), force=force)
+        leaving.leave(settings, gone, up=controller.is_up(settings), still=still, force=force)
 
 
 def _back_up(planned: Plan, files: Transaction) -> None:

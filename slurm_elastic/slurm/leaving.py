@@ -1,20 +1,24 @@
-"""Jobs that stand in the way when nodes or partitions leave slurm.conf.
+"""Jobs and machines that stand in the way when nodes or partitions leave slurm.conf.
 
 slurmctld ends every job of a partition that is gone when it starts, also a pending one that merely
 lists it beside others (NODE_FAIL, measured on 22.05). So such lists are cut first, and what has no
-other partition, or runs on a node that goes, is a reason to refuse.
+other partition, or runs on a node that goes, is a reason to refuse. So is a machine that is paid:
+Slurm suspends no node that it does not know.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+import sqlite3
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.config import Config, SlurmSettings
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.ledger import Launch, Ledger, Machine
 from slurm_elastic.model import SlurmJob
 from slurm_elastic.slurm import controller, fragment
 from slurm_elastic.slurm.cli import SlurmCli
@@ -43,6 +47,61 @@ class Things(Struct, frozen=True, kw_only=True):
         return bool(self.nodes or self.partitions)
 
 
+class Paid(Struct, frozen=True, kw_only=True):
+    """What costs money on nodes that leave: machines, and launches whose answer is not known.
+    ``unread``: why the ledger, which knows that, could not be read.
+    """
+
+    machines: tuple[Machine, ...] = ()
+    launches: tuple[Launch, ...] = ()
+    unread: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.machines or self.launches or self.unread)
+
+    def lines(self) -> Iterator[str]:
+        """A sentence for each kind, naming the first few."""
+        if self.unread:
+            yield f"machines that are paid cannot be ruled out: {self.unread}"
+        if self.machines:
+            shown = [f"{m.instance.id} of {m.instance.node or 'no node'}" for m in self.machines]
+            yield f"still paid: {_first(shown)}"
+        for launch in self.launches:
+            yield f"a launch at {launch.cloud} for {compress(launch.nodes)} has no answer yet"
+
+    def problems(self, known: Set[str]) -> Iterator[str]:
+        """The same, with what to do about it. ``known``: nodes that Slurm still has."""
+        yield from self.lines()
+        nodes = compress({m.instance.node for m in self.machines} & known)
+        ask = f"`scontrol update nodename={nodes} state=power_down`, then " if nodes else ""
+        if self:
+            yield (
+                f"nothing would end machines once their nodes have left: {ask}leave slurm-elasticd"
+                " running, with their cloud in its configuration, until `slurm-elastic status`"
+                " shows none; or use --force and end them in the cloud yourself"
+            )
+
+
+def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
+    """What is paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
+    path = config.state / "ledger.db"
+    if not path.exists():
+        return Paid()
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            machines, launches = ledger.machines(), ledger.open_launches()
+    except (sqlite3.Error, SlurmElasticError) as error:
+        return Paid(unread=f"{path}: {error}")
+    return Paid(
+        machines=tuple(
+            m for m in machines if m.instance.node in gone.nodes or m.instance.cloud not in clouds
+        ),
+        launches=tuple(
+            one for one in launches if gone.nodes & set(one.nodes) or one.cloud not in clouds
+        ),
+    )
+
+
 def installed(directory: Path) -> Things:
     """What the fragment beside slurm.conf has, which may be older than the configuration."""
     path = directory / fragment.FILE_NAME
@@ -56,12 +115,15 @@ def of_lines(lines: Sequence[Line]) -> Things:
     return Things(nodes=frozenset(nodes), partitions=frozenset(partitions))
 
 
-def leave(settings: SlurmSettings, gone: Things, *, up: bool, force: bool = False) -> None:
+def leave(
+    settings: SlurmSettings, gone: Things, *, up: bool, still: Paid, force: bool = False
+) -> None:
     """Make pending jobs ready for ``gone`` to go. ``up``: slurmctld answers.
 
-    Raises ConfigError, with no job changed, for jobs that cannot do without; not with ``force``.
+    Raises ConfigError, with no job changed, for jobs that cannot do without and for what is
+    ``still`` paid; not with ``force``.
     """
-    if not gone or (force and not up):
+    if not (gone or still) or (force and not up):
         return
     if not up:
         raise ConfigError(
@@ -74,8 +136,8 @@ def leave(settings: SlurmSettings, gone: Things, *, up: bool, force: bool = Fals
         job for job in jobs if "PENDING" in job.states and gone.partitions & set(job.partitions)
     ]
     stuck = [job for job in waiting if gone.partitions >= set(job.partitions)]
-    if not force and (running or stuck):
-        raise ConfigError(*_complaints(running, stuck))
+    if not force and (running or stuck or still):
+        raise ConfigError(*_complaints(running, stuck), *still.problems(gone.nodes))
     for job in waiting:
         rest = tuple(name for name in job.partitions if name not in gone.partitions)
         if rest:
@@ -95,6 +157,10 @@ def _complaints(running: Sequence[SlurmJob], stuck: Sequence[SlurmJob]) -> Itera
 
 
 def _jobs(jobs: Sequence[SlurmJob]) -> str:
-    ids = ", ".join(str(job.id) for job in jobs[:_SHOWN])
-    more = f" and {len(jobs) - _SHOWN} more" if len(jobs) > _SHOWN else ""
-    return f"job {ids} is" if len(jobs) == 1 else f"jobs {ids}{more} are"
+    ids = _first([str(job.id) for job in jobs])
+    return f"job {ids} is" if len(jobs) == 1 else f"jobs {ids} are"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -51,10 +52,10 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def differs(self) -> bool:
-        """Whether content or mode are not yet as planned."""
+        """Whether content or mode are not yet as planned; a link is only where it may stay one."""
         if self.current() != self.content:
             return True
-        return self.mode is not None and self.path.stat().st_mode & 0o7777 != self.mode
+        return self.mode is not None and self.path.lstat().st_mode != stat.S_IFREG | self.mode
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -81,7 +82,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
     version = version or detect_version(config.slurm)
     site = read(config.slurm.conf, ignore=fragment.FILE_NAME)
     pools = pools_of(config)
-    lua = has_plugin(site, "job_submit_lua")
+    lua = has_plugin(config.slurm, site, "job_submit_lua")
     text = fragment.render(config, pools, site, version, lua=lua)
     filters = submit_filter.render(config, pools, site)
     return Plan(
@@ -130,22 +131,30 @@ def settings_text(config: Config, site: Site, version: tuple[int, int]) -> str:
     Up to 22.05 the last PrologSlurmctld replaces the site's own, so ours calls it; since 23.11
     several lines add up and Slurm calls both.
     """
-    prolog, epilog = "", ""
-    if version < (23, 11):
-        prolog, epilog = (_value(site, f"{kind}Slurmctld") for kind in ("Prolog", "Epilog"))
-    longest = max(
-        config.timings.resume_timeout if cloud.resume_timeout is None else cloud.resume_timeout
-        for cloud in config.clouds
-    )
+    chained = version < (23, 11)
+    prolog = _value(site, "PrologSlurmctld") if chained else ""
+    epilog = _value(site, "EpilogSlurmctld") if chained and config.slurm.epilog_hook else ""
     values = {
         "state_dir": config.state_dir,
         "partitions": " ".join(cloud.partition_name for cloud in config.clouds),
         "site_prolog": prolog,
         "site_epilog": epilog,
-        "prolog_timeout": f"{longest:.0f}",
+        "prolog_timeout": f"{_prolog_timeout(config, site):.0f}",
         "python": "/usr/bin/python3",
     }
     return "".join(f"{key}={value}\n" for key, value in values.items())
+
+
+def _prolog_timeout(config: Config, site: Site) -> float:
+    """How long (s) a prolog waits at most: for the slowest cloud, but less than slurmctld lets it
+    (PrologEpilogTimeout), which would kill it.
+    """
+    longest = max(
+        config.timings.resume_timeout if cloud.resume_timeout is None else cloud.resume_timeout
+        for cloud in config.clouds
+    )
+    own = _value(site, "PrologEpilogTimeout")
+    return min(longest, max(int(own) - 5, 1)) if own.isdigit() else longest
 
 
 def _value(site: Site, name: str) -> str:
@@ -224,10 +233,11 @@ def _manual_lua(site: Site) -> Iterator[str]:
         )
     if "slurm_elastic_submit" not in text:
         yield f"{path} is the site's own and stays as it is; put these two lines in:"
-        yield f'    dofile("{site.directory / submit_filter.FILTER}")    -- at the top'
+        # pcall: a dofile of a missing file would be fatal for slurmctld.
+        yield f'    pcall(dofile, "{site.directory / submit_filter.FILTER}")    -- at the top'
         yield (
-            "    slurm_elastic_submit(job_desc, part_list, submit_uid)"
-            "    -- in slurm_job_submit, before its return slurm.SUCCESS"
+            "    if slurm_elastic_submit then slurm_elastic_submit(job_desc, part_list, submit_uid)"
+            " end    -- in slurm_job_submit, before its return slurm.SUCCESS"
         )
 
 

@@ -36,12 +36,8 @@ local function items(text)
 end
 
 local function in_list(text, wanted)
-  for item in items(text) do
-    if string.lower(item) == string.lower(wanted) then
-      return true
-    end
-  end
-  return false
+  return string.find("," .. string.lower(text) .. ",", "," .. string.lower(wanted) .. ",", 1, true)
+    ~= nil
 end
 
 -- "gres:gpu:a100:2,gres/shard=4" -> { ["gpu:a100"] = 2, shard = 4 }; nil where not understood.
@@ -147,12 +143,14 @@ local function needs(job)
     task_gres = gres_counts(job.tres_per_task),
     features = job.features,
     exclusive = number(job.shared, NO_VAL16) == 0,
+    interactive = blank(job.script),
+    requeue = number(job.requeue, NO_VAL16),
     mem_node = number(job.min_mem_per_node, NO_VAL64),
     mem_cpu = number(job.min_mem_per_cpu, NO_VAL64),
     time = minutes(job.time_limit),
     time_min = minutes(job.time_min),
     nodes = number(job.min_nodes, NO_VAL),
-    max_nodes = number(job.max_nodes, NO_VAL),
+    max_nodes = job.max_nodes ~= 0 and number(job.max_nodes, NO_VAL) or nil,
     cpus = number(job.min_cpus, NO_VAL) or 1,
     tasks = number(job.num_tasks, NO_VAL),
     node_tasks = number(job.ntasks_per_node, NO_VAL16) or 0,
@@ -162,15 +160,12 @@ local function needs(job)
   if not (need.node_gres and need.job_gres and need.task_gres) then
     return nil
   end
-  if need.max_nodes == 0 then
-    need.max_nodes = nil
-  end
   -- Since 23.11 `-c 4` also says tres_per_task=cpu:4.
   need.task_cpus = math.max(need.task_cpus, need.task_gres.cpu or 1, 1)
   need.task_gres.cpu = nil
   local gpu_cpus = per_gpu(job.cpus_per_tres, need.node_gres)
   local gpu_mem = per_gpu(job.mem_per_tres, need.node_gres)
-  if not gpu_cpus or not gpu_mem then
+  if not (gpu_cpus and gpu_mem) then
     return nil
   end
   need.node_cpus = math.max(need.node_cpus, gpu_cpus)
@@ -313,10 +308,24 @@ local function permitted(part, job)
     and permits(part.allow_qos, part.deny_qos, qos)
 end
 
+-- Whether Slurm may start the job anew: as it says itself, else as the site's JobRequeue does.
+local function may_requeue(need)
+  if need.requeue == nil then
+    return SITE.requeue ~= false
+  end
+  return need.requeue ~= 0
+end
+
 local function holds(data, part, need, default)
+  if need.interactive and not data.interactive then
+    return false -- srun and salloc would give up before the machines may have booted
+  end
+  if data.spot and not may_requeue(need) then
+    return false -- a spot machine may be taken away at any time, and the job would be lost
+  end
   local most = need.max_nodes or math.huge
   local least = number(part.min_nodes, NO_VAL) or 0
-  if least > (need.nodes or math.huge) or least > most then
+  if least > (need.nodes or 1) or least > most then
     return false
   end
   most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.model import Location, Pool
+from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.slurm.conflicts import features
 from slurm_elastic.slurm.siteconf import Site
 
@@ -27,10 +27,12 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
 
     ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
     file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
-    be used yet are left out: a job listed there could only wait. Of ``site`` only DefMemPerCPU and
-    DefMemPerNode are read, which jobs get that ask for no memory and Slurm hides from the filter.
+    be used yet are left out: a job listed there could only wait. Of ``site`` those options are read
+    that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask for no
+    memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience`` needs.
     """
-    data: dict[str, LuaValue] = {"partitions": _partitions(config, pools)}
+    data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
+    data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data |= _default_memory(site)
     code = _source(FILTER)
     if code.count(_DATA_LINE) != 1:
@@ -39,6 +41,16 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
         FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
+
+
+def client_patience(site: Site | None) -> int:
+    """Seconds that srun and salloc wait for the nodes of their job to boot before they give up.
+
+    They know the cluster's timeouts only, not those of a partition (22.05 to 26.05: src/srun and
+    src/salloc, _wait_nodes_ready): five times the sum; 30 and 60 s by default.
+    """
+    values = (_integer(site, "SuspendTimeout", 30), _integer(site, "ResumeTimeout", 60))
+    return 5 * sum(values)
 
 
 def to_lua(value: LuaValue, indent: int = 0) -> str:
@@ -59,7 +71,7 @@ def to_lua(value: LuaValue, indent: int = 0) -> str:
     return "{\n" + "".join(f"{pad}{entry},\n" for entry in entries) + "  " * indent + "}"
 
 
-def _partitions(config: Config, pools: Sequence[Pool]) -> list[LuaValue]:
+def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[LuaValue]:
     """On-premises before public, then in the order of the configuration."""
     blocked = blocked_clouds(config)
     clouds = sorted(config.clouds, key=lambda cloud: cloud.location is not Location.ON_PREMISES)
@@ -70,7 +82,14 @@ def _partitions(config: Config, pools: Sequence[Pool]) -> list[LuaValue]:
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
         if own:
             data: list[LuaValue] = [_pool(pool) for pool in own]
-            partitions.append({"name": cloud.partition_name, "pools": data})
+            partitions.append(
+                {
+                    "name": cloud.partition_name,
+                    "interactive": config.resume_timeout(cloud) <= patience,
+                    "spot": any(Market.SPOT in pool.markets for pool in own),
+                    "pools": data,
+                }
+            )
     return partitions
 
 
@@ -91,10 +110,16 @@ def _default_memory(site: Site | None) -> dict[str, LuaValue]:
         ("def_mem_per_cpu", "DefMemPerCPU"),
         ("def_mem_per_node", "DefMemPerNode"),
     ):
-        entry = site.option(option) if site else None
-        if entry is not None and entry.value.isdigit() and int(entry.value):
-            found[name] = int(entry.value)
+        value = _integer(site, option, 0)
+        if value:
+            found[name] = value
     return found
+
+
+def _integer(site: Site | None, option: str, default: int) -> int:
+    """A global option's number; the default also for UNLIMITED and what is no number."""
+    entry = site.option(option) if site else None
+    return int(entry.value) if entry is not None and entry.value.isdigit() else default
 
 
 def _quoted(text: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -39,13 +39,18 @@ class Transaction:
                 self._undo.pop()()
 
     def write(self, file: PlannedFile) -> None:
-        """Make the file as planned, through a symbolic link if it is one."""
-        path = file.path.resolve()
+        """Make the file as planned. One that keeps its mode and owner (the site's slurm.conf) may
+        be a symbolic link and stays one; elsewhere a link is replaced: whoever made it must not
+        choose what root writes over.
+        """
+        path = file.path.resolve() if file.mode is None else file.path
         self.make_directory(path.parent)
         before = _Before.of(path)
-        mode = file.mode if file.mode is not None else before.mode
         self._undo.append(lambda: before.restore(path))
-        replace_file(path, file.content, mode, before.owner)
+        if file.mode is None:
+            replace_file(path, file.content, before.mode, before.owner)
+        else:
+            replace_file(path, file.content, file.mode, None)
 
     def remove(self, path: Path) -> None:
         """Remove a file; none there is no error."""
@@ -60,19 +65,64 @@ class Transaction:
         self.make_directory(path.parent)
         path.mkdir()
         self._undo.append(path.rmdir)
-        path.chmod(0o755)
-        if owner is not None:
-            os.chown(path, *owner)
+        with _opened(path) as made:
+            _give(made, owner)
+
+    def make_below(self, base: Path, name: str, owner: tuple[int, int] | None = None) -> None:
+        """As ``make_directory`` for ``base/name``, but through no symbolic link: whom ``base``
+        belongs to may put there what it likes.
+        """
+        with contextlib.ExitStack() as stack:
+            inside = stack.enter_context(_opened(base))
+            path = base
+            for part in Path(name).parts:
+                path /= part
+                made = False
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=inside)
+                    made = True
+                    self._undo.append(path.rmdir)
+                inside = stack.enter_context(_opened(path, part, inside))
+                if made:
+                    _give(inside, owner)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, name: str | None = None, inside: int | None = None) -> Iterator[int]:
+    """A descriptor of the directory ``path``, or of ``name`` in the directory ``inside``."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if name else 0)
+    try:
+        descriptor = os.open(name or path, flags, dir_fd=inside)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _give(directory: int, owner: tuple[int, int] | None) -> None:
+    os.fchmod(directory, 0o755)
+    if owner is not None:
+        os.fchown(directory, *owner)
 
 
 class _Before:
-    """What was at a path: content, mode and owner, or nothing."""
+    """What was at a path: a symbolic link, or content, mode and owner, or nothing."""
 
-    def __init__(self, content: bytes | None, mode: int, owner: tuple[int, int] | None) -> None:
-        self.content, self.mode, self.owner = content, mode, owner
+    def __init__(
+        self,
+        content: bytes | None,
+        mode: int,
+        owner: tuple[int, int] | None,
+        link: str | None = None,
+    ) -> None:
+        self.content, self.mode, self.owner, self.link = content, mode, owner, link
 
     @classmethod
     def of(cls, path: Path) -> _Before:
+        if path.is_symlink():
+            return cls(None, 0o644, None, os.readlink(path))
         try:
             content, found = path.read_bytes(), path.stat()
         except FileNotFoundError:
@@ -80,7 +130,10 @@ class _Before:
         return cls(content, found.st_mode & 0o7777, (found.st_uid, found.st_gid))
 
     def restore(self, path: Path) -> None:
-        if self.content is None:
+        if self.link is not None:
+            path.unlink(missing_ok=True)
+            path.symlink_to(self.link)
+        elif self.content is None:
             path.unlink(missing_ok=True)
         else:
             replace_file(path, self.content, self.mode, self.owner)
@@ -115,4 +168,6 @@ def _rename(name: str, path: Path, content: bytes) -> None:
         # A file that is a mount point of its own (containers) can only be written in place.
         if error.errno != errno.EBUSY:
             raise
-        path.write_bytes(content)
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)

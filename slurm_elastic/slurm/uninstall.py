@@ -45,9 +45,11 @@ def uninstall(
     force: bool = False,
     version: tuple[int, int] | None = None,
 ) -> Outcome:
-    """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes.
+    """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes,
+    and while machines are paid.
 
-    Raises ConfigError, with nothing changed, where jobs or the site's own lua still need us.
+    Raises ConfigError, with nothing changed, where jobs, machines or the site's own lua still need
+    us.
     """
     version = version or plan.detect_version(config.slurm)
     manifest = read_manifest(config_path)
@@ -56,15 +58,21 @@ def uninstall(
     if manifest is None and not includeline.present(text):
         return Outcome(changed=(), lines=("nothing is installed",))
     _refuse_for_lua(config)
+    still = leaving.paid(config, leaving.Things(), frozenset())
     if includeline.present(text):
-        told, needed = _take_out(config, text, version, restart, force=force)
+        told, needed = _take_out(config, text, version, restart, still, force=force)
+    elif still and not force:
+        # Jobs may have got machines after the first step, until slurmctld was restarted.
+        raise ConfigError(*still.problems(frozenset()))
     else:
         told, needed = "slurm.conf has no line of slurm-elastic", False
     if needed or _still_used(config):
         later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
-        return Outcome(changed=(slurm_conf,), lines=(told, later), restart_needed=True)
+        return Outcome(
+            changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
+        )
     removed, kept = _remove_files(config, config_path, manifest)
-    lines = (told, *(f"removed {path}" for path in removed), *kept)
+    lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept)
     return Outcome(changed=(slurm_conf, *removed), lines=lines)
 
 
@@ -80,7 +88,13 @@ def _refuse_for_lua(config: Config) -> None:
 
 
 def _take_out(
-    config: Config, text: bytes, version: tuple[int, int], restart: str | None, *, force: bool
+    config: Config,
+    text: bytes,
+    version: tuple[int, int],
+    restart: str | None,
+    still: leaving.Paid,
+    *,
+    force: bool,
 ) -> tuple[str, bool]:
     """The filter first, so that no job gets our partitions while those that have them are moved."""
     settings, path = config.slurm, Path(config.slurm.conf)
@@ -88,7 +102,8 @@ def _take_out(
     with Transaction() as files:
         try:
             _disarm(path.parent, files)
-            leaving.leave(settings, gone, up=controller.is_up(settings), force=force)
+            up = controller.is_up(settings)
+            leaving.leave(settings, gone, up=up, still=still, force=force)
             files.write(PlannedFile(path=path, content=includeline.remove(text), mode=None))
         except SlurmElasticError:
             files.roll_back()

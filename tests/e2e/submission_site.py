@@ -56,7 +56,7 @@ EnforcePartLimits={enforce}
 {extra}
 NodeName=st1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=2 RealMemory=1000 Feature=old
 NodeName=st2 NodeHostname={host} NodeAddr=127.0.0.1 Port={port2} CPUs=2 RealMemory=1000 Feature=old
-NodeName=sp1 CPUs=2 RealMemory=1000 Feature=big Gres=gpu:1 State=DOWN Reason=broken
+NodeName=sp1 NodeAddr=127.0.0.1 Port=7 CPUs=2 RealMemory=1000 Feature=big Gres=gpu:1 State=DOWN Reason=broken
 PartitionName=static Nodes=st[1-2] Default=YES DefaultTime=60 MaxTime=2-00:00:00 State=UP
 PartitionName=other Nodes=st[1-2] MaxTime=60 State=UP
 PartitionName=special Nodes=sp1 State=UP
@@ -194,7 +194,7 @@ class SubmissionSite:
         self.start()
 
     def stop(self) -> None:
-        for name in list(self._daemons):
+        for name in reversed(list(self._daemons)):
             self._stop(name)
 
     def _daemon(self, name: str, command: Sequence[str]) -> None:

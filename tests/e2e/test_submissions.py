@@ -29,7 +29,7 @@ from slurm_elastic.config import (
     Timings,
     Who,
 )
-from slurm_elastic.model import Limits, Location
+from slurm_elastic.model import Limits, Location, Market
 
 pytestmark = pytest.mark.e2e
 
@@ -118,8 +118,10 @@ def _listed_and_started_as_before() -> Iterator[Case]:
         ("no hyperthreads", "--hint=nomultithread"),
         ("hold", "-H"),
         ("later", "--begin=now+1hour"),
+        ("may be requeued", "--requeue"),
     ):
         yield Case(name=name, args=tuple(args), user=MEMBER, lists=EVERYWHERE)
+    yield Case(name="must not be requeued", args=("--no-requeue",), user=MEMBER, lists=ON_PREMISES)
     yield Case(name="plain, not in the allow list", lists=ON_PREMISES)
     yield Case(name="unknown licence", args=("-L", "matlab"), lists=ON_PREMISES)
     yield Case(name="plain, by root", user="root", lists=EVERYWHERE)
@@ -221,7 +223,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def submissions_config(site: SubmissionSite) -> Config:
-    """An on-premises cloud with less memory, and a public one with GPUs for the group games.
+    """An on-premises cloud with less memory, and a public one with GPUs and spot machines for the
+    group games.
 
     The nodes never boot. Their ports are ones that nobody listens on, so that what slurmctld sends
     to them fails at once: 22.05 stalls all its agents on a node name that does not resolve.
@@ -246,6 +249,7 @@ def submissions_config(site: SubmissionSite) -> Config:
                 slurmd_port=1,
                 cloud="public",
                 nodes="pub[1-3]",
+                markets=(Market.SPOT, Market.ON_DEMAND),
                 cpus=4,
                 memory=8000,
                 real_memory=6000,
@@ -272,7 +276,7 @@ def submissions_config(site: SubmissionSite) -> Config:
             ),
         ),
         limits=Limits(dollars_per_hour=10.0),
-        timings=Timings(resume_timeout=3600.0, suspend_time=3600.0),
+        timings=Timings(resume_timeout=450.0, suspend_time=3600.0),
         slurm=SlurmSettings(conf=str(site.conf), programs_dir=str(site.root / "programs")),
     )
 
@@ -434,7 +438,8 @@ def settled(site: SubmissionSite, job: str) -> Outcome:
         if state == "CONFIGURING":
             return not nodes.startswith("st")
         if state == "PENDING":
-            return reason not in ("None", "Priority") and site.log(since).count(PASS) >= 2
+            waits = reason not in ("None", "Priority") and site.log(since).count(PASS) >= 2
+            return waits or reason in ("JobHeldUser", "BeginTime")
         return state != ""
 
     wait_for(f"job {job} to be decided upon", decided)
@@ -589,3 +594,14 @@ def test_changing_a_pending_job_works_as_before() -> None:
             done = site.run("scontrol", "update", f"jobid={job}", change, user="nobody")
             assert done.code == 0, done
         assert job_row(site, job)[2] == "static"
+
+
+def test_asking_in_vain_for_what_only_a_cloud_has_is_refused_in_other_words() -> None:
+    """The one difference that no list can take away: the feature exists now, though not for all."""
+    fast = Case(name="feature", args=("-C", "fast"))
+    with running_site(enforce="NO") as site:
+        before = submit(site, fast)
+        install(site)
+        after = submit(site, fast)
+    assert "Invalid feature specification" in (before.refused or "")
+    assert "Requested node configuration is not available" in (after.refused or "")

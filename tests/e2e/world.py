@@ -8,6 +8,7 @@ from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import SlurmJob
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.slurm.hostlist import expand
 
 PATIENCE = 120.0
@@ -21,13 +22,16 @@ def running_nodes(site: Sandbox, jobs: Sequence[int]) -> Mapping[int, list[str]]
     """Wait until all of these run at the same time; their nodes."""
 
     def all_run() -> dict[int, list[str]]:
-        queue = {j.id: j for j in site.jobs()}
-        running = {
-            j: list(queue[j].nodes) for j in jobs if j in queue and "RUNNING" in queue[j].states
-        }
+        queue = {j.id: j for j in site.jobs() if _runs(j)}
+        running = {j: list(queue[j].nodes) for j in jobs if j in queue}
         return running if len(running) == len(jobs) else {}
 
     return site.wait_for(all_run, PATIENCE, f"jobs {jobs} all run")
+
+
+def _runs(job: SlurmJob) -> bool:
+    """Newer Slurms show a job whose nodes boot as RUNNING and CONFIGURING."""
+    return "RUNNING" in job.states and "CONFIGURING" not in job.states
 
 
 def queued(site: Sandbox, job: int) -> SlurmJob | None:
@@ -56,10 +60,15 @@ def machines(site: Sandbox, *, ended: bool = False) -> tuple[Machine, ...]:
         book.close()
 
 
-def live_ec2(site: Sandbox) -> list[str]:
-    """The nodes of EC2's machines that are not terminated."""
+def live_machines(site: Sandbox) -> list[MachineView]:
+    """EC2's machines that are not terminated."""
     gone = ("terminated", "shutting-down")
-    return [m.node for m in site.ec2.state().machines if m.state not in gone]
+    return [m for m in site.ec2.state().machines if m.state not in gone]
+
+
+def live_ec2(site: Sandbox) -> list[str]:
+    """Their nodes, one entry a machine."""
+    return [m.node for m in live_machines(site)]
 
 
 def back_to_zero(site: Sandbox) -> None:

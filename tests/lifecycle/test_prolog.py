@@ -282,6 +282,33 @@ def test_stopping_lets_all_go(path: Path, slurm: FakeSlurm, connect: Connect) ->
     server.close()
 
 
+@pytest.mark.parametrize("broken", ["_drop_stale", "_pause"])
+def test_a_thread_that_fails_lets_all_go_and_stops_the_daemon(
+    path: Path,
+    slurm: FakeSlurm,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    starting(slurm, 7, "pub1")
+    stop = threading.Event()
+    server = PrologServer(path, slurm)
+    server.start(stop)
+    client = connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,))
+
+    def fail(_: object) -> None:
+        raise RuntimeError("nobody thought of that")
+
+    monkeypatch.setattr(server, broken, fail)
+    assert client.answer() == "go the daemon stops\n"
+    assert stop.wait(60)
+    assert server.failed
+    assert "nobody thought of that" in caplog.text
+    server.close()
+
+
 def test_a_server_that_cannot_listen(tmp_path: Path, slurm: FakeSlurm) -> None:
     server = PrologServer(tmp_path / "absent" / "prolog.sock", slurm)
     with pytest.raises(FileNotFoundError):

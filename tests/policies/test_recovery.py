@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,9 @@ DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
 
 KNOWN = Known(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
 SEEN = instance("i-1", "pub1", "g1")
+OLD = replace(KNOWN, decided=NOW - 4000)
+NAMED = replace(KNOWN, id="i-2")
+NAMED_SEEN = replace(SEEN, id="i-2")
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
 
 
@@ -60,6 +65,16 @@ CASES = {
                                     [("terminate-orphan", "i-1")]),
     "powering down with a machine": (view(GOING, known=(KNOWN,), seen=(SEEN,)), []),
     "node unknown to Slurm": (view(None, known=(KNOWN,), seen=(SEEN,)), []),
+    "node unknown to Slurm, old": (view(None, known=(OLD,), seen=(SEEN,)),
+                                   [("terminate-orphan", "i-1")]),
+    "node unknown to Slurm, old, cloud unreadable": (view(None, known=(OLD,), seen=None), []),
+    "no node's name": (view(UP, known=(replace(OLD, node=""), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+    "no node's name, too old": (
+        view(UP, known=(replace(OLD, node="", max_age=3000), NAMED), seen=(SEEN, NAMED_SEEN)),
+        [("terminate-orphan", "i-1")]),
+    "two without a node's name": (
+        view(None, known=(replace(KNOWN, node=""), replace(NAMED, node="")),
+             seen=(SEEN, NAMED_SEEN)), []),
     "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
                                  [("power-down", "pub1")]),
     "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
@@ -112,7 +127,7 @@ def test_nothing_is_deleted_when_the_cloud_was_not_read(world: View) -> None:
 def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: View) -> None:
     orphans = {a.subject for a in recover(world, Patience()) if a.kind == "terminate-orphan"}
     for machine in world.known:
-        if machine.id in orphans:
+        if machine.id in orphans and machine.node in world.nodes:
             assert "POWERED_DOWN" in world.nodes[machine.node].states
 
 
@@ -150,3 +165,25 @@ def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
     kept, waiting = capped(actions, live)
     assert len(kept) <= max(10, live * 0.2)
     assert len(kept) + waiting == count
+
+
+def seconds_for(count: int) -> float:
+    """Processor time of a round over so many busy nodes, the best of three."""
+    names = [f"pub{i}" for i in range(count)]
+    world = View(
+        now=NOW,
+        nodes={n: SlurmNode(name=n, states=BUSY) for n in names},
+        known=tuple(replace(KNOWN, id=f"i-{n}", node=n, generation=n) for n in names),
+        intents=(),
+        seen=tuple(replace(SEEN, id=f"i-{n}", node=n, generation=n) for n in names),
+    )
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        assert recover(world, Patience()) == ()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def test_a_round_takes_time_by_the_number_of_machines_not_by_its_square() -> None:
+    assert seconds_for(8000) < 30 * seconds_for(1000)

@@ -69,8 +69,8 @@ def test_a_resume_is_kept_with_its_jobs(
     assert request.jobs == {1: ("pub1", "pub2")}
     assert request.note is None
     assert before <= request.received <= time.time()
-    raw = json.loads((installed.state / "requests" / f"{request.id}.json").read_text())
-    assert raw["resume_file"] == content
+    kept = (installed.state / "requests" / f"{request.id}.json").read_text()
+    assert json.loads(kept.partition("\n")[2]) == content
 
 
 @pytest.mark.parametrize("kind", ["suspend", "resume-fail"])
@@ -108,14 +108,15 @@ def test_requests_of_one_moment_do_not_meet(installed: Installed) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "Expecting value"),
+        (b"", "empty"),
         (b'{"jobs": [', "Expecting value"),
+        (b"\n", "Expecting value"),
         (b"[1, 2]", "not a JSON object"),
         (b"null", "not a JSON object"),
         (b"\xff\xfe{}", "can't decode byte"),
         (b"[" * 100_000, "recursion"),
         (b'{"jobs": []} trailing', "Extra data"),
-        (b'{"jobs": 1,}', "double quotes"),
+        (b"{'jobs': 1}", "double quotes"),
     ],
 )
 def test_an_unreadable_resume_file_does_not_lose_the_request(
@@ -127,6 +128,21 @@ def test_an_unreadable_resume_file_does_not_lose_the_request(
     assert request.nodes == ("pub1", "pub2")
     assert request.jobs == {}
     assert complaint in (request.note or "")
+
+
+def test_the_resume_file_is_kept_as_it_came(installed: Installed, tmp_path: Path) -> None:
+    content = b'{\n "jobs": [\xff\n\n'
+    installed.run("slurm-elastic-resume", "a", env=resume_file(tmp_path, content))
+    kept = (installed.state / "requests" / f"{only(installed).id}.json").read_bytes()
+    assert kept.partition(b"\n")[2] == content
+
+
+def test_known_requests_are_not_read_again(installed: Installed) -> None:
+    installed.run("slurm-elastic-suspend", "a")
+    spool = Spool(installed.state)
+    (request,) = spool.pending()
+    assert list(spool.pending({request.id})) == []
+    assert spool.count() == 1
 
 
 def test_a_missing_resume_file_is_noted(installed: Installed, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from emulated_ec2 import running_ec2
 from msgspec.structs import replace
 from providers.aws_bed import AwsBed
 from providers.contract import (
+    OTHER_UUID,
     UUID,
     BulkContract,
     DelayedContract,
@@ -25,7 +26,7 @@ from providers.contract import (
     spec_for,
 )
 
-from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, PoolSettings
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -34,6 +35,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
+from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import aws, aws_request, open_provider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -141,8 +143,10 @@ def test_what_has_no_spot_price_is_not_offered_on_spot(bed: AwsBed) -> None:
 
 
 def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> None:
-    now = 1000.0
-    provider = aws.AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), lambda: now)
+    now, wall = 1000.0, 90_000.0
+    provider = aws.AwsProvider(
+        bed.settings(), Cluster(name="c", uuid=UUID), lambda: wall, monotonic=lambda: now
+    )
     on_demand = Pool(
         name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1, markets=(Market.ON_DEMAND,)
     )
@@ -154,6 +158,7 @@ def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> N
     assert provider.offers(bed.pool)[0].price < 0.5
     assert bed.calls("DescribeSpotPriceHistory") == 1
     now += 31
+    wall -= 86_400  # somebody sets the clock
     assert provider.offers(bed.pool)[0].price == 0.5
 
 
@@ -180,6 +185,7 @@ def test_machines_and_their_spot_requests_carry_the_tags_from_the_start(bed: Aws
     wanted = {
         "slurm-elastic:cluster": UUID,
         "slurm-elastic:cluster-name": "site",
+        "slurm-elastic:cloud": "aws",
         "slurm-elastic:pool": "pub",
         "slurm-elastic:generation": "g1",
         "slurm-elastic:nodes": "pub[1-3]",
@@ -196,6 +202,75 @@ def test_machines_and_their_spot_requests_carry_the_tags_from_the_start(bed: Aws
     volumes = bed.client.describe_volumes()["Volumes"]
     assert {t["Key"] for t in volumes[0]["Tags"]} == set(wanted)
     assert bed.calls("CreateTags") == 0
+
+
+def two_clouds(bed: AwsBed) -> Config:
+    """Two in one account and region: one for spot and one on demand, say."""
+    one = bed.settings()
+    pools = [
+        PoolSettings(name=name, cloud=cloud, nodes=f"{name}[1-9]", cpus=2, memory=4096)
+        for name, cloud in (("pub", "aws"), ("other", "second"))
+    ]
+    return Config(
+        cluster=Cluster(name="site", uuid=UUID),
+        clouds=(one, replace(one, name="second")),
+        pools=tuple(pools),
+    )
+
+
+def started(bed: AwsBed, **tags: str) -> str:
+    """A machine with just these tags, as an earlier version or another hand started it."""
+    given = [{"Key": f"slurm-elastic:{key}", "Value": value} for key, value in tags.items()]
+    answer = bed.client.run_instances(
+        ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": given}],
+    )  # fmt: skip
+    return answer["Instances"][0]["InstanceId"]
+
+
+def listed(provider: Provider) -> set[str]:
+    return {machine.id for machine in provider.instances()}
+
+
+def test_two_clouds_of_one_account_leave_each_others_machines_alone(bed: AwsBed) -> None:
+    config = two_clouds(bed)
+    first, second = (open_provider(c, config.cluster, config) for c in config.clouds)
+    a = first.launch(spec_for(bed, first, 1))[0]
+    b = second.launch(spec_for(bed, second, 1, generation="g2"))[0]
+    assert (listed(first), listed(second)) == ({a.id}, {b.id})
+    assert {machine.cloud for machine in second.instances()} == {"second"}
+    bed.control.interrupt([b.id], notice=60)
+    assert [notice.instance for notice in second.notices()] == [b.id]
+    assert list(first.notices()) == []
+    first.terminate([b.id])
+    assert bed.alive() == {a.id, b.id}
+
+
+def test_machines_of_an_earlier_version_are_found_by_the_only_cloud_there(bed: AwsBed) -> None:
+    old = started(bed, cluster=UUID, pool="pub", nodes="pub1", generation="g0")
+    renamed = started(bed, cluster=UUID, pool="pub", nodes="pub2", cloud="its-former-name")
+    started(bed, cluster=OTHER_UUID, pool="pub", nodes="pub3", cloud="aws")
+    elsewhere = replace(bed.settings(), name="far", region="eu-west-1")
+    config = replace(two_clouds(bed), clouds=(bed.settings(), elsewhere))
+    provider = open_provider(config.clouds[0], config.cluster, config)
+    assert {(m.id, m.node) for m in provider.instances()} == {(old, "pub1"), (renamed, "pub2")}
+
+
+def test_of_two_clouds_an_earlier_versions_machines_are_those_of_their_pools(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = two_clouds(bed)
+    first, second = (open_provider(c, config.cluster, config) for c in config.clouds)
+    a = started(bed, cluster=UUID, pool="pub", nodes="pub1")
+    b = started(bed, cluster=UUID, pool="other", nodes="other1")
+    unclear = started(bed, cluster=UUID, pool="of-old", nodes="x1")
+    assert (listed(first), listed(second)) == ({a}, {b})
+    first.instances()
+    told = [record.getMessage() for record in caplog.records if unclear in record.getMessage()]
+    assert len(told) == 2, "each cloud says it once"
+    assert "tag them slurm-elastic:cloud=NAME" in told[0]
+    first.terminate([unclear, b])
+    assert bed.alive() == {a, b}
 
 
 def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone(
@@ -282,6 +357,8 @@ def test_a_server_that_takes_the_connection_and_says_nothing(bed: AwsBed) -> Non
     with socket.create_server(("127.0.0.1", 0)) as mute:
         endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
         provider = open_provider(_at(bed, endpoint, 1.0), Cluster(name="c", uuid=UUID))
+        with pytest.raises(TransientError):  # the first call also makes the client
+            provider.check()
         began = time.monotonic()
         with pytest.raises(TransientError):
             provider.check()
@@ -354,6 +431,17 @@ def test_unusable_user_data_is_a_config_error(
         own.write_text(text)
     with pytest.raises(ConfigError, match=message):
         bed.open(user_data=str(own))
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_user_data_that_others_may_write_is_refused(bed: AwsBed, tmp_path: Path, mode: int) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(mode)
+    with pytest.raises(ConfigError, match=r"may be written by others .* chmod go-w"):
+        bed.open(user_data=str(own))
+    own.chmod(0o640)
+    bed.open(user_data=str(own))
 
 
 def test_a_cluster_without_uuid_opens_nothing(bed: AwsBed) -> None:

@@ -84,7 +84,7 @@ def test_values_fit_and_jobs_are_whole() -> None:
     spec = LaunchSpec(
         generation="g", pool=pool, nodes=("a1",), offer=offer, jobs=tuple(range(10**6, 10**6 + 99))
     )
-    tags = tags_of(spec, spec.nodes, Cluster(name="n", uuid="u"))
+    tags = tags_of(spec, spec.nodes, Cluster(name="n", uuid="u"), "c")
     assert all(len(value) <= MAX_VALUE for value in tags.values())
     assert all(len(job) == 7 for job in tags["slurm-elastic:jobs"].split(","))
     assert float(tags["slurm-elastic:price"]) == 0.0123456

@@ -30,6 +30,8 @@ _DROPPED = re.compile(
     r"|statesavelocation|proctracktype|taskplugin|mpidefault|accounting.*|jobacct.*|healthcheck.*"
     r"|prolog|epilog|(prolog|epilog)slurmctld|returntoservice|selecttypeparameters"
 )
+POWER = ("ResumeTimeout", "SuspendTimeout", "SuspendTime", "PowerDownOnIdle")
+"""From 24.11 on, scontrol shows these of each partition once any SuspendProgram is set: as GLOBAL."""
 OPTIONS = """\
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
@@ -231,6 +233,9 @@ class LiveSite:
         parts = dryrun.records(
             self.run("scontrol", "-a", "-o", "show", "partitions"), "PartitionName"
         )
+        for fields in parts.values():
+            for name in POWER:
+                fields.pop(name, None)
         own = {name for record in self.site.partitions for name in record.names}
         view = {f"node {n}": nodes[n] for n in self.site.node_names if n in nodes}
         return view | {f"partition {n}": parts[n] for n in own if n in parts}

@@ -18,13 +18,14 @@ class Stub:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = path / "log"
+        self.release = "22.05.8"
 
     def command(
         self, name: str, answer: str = "", code: int = 0, stderr: str = "", pause: float = 0
     ) -> None:
         body = f'#!/bin/sh\necho "{name} $*" >> {self.log}\n'
         if name == "scontrol":
-            body += '[ "$1" = --version ] && echo "slurm-wlm 22.05.8" && exit 0\n'
+            body += f'[ "$1" = --version ] && echo "slurm-wlm {self.release}" && exit 0\n'
         body += f"sleep {pause}\ncat <<'EOF'\n{answer}\nEOF\necho '{stderr}' >&2\nexit {code}\n"
         (self.path / name).write_text(body)
         (self.path / name).chmod(0o755)
@@ -55,6 +56,24 @@ def test_addresses_are_one_list_each(stub: Stub) -> None:
     assert stub.ran() == ["scontrol update nodename=n1,n2 nodeaddr=10.0.0.1,10.0.0.2"]
 
 
+def test_addresses_of_thousands_of_nodes_take_few_commands(stub: Stub) -> None:
+    client = stub.client()
+    wanted = {f"n{i}": f"10.100.{i // 250}.{i % 250}" for i in range(1, 5001)}
+    client.set_addresses(wanted)
+    assert client.calls == {"scontrol": 2}
+    told: dict[str, str] = {}
+    for line in stub.ran():
+        names, values = (word.partition("=")[2].split(",") for word in line.split()[2:])
+        told |= dict(zip(names, values, strict=True))
+    assert told == wanted
+
+
+def test_no_addresses_no_command(stub: Stub) -> None:
+    client = stub.client()
+    client.set_addresses({})
+    assert client.calls == {}
+
+
 def test_jobs_commands(stub: Stub) -> None:
     client = stub.client()
     client.requeue(7)
@@ -76,6 +95,50 @@ def test_nodes_and_jobs_are_one_command_each(stub: Stub) -> None:
     assert set(client.nodes(["b", "gone"])) == {"b"}
     assert client.jobs()[0].id == 3
     assert stub.ran() == ["sinfo --all --json", "sinfo --all --json", "squeue --all --json"]
+
+
+NODE = {"name": "a", "state": ["IDLE", "CLOUD"], "partitions": ["p"]}
+JOB = {"job_id": 3, "job_state": ["RUNNING"], "nodes": "a"}
+
+
+@pytest.mark.parametrize(
+    ("release", "option"),
+    [
+        ("23.02.7", "--json"),
+        ("23.11.4", "--json=v0.0.40"),
+        ("24.05.2", "--json=v0.0.41"),
+        ("24.11.5", "--json=v0.0.42"),
+        ("26.05.1", "--json=v0.0.42"),
+    ],
+)
+def test_each_release_is_asked_for_a_form_that_it_has(
+    stub: Stub, release: str, option: str
+) -> None:
+    stub.release = release
+    stub.command("scontrol", json.dumps({"nodes": [NODE]}))
+    stub.command("squeue", json.dumps({"jobs": [JOB]}))
+    client = stub.client()
+    assert client.nodes()["a"].states == {"IDLE", "CLOUD"}
+    assert client.jobs()[0].nodes == ("a",)
+    assert stub.ran() == [f"scontrol show nodes {option}", f"squeue --all {option}"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "jobs"),
+    [
+        ({"sinfo": []}, {"queue": []}),
+        ({"nodes": [{"state": "idle"}]}, {"jobs": [{"job_state": "RUNNING"}]}),
+        ({"nodes": ["a"]}, {"jobs": [3]}),
+        ({"nodes": None}, {"jobs": None}),
+        ({"nodes": [{"name": "a", "partitions": 3}]}, {"jobs": [JOB | {"nodes": {"count": 1}}]}),
+    ],
+)
+def test_json_of_an_unknown_form_is_a_slurm_error(stub: Stub, nodes: object, jobs: object) -> None:
+    stub.command("sinfo", json.dumps(nodes))
+    stub.command("squeue", json.dumps(jobs))
+    for read in (stub.client().nodes, stub.client().jobs):
+        with pytest.raises(SlurmError, match="unknown form"):
+            read()
 
 
 def test_a_failing_command_is_a_slurm_error_with_its_words(stub: Stub) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import tempfile
@@ -16,9 +17,11 @@ from msgspec.structs import replace
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.ledger import Ledger
 from slurm_elastic.slurm import includeline, plan
 from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest
 from slurm_elastic.slurm.uninstall import uninstall
+from tests import ledger_cases
 from tests.slurm import site_cases
 
 VERSION = (22, 5)
@@ -98,7 +101,7 @@ def test_what_an_install_leaves(host: Host) -> None:
     assert (programs / "slurm-elastic-resume").stat().st_mode & 0o777 == 0o755
     assert (programs / "settings").read_text() == (
         f"state_dir={host.root}/state\npartitions=aws onprem\nsite_prolog=\nsite_epilog=\n"
-        "prolog_timeout=600\npython=/usr/bin/python3\n"
+        "prolog_timeout=420\npython=/usr/bin/python3\n"
     )
     assert (etc / "slurm.conf.before-slurm-elastic").exists()
     assert done.changed[-1] == host.conf  # last, when all that it names is there
@@ -113,8 +116,12 @@ def test_a_sites_own_prolog_is_chained_where_ours_replaces_it(
     root: Path, version: tuple[int, int], chained: bool
 ) -> None:
     host = Host("own-lua", root)
-    text = plan.settings_text(host.config, plan.make(host.config, version=version).site, version)
+    site = plan.make(host.config, version=version).site
+    text = plan.settings_text(host.config, site, version)
     assert ("site_prolog=/etc/slurm/prolog_slurmctld\n" in text) is chained
+    assert "site_epilog=\n" in text
+    hooked = replace(host.config, slurm=replace(host.config.slurm, epilog_hook=True))
+    text = plan.settings_text(hooked, site, version)
     assert ("site_epilog=/etc/slurm/epilog_slurmctld\n" in text) is chained
 
 
@@ -228,7 +235,7 @@ def test_a_sites_own_lua_is_kept_and_told_what_to_call(root: Path) -> None:
     done = host.install()
     assert lua.read_bytes() == before
     text = "\n".join(done.lines)
-    assert f'dofile("{host.conf.parent}/slurm_elastic.lua")' in text
+    assert f'pcall(dofile, "{host.conf.parent}/slurm_elastic.lua")' in text
     assert "slurm_elastic_submit(job_desc, part_list, submit_uid)" in text
 
     lua.write_bytes(b'dofile("slurm_elastic.lua")\nslurm_elastic_submit()\n' + before)
@@ -252,6 +259,17 @@ def test_a_slurm_without_lua_gets_the_documented_alternative(root: Path) -> None
     done = host.install()
     assert "    export SBATCH_PARTITION=batch,aws,onprem" in done.lines
     assert not (host.conf.parent / "slurm_elastic.lua").exists()
+
+
+def test_a_slurm_below_a_prefix_of_its_own_has_its_plugins_there(root: Path) -> None:
+    host = Host("small", root)
+    settings = replace(host.config.slurm, sbin_dir=f"{root}/opt/slurm/sbin")
+    config = replace(host.config, slurm=settings)
+    assert "JobSubmitPlugins" not in plan.make(config, version=VERSION).fragment
+    plugins = root / "opt" / "slurm" / "lib" / "slurm"
+    plugins.mkdir(parents=True)
+    (plugins / "job_submit_lua.so").touch()
+    assert "JobSubmitPlugins=lua" in plan.make(config, version=VERSION).fragment
 
 
 def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
@@ -308,6 +326,209 @@ def test_slurmctld_is_told_as_its_version_can(
     assert expected in done.lines[-1]
     assert ("reconfigure" in calls.read_text()) is called
     assert done.restart_needed is (up and not called)
+
+
+UP = (
+    'case "$1" in ping) echo "Slurmctld(primary) at head is UP";;'
+    ' --version) echo "slurm-wlm 22.05.8";; esac'
+)
+
+
+def paid(host: Host, *instances: tuple[str, str]) -> None:
+    """The cloud answered a launch with these machines (id, node)."""
+    spec = ledger_cases.spec(nodes=tuple(node for _, node in instances))
+    with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
+        ledger.intend(spec, "r1", ledger_cases.T0)
+        made = [ledger_cases.instance(id_, node) for id_, node in instances]
+        ledger.launched(spec.generation, made, ledger_cases.T0)
+
+
+def all_ended(host: Host) -> None:
+    with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
+        ids = [m.instance.id for m in ledger.machines()]
+        ledger.ended(ids, "gone", ledger_cases.T0)
+
+
+def answering(host: Host) -> None:
+    """A slurmctld that answers, without jobs."""
+    host.command("scontrol", UP)
+    host.command("squeue", "echo '{\"jobs\": []}'")
+
+
+def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
+    host.install()
+    answering(host)
+    paid(host, ("i-1", "pub1"), ("i-2", "pub2"))
+    before = host.etc()
+    with pytest.raises(ConfigError) as refused:
+        host.uninstall(force=False)
+    assert refused.value.problems[0] == "still paid: i-1 of pub1, i-2 of pub2"
+    assert "scontrol update nodename=pub[1-2] state=power_down" in refused.value.problems[1]
+    assert host.etc() == before
+
+    all_ended(host)
+    host.uninstall(force=False)
+    assert b"elastic" not in host.conf.read_bytes()
+
+
+def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:
+    host.install()
+    answering(host)
+    with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
+        ledger.intend(ledger_cases.spec(), "r1", ledger_cases.T0)
+    with pytest.raises(ConfigError, match=r"a launch at aws for pub\[1-2\] has no answer yet"):
+        host.uninstall(force=False)
+
+
+def test_a_forced_uninstall_names_what_stays_paid(host: Host) -> None:
+    host.install()
+    paid(host, ("i-1", "pub1"))
+    assert "still paid: i-1 of pub1" in host.uninstall().lines
+    assert b"elastic" not in host.conf.read_bytes()
+
+
+def test_machines_that_came_between_the_two_steps_are_refused_too(host: Host) -> None:
+    host.install()
+    answering(host)
+    program = f"{host.config.slurm.programs_dir}/slurm-elastic-prolog"
+    host.command("scontrol", f'{UP}; if [ "$1" = show ]; then echo PrologSlurmctld={program}; fi')
+    assert host.uninstall(force=False).restart_needed
+    paid(host, ("i-1", "pub1"))
+    answering(host)
+    with pytest.raises(ConfigError, match="still paid: i-1 of pub1"):
+        host.uninstall(force=False)
+    assert Path(host.config.slurm.programs_dir).exists()
+
+
+def test_a_ledger_that_cannot_be_read_rules_out_nothing(host: Host) -> None:
+    host.install()
+    answering(host)
+    (host.config.state / "ledger.db").write_bytes(b"broken" * 1000)
+    with pytest.raises(ConfigError, match=r"cannot be ruled out: .*ledger\.db"):
+        host.uninstall(force=False)
+
+
+@pytest.mark.parametrize("what", ["pool", "cloud"])
+def test_a_pool_or_cloud_does_not_leave_while_its_machines_are_paid(host: Host, what: str) -> None:
+    host.install()
+    answering(host)
+    paid(host, ("i-1", "pub1"))
+    config = host.config
+    aws_pools = [pool.name for pool in config.pools if pool.cloud == "aws"]
+    gone = aws_pools[:1] if what == "pool" else aws_pools
+    clouds = tuple(c for c in config.clouds if what == "pool" or c.name != "aws")
+    pools = tuple(pool for pool in config.pools if pool.name not in gone)
+    smaller = replace(config, clouds=clouds, pools=pools)
+    before = host.etc()
+    with pytest.raises(ConfigError, match="still paid: i-1 of pub1"):
+        host.install(smaller)
+    assert host.etc() == before
+    assert "still paid: i-1 of pub1" in host.install(smaller, force=True).lines
+
+
+def test_machines_of_nodes_that_stay_are_no_reason_to_refuse(host: Host) -> None:
+    host.install()
+    answering(host)
+    paid(host, ("i-1", "pub1"))
+    cloud = replace(host.config.clouds[0], suspend_time=77.0)
+    done = host.install(replace(host.config, clouds=(cloud, *host.config.clouds[1:])))
+    assert done.changed
+    assert not any("paid" in line for line in done.lines)
+
+
+def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:
+    for _ in range(2):
+        text = "\n".join(host.install().lines)
+        assert "only when they start: restart" in text
+        assert "systemctl restart slurm-elasticd" in text
+
+
+def test_a_link_in_place_of_a_file_of_ours_is_replaced_not_written_through(host: Host) -> None:
+    victim = host.root / "victim"
+    victim.write_text("# precious\n")
+    ours = [host.conf.parent / "slurm-elastic.conf", host.config_path.parent / "installed.json"]
+    programs = Path(host.config.slurm.programs_dir)
+    programs.mkdir(parents=True)
+    for path in (*ours, programs / "settings"):
+        path.symlink_to(victim)
+    host.install()
+    assert victim.read_text() == "# precious\n"
+    assert not any(path.is_symlink() for path in (*ours, programs / "settings"))
+    # Also where what lies behind the link is as planned.
+    copy = host.root / "copy"
+    ours[0].rename(copy)
+    ours[0].symlink_to(copy)
+    host.install()
+    assert not ours[0].is_symlink()
+
+
+def test_a_replaced_link_comes_back_when_an_install_fails(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = host.conf.parent / "slurm-elastic.conf"
+    link.symlink_to(host.root / "victim")
+    (host.root / "victim").write_text("# precious\n")
+    rename = os.replace
+
+    def refuse(source: str, target: Path) -> None:
+        if Path(target) == host.conf:
+            raise OSError(28, "No space left on device", str(target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(SlurmElasticError, match="everything is as before"):
+        host.install()
+    assert link.readlink() == host.root / "victim"
+    assert (host.root / "victim").read_text() == "# precious\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_of_ours_is_not_left_to_its_earlier_owner(host: Host) -> None:
+    manifest = host.config_path.parent / "installed.json"
+    manifest.write_text("{}")
+    os.chown(manifest, pwd.getpwnam("slurm").pw_uid, -1)
+    host.install()
+    assert manifest.stat().st_uid == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_nothing_is_made_behind_a_link_in_the_state_directory(host: Host, again: bool) -> None:
+    """SlurmUser owns it and may put there what it likes."""
+    elsewhere = host.root / "elsewhere"
+    elsewhere.mkdir()
+    if again:
+        host.install()
+        (host.config.state / "requests" / "bad").rmdir()
+        (host.config.state / "requests").rmdir()
+    else:
+        host.config.state.mkdir()
+        if os.geteuid() == 0:
+            os.chown(host.config.state, pwd.getpwnam("slurm").pw_uid, -1)
+    (host.config.state / "requests").symlink_to(elsewhere)
+    with pytest.raises(SlurmElasticError, match="requests: Not a directory; everything is as"):
+        host.install()
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_that_becomes_a_link_before_it_is_given_away_changes_nothing_else(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = host.root / "victim"
+    victim.mkdir(mode=0o700)
+    make = os.mkdir
+
+    def swapped(path: str | Path, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        make(path, mode, dir_fd=dir_fd)
+        made = host.config.state / "requests"
+        if made.exists() and not made.is_symlink():
+            made.rmdir()
+            made.symlink_to(victim)
+
+    monkeypatch.setattr(os, "mkdir", swapped)
+    with pytest.raises(SlurmElasticError):
+        host.install()
+    assert (victim.stat().st_uid, victim.stat().st_mode & 0o777) == (0, 0o700)
 
 
 PIECES = [b"Key=value", b"\n", b"\r\n", b"\\", b"# comment", b" ", b"\r", b"include x", b"\n\n"]

@@ -1,0 +1,173 @@
+"""No capacity on real Slurm: the next offer at once; and when none is left, the job moves on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, running_nodes, submit_many
+
+pytestmark = pytest.mark.e2e
+FULL = "--cpus-per-task=2"
+HELD = "slurm-elastic:hold:"
+SECOND_CLOUD = {
+    "name": "backup", "provider": "aws", "location": "public", "region": "us-east-1",
+    "image": "ami-12c6146b", "zones": ["us-east-1a"],
+    "types": {"r5.large": {"cpus": 2, "memory": 16384, "price": 0.126}},
+}  # fmt: skip
+SECOND_POOL = {
+    "name": "bak", "cloud": "backup", "nodes": "bak[1-2]", "cpus": 2, "memory": 1256,
+    "real_memory": 1000, "instance_types": ["r5.large"], "markets": ["on-demand"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """No static nodes but one, a public cloud, and a second one after it."""
+    return sandbox(
+        static_nodes=1,
+        drop=("onprem",),
+        elastic={
+            "clouds": [SECOND_CLOUD],
+            "pools": [{"name": "pub", "nodes": "pub[1-3]", "cloud": "aws"}, SECOND_POOL],
+        },
+    )
+
+
+@pytest.fixture(autouse=True)
+def healthy(site: Sandbox) -> Iterator[None]:
+    site.ec2.heal()
+    yield
+    site.ec2.heal()
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+    back_to_zero(site)
+    forget_cool_downs(site)
+    free(site)
+
+
+def forget_cool_downs(site: Sandbox) -> None:
+    """Else the next test would begin with offers that are cooling, for longer each time."""
+    book = Ledger(site.layout.dir / "state" / "ledger.db")
+    try:
+        for cool_down in book.cool_downs(time.time()):
+            book.clear_cool_down(cool_down.key)
+    finally:
+        book.close()
+
+
+def free(site: Sandbox) -> None:
+    """Wait until no node is held any more."""
+    site.wait_for(lambda: not held(site), 150, "all holds are over")
+
+
+def held(site: Sandbox) -> list[str]:
+    nodes = site.nodes().values()
+    return sorted(n.name for n in nodes if "DRAIN" in n.states and n.reason.startswith(HELD))
+
+
+def drained(site: Sandbox) -> list[str]:
+    return sorted(n.name for n in site.nodes().values() if "DRAIN" in n.states)
+
+
+def test_a_capacity_error_is_answered_by_the_next_offer_of_the_same_request(site: Sandbox) -> None:
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", market="spot", count=1))
+    (job,) = submit_many(site, 1, "sleep 5", FULL, "--partition=aws")
+    fields = site.wait_job(job)
+    assert fields["Restarts"] == "0"
+    requests = {d.correlation for d in chain(site, f"job:{job}") if d.kind == "launch-refused"}
+    launched = [d for d in chain(site, f"job:{job}") if d.kind == "launched"]
+    assert {d.correlation for d in launched} == requests
+    assert len(requests) == 1
+
+
+def test_without_any_spot_the_job_runs_on_demand(site: Sandbox) -> None:
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", market="spot"))
+    (job,) = submit_many(site, 1, "sleep 5", FULL, "--partition=aws")
+    site.wait_job(job)
+    assert [m.instance.market for m in machines(site, ended=True)][-1] == "on-demand"
+
+
+def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbox) -> None:
+    """22.05 allows it in about 2 s by power_down_force, without waiting for ResumeTimeout (60 s)."""
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
+    began = time.monotonic()
+    (job,) = submit_many(site, 1, "sleep 8", FULL, "--partition=aws,backup")
+    running_nodes(site, [job])
+    assert time.monotonic() - began < 45, "that is as slow as ResumeTimeout"
+    assert site.job(job)["Partition"] == "backup"
+    assert site.job(job)["Restarts"] == "1"
+    site.wait_for(lambda: held(site) == ["pub1", "pub2", "pub3"], 60, "the pool is held")
+    assert not [n for n in live_ec2(site) if n.startswith("pub")]
+    reasons = {site.nodes()[n].reason for n in held(site)}
+    assert all("InsufficientInstanceCapacity" in r for r in reasons)
+    site.wait_job(job)
+    site.ec2.heal()
+    free(site)
+    (again,) = submit_many(site, 1, "true", FULL, "--partition=aws")
+    assert site.wait_job(again)["Partition"] == "aws"
+
+
+def test_a_job_that_forbids_requeueing_still_moves_on(site: Sandbox) -> None:
+    """It never started, so nothing is lost by waiting again; its own setting is kept."""
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
+    (job,) = submit_many(site, 1, "sleep 5", FULL, "--no-requeue", "--partition=aws,backup")
+    fields = site.wait_job(job)
+    assert fields["Partition"] == "backup"
+    assert fields["Requeue"] == "0"
+
+
+def test_a_two_node_job_moves_as_a_whole(site: Sandbox) -> None:
+    site.ec2.stock("[cm]5.large/*/*", 1)
+    site.ec2.stock("r5.large/*/*", 2)
+    try:
+        (job,) = submit_many(site, 1, "sleep 3", FULL, "-N2", "--partition=aws,backup")
+        assert site.wait_job(job)["Partition"] == "backup"
+    finally:
+        site.ec2.stock("[cm]5.large/*/*", None)
+        site.ec2.stock("r5.large/*/*", None)
+
+
+def test_an_admins_own_drain_is_never_undone(site: Sandbox) -> None:
+    site.run(["scontrol", "update", "nodename=pub3", "state=drain", "reason=fan is broken"])
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
+    (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=aws,backup")
+    site.wait_job(job)
+    site.wait_for(lambda: held(site) == ["pub1", "pub2"], 60, "the others are held")
+    site.ec2.heal()
+    free(site)
+    node = site.nodes()["pub3"]
+    assert "DRAIN" in node.states
+    assert node.reason == "fan is broken"
+    site.run(["scontrol", "update", "nodename=pub3", "state=resume"])
+
+
+def test_a_refused_credential_is_said_and_the_job_moves_on(site: Sandbox) -> None:
+    site.ec2.fail(Fault(kind=FaultKind.AUTH, action="RunInstances"))
+    (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=aws")
+    site.wait_for(lambda: held(site), 60, "the pool is held")
+    reasons = " ".join(d.reason for d in chain(site, f"job:{job}"))
+    assert "AuthFailure" in reasons
+    site.ec2.heal()
+    site.wait_job(job, timeout=240)
+
+
+def test_static_nodes_are_never_touched(site: Sandbox) -> None:
+    node = site.nodes()["st1"]
+    assert node.states == {"IDLE"}
+    assert phase(node) is Phase.UP
+    assert chain(site, "st1") == []
+
+
+def chain(site: Sandbox, subject: str) -> list:  # type: ignore[type-arg]
+    book = ledger(site)
+    try:
+        return list(book.decisions(subject))
+    finally:
+        book.close()

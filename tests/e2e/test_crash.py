@@ -1,0 +1,175 @@
+"""The daemon killed between any two steps, slurmctld restarted, programs run twice: on real Slurm.
+
+After each: no orphan, no double instance, no lost job.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from slurm_elastic.faults import POINTS
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from tests.e2e.world import (
+    back_to_zero,
+    ledger,
+    live_ec2,
+    live_machines,
+    machines,
+    queued,
+    running_nodes,
+    submit_many,
+)
+
+pytestmark = pytest.mark.e2e
+FULL = "--cpus-per-task=2"
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return sandbox(static_nodes=1, suspend_time=5.0, suspend_timeout=5.0)
+
+
+def arm(site: Sandbox, point: str) -> str:
+    """Restart the daemon so that it dies once at ``point``; the file that says it did."""
+    once = str(site.layout.dir / "state" / f"died-{point}")
+    site.daemon_stop()
+    site.daemon_start({"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": once})
+    return once
+
+
+def assert_one_machine_a_node(site: Sandbox) -> None:
+    """Of the machines alive in the emulated cloud none serves the node of another."""
+    assert not [n for n, count in Counter(live_ec2(site)).items() if count > 1]
+
+
+def machines_made(site: Sandbox) -> int:
+    return len(site.ec2.state().machines)
+
+
+@pytest.mark.parametrize("partition", ["aws", "onprem"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_daemon_killed_at_any_step_repairs_it_on_restart(
+    site: Sandbox, point: str, partition: str
+) -> None:
+    before = machines_made(site)
+    once = arm(site, point)
+    jobs = submit_many(site, 2, "sleep 3", FULL, f"--partition={partition}")
+    site.wait_for(lambda: os.path.exists(once), 90, f"the daemon dies at {point}")
+    assert_one_machine_a_node(site)
+    site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")
+    site.daemon_start()
+    for job in jobs:
+        assert site.wait_job(job)["Restarts"] == "0"
+    assert_one_machine_a_node(site)
+    back_to_zero(site)
+    wanted = 2 if partition == "aws" else 0
+    assert machines_made(site) - before == wanted, "no machine was launched in vain"
+    os.unlink(once)
+
+
+def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:
+    before = machines_made(site)
+    jobs = submit_many(site, 2, "sleep 12", FULL, "--partition=aws")
+    nodes = running_nodes(site, jobs)
+    names = [n for some in nodes.values() for n in some]
+    again = [str(site.layout.dir / "programs" / "slurm-elastic-resume"), ",".join(names)]
+    for _ in range(2):
+        subprocess.run(again, env={}, check=True)
+    site.wait_for(lambda: dropped(site, names[0]) >= 2, 30, "the daemon drops them")
+    assert machines_made(site) - before == 2
+    for job in jobs:
+        site.wait_job(job)
+    back_to_zero(site)
+
+
+def test_a_program_run_twice_at_once_launches_nothing_twice(site: Sandbox) -> None:
+    """Both requests are of nodes that are powering up: the second meets the first one's intent."""
+    site.daemon_stop()
+    before = machines_made(site)
+    jobs = submit_many(site, 2, "sleep 2", FULL, "--partition=aws")
+    spool = site.layout.dir / "state" / "requests"
+    (first,) = site.wait_for(lambda: list(spool.glob("*-resume.json")), 30, "the request is there")
+    (spool / f"{first.stem.removesuffix('-resume')}1-resume.json").write_bytes(first.read_bytes())
+    os.chmod(spool / f"{first.stem.removesuffix('-resume')}1-resume.json", 0o644)
+    site.daemon_start()
+    for job in jobs:
+        site.wait_job(job)
+    assert machines_made(site) - before == 2
+    back_to_zero(site)
+
+
+def test_slurmctld_restarted_in_the_middle_of_a_burst(site: Sandbox) -> None:
+    before = machines_made(site)
+    jobs = submit_many(site, 3, "sleep 5", FULL, "--partition=aws")
+    site.wait_for(lambda: len(live_ec2(site)) == 3, 60, "the machines are launched")
+    site.slurmctld_stop()
+    site.slurmctld_start()
+    for job in jobs:
+        assert site.wait_job(job)["Restarts"] == "0"
+    back_to_zero(site)
+    assert machines_made(site) - before == 3
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.RESET_AFTER, FaultKind.RESET_BEFORE, FaultKind.THROTTLE]
+)
+def test_a_lost_answer_is_asked_for_again_under_the_same_token(
+    site: Sandbox, kind: FaultKind
+) -> None:
+    before = machines_made(site)
+    site.ec2.fail(Fault(kind=kind, action="RunInstances", count=3))
+    (job,) = submit_many(site, 1, "true", FULL, "--partition=aws")
+    site.wait_job(job)
+    assert machines_made(site) - before == 1
+    back_to_zero(site)
+    site.ec2.heal()
+
+
+def test_a_fresh_machine_that_describe_does_not_show_is_not_lost(site: Sandbox) -> None:
+    before = machines_made(site)
+    site.ec2.hide_fresh(20.0)
+    (job,) = submit_many(site, 1, "sleep 25", FULL, "--partition=aws")
+    site.wait_job(job)
+    assert machines_made(site) - before == 1
+    site.ec2.hide_fresh(0.0)
+    back_to_zero(site)
+
+
+def test_a_lost_ledger_is_learnt_anew_from_the_tags_and_nothing_is_deleted(site: Sandbox) -> None:
+    jobs = submit_many(site, 2, "sleep 15", FULL, "--partition=aws")
+    running_nodes(site, jobs)
+    alive = sorted(live_ec2(site))
+    site.daemon_stop()
+    for file in (site.layout.dir / "state").glob("ledger.db*"):
+        file.unlink()
+    site.daemon_start()
+    site.wait_for(
+        lambda: sorted(m.instance.node for m in machines(site)) == alive, 30, "both are adopted"
+    )
+    for job in jobs:
+        assert site.wait_job(job)["Restarts"] == "0"
+    back_to_zero(site)
+
+
+def test_a_machine_that_dies_gives_its_job_back_at_once(site: Sandbox) -> None:
+    (job,) = submit_many(site, 1, "sleep 20", FULL, "--partition=aws")
+    running_nodes(site, [job])
+    (victim,) = [m.id for m in live_machines(site)]
+    site.ec2.interrupt([victim], notice=0.0)
+    site.wait_for(lambda: (j := queued(site, job)) and j.restarts == 1, 120, "it is requeued")
+    site.wait_job(job, timeout=240)
+    back_to_zero(site)
+
+
+def dropped(site: Sandbox, node: str) -> int:
+    book = ledger(site)
+    try:
+        return sum(d.kind == "dropped" for d in book.decisions(node))
+    finally:
+        book.close()
