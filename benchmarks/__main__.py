@@ -12,7 +12,7 @@ import importlib
 import sys
 from pathlib import Path
 
-NOT_BENCHMARKS = {"__init__", "__main__", "report", "small_slurm"}
+NOT_BENCHMARKS = {"__init__", "__main__", "report", "small_slurm", "traces", "bare_easy"}
 
 
 def names() -> dict[str, str]:

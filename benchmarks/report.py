@@ -28,7 +28,7 @@ from rich.table import Table
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One measured case. Made by ``compared``, ``bounded`` or ``noted``."""
+    """One measured case. Made by the functions below."""
 
     case: str
     ours: float
@@ -66,7 +66,12 @@ class Report(Struct, frozen=True, kw_only=True):
         )
         for name in ("case", "ours", "reference", "unit", "ratio", "goal", "ok"):
             number = name in ("ours", "reference", "ratio")
-            table.add_column(name, justify="right" if number else "left", no_wrap=name != "case")
+            table.add_column(
+                name,
+                justify="right" if number else "left",
+                no_wrap=name != "case",
+                min_width=30 if name == "case" else None,
+            )
         for row in self.rows:
             table.add_row(
                 row.case,
@@ -112,6 +117,38 @@ def bounded(case: str, ours: float, limit: float, unit: str) -> Row:
         goal=f"<= {limit:g}",
         ok=ours <= limit,
     )
+
+
+def within(case: str, ours: float, reference: float, unit: str, tolerance: float) -> Row:
+    """Ours beside a published figure, from which it may differ by ``tolerance`` (same unit)."""
+    return Row(
+        case=case,
+        ours=ours,
+        reference=reference,
+        unit=unit,
+        ratio=ours / reference if reference else None,
+        goal=f"+-{tolerance:g}" if tolerance else "exact",
+        ok=abs(ours - reference) <= tolerance + 1e-9,
+    )
+
+
+def at_least(case: str, ours: float, reference: float, unit: str, ratio: float) -> Row:
+    """Ours beside a peer or a floor, of which it shall reach a share."""
+    reached = ours / reference
+    return Row(
+        case=case,
+        ours=ours,
+        reference=reference,
+        unit=unit,
+        ratio=reached,
+        goal=f"ratio >= {ratio:g}",
+        ok=reached >= ratio,
+    )
+
+
+def holds(case: str, ours: float, unit: str, *, ok: bool, goal: str) -> Row:
+    """A figure with a condition that a sentence says."""
+    return Row(case=case, ours=ours, reference=None, unit=unit, ratio=None, goal=goal, ok=ok)
 
 
 def noted(case: str, ours: float, unit: str) -> Row:

@@ -1,0 +1,143 @@
+"""How many jobs a second the simulator does, beside a bare EASY loop in the same Python.
+
+The bare loop has none of the simulator's features: no machines that come and go, no bills, no
+prices. Reading the history is not counted. Every case is run several times, in turns with the bare
+loop; the best of each counts, as the machine may be shared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+
+from benchmarks.bare_easy import bare_easy
+from benchmarks.report import Report, Row, at_least, bounded, noted, report
+from benchmarks.traces import VARIABLE, history
+from slurm_elastic.policies.capacity import SemiElastic, Slurm
+from slurm_elastic.policies.release import Delayed, Idle
+from slurm_elastic.simulate import easy, swf
+from slurm_elastic.simulate.billing import Curve, Hourly
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+HISTORIES = (("SDSC-SP2-1998-4.2-cln", 128, 1), ("SDSC-DS-2004-2.1-cln", 1664, 8))
+SHORT = 5000
+BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
+
+
+def main(arguments: Sequence[str]) -> Report:
+    parser = argparse.ArgumentParser(prog="scripts/bench simulate")
+    parser.add_argument("--rounds", type=int, default=3, help="of each case (default 3)")
+    options = parser.parse_args(arguments)
+    rows: list[Row] = []
+    for name, nodes, procs in HISTORIES:
+        path = history(name)
+        if path is None:
+            print(f"{name}: not at hand, its rows are left out (set ${VARIABLE})", file=sys.stderr)
+            continue
+        rows += of_history(name, swf.load(path).jobs, nodes, procs, options)
+    return report("simulate", rows)
+
+
+def of_history(
+    name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
+) -> list[Row]:
+    name = "-".join(name.split("-")[:2])
+    first = jobs.only(range(SHORT))
+    cases: dict[str, Callable[[], object]] = {
+        "bare": lambda: bare(jobs, nodes),
+        "bare 5k": lambda: bare(first, nodes),
+        "easy": lambda: easy.starts(jobs, nodes),
+        "easy 5k": lambda: easy.starts(first, nodes),
+        "elastic": lambda: simulate(jobs, elastic(procs, jobs)),
+        "elastic 5k": lambda: simulate(first, elastic(procs, first)),
+        "semi": lambda: simulate(jobs, semi_elastic(procs)),
+        "semi 5k": lambda: simulate(first, semi_elastic(procs)),
+    }
+    lengths = {case: SHORT if case.endswith("5k") else len(jobs) for case in cases}
+    best = fastest(cases, options.rounds)
+    speed = {case: lengths[case] / seconds for case, seconds in best.items()}
+    rows = [at_least(f"{name} static EASY", speed["easy"], speed["bare"], "jobs/s", 0.5)]
+    for case, title in (("elastic", "elastic, spot"), ("semi", "elastic, hourly leases")):
+        rows.append(at_least(f"{name} {title}", speed[case], speed["bare"], "jobs/s", 0.25))
+    for case in ("bare", "easy", "elastic", "semi"):
+        long, short = speed[case], speed[f"{case} 5k"]
+        title = f"{name} {case}: whole to first {SHORT}"
+        goal = case != "bare"
+        row = at_least(title, long, short, "jobs/s", 0.7)
+        rows.append(row if goal else noted(title, long / short, "of its speed"))
+    rows.append(bounded(f"{name} memory", memory(jobs, procs), 300, "bytes/job"))
+    return rows
+
+
+def fastest(cases: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Processor seconds of the best round of each case, the cases in turns."""
+    best = dict.fromkeys(cases, float("inf"))
+    for _ in range(rounds):
+        for case, run in cases.items():
+            gc.collect()
+            before = time.process_time()
+            run()
+            best[case] = min(best[case], time.process_time() - before)
+    return best
+
+
+def bare(jobs: Jobs, nodes: int) -> object:
+    return bare_easy(jobs.submit, jobs.run, jobs.limit, jobs.procs, nodes)
+
+
+def elastic(procs: int, jobs: Jobs) -> Scenario:
+    """Slurm's own growth on spot machines, paid by the second, lost now and then."""
+    begin, end = jobs.submit[0], jobs.submit[-1]
+    points = [
+        (when + later, machines)
+        for when in range(begin, end + 1, 3 * 86400)
+        for later, machines in ((0, 10**6), (2 * 86400, 0), (2 * 86400 + 3600, 10**6))
+    ]
+    market = SpotMarket(Curve.flat(0.6), available=points)
+    return Scenario(
+        pools=(
+            PoolModel(
+                name="cloud",
+                machines=10**6,
+                procs=procs,
+                price=2.4,
+                release=Idle(600),
+                boot=BOOT,
+                spot=market,
+                check=60,
+            ),
+        ),
+        growth=Slurm(),
+    )
+
+
+def semi_elastic(procs: int) -> Scenario:
+    """SEC's: leases by the hour, a wait limit, releases at the lease's end."""
+    pool = PoolModel(
+        name="cloud",
+        machines=10**6,
+        procs=procs,
+        price=2.4,
+        billing=Hourly(),
+        release=Delayed(before_end=60),
+        boot=BOOT,
+        check=60,
+    )
+    return Scenario(pools=(pool,), growth=SemiElastic())
+
+
+def memory(jobs: Jobs, procs: int) -> float:
+    """Bytes that a run needs at its peak beside the history, a job."""
+    tracemalloc.start()
+    simulate(jobs.only(range(min(len(jobs), 20_000))), semi_elastic(procs))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return peak / min(len(jobs), 20_000)

@@ -1,0 +1,89 @@
+"""A simulation's result as a table, one row a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.simulate.outcome import Figures
+
+
+class PolicyRow(Protocol):
+    """What a row needs."""
+
+    @property
+    def policy(self) -> str:
+        """As it was asked for."""
+        ...
+
+    @property
+    def figures(self) -> Figures:
+        """What it did."""
+        ...
+
+
+Show = Callable[[Figures, Figures], str]
+
+COLUMNS: Sequence[tuple[str, Show]] = (
+    ("cost", lambda f, _: f"${f.cost:,.2f}"),
+    ("on demand", lambda f, _: f"${f.on_demand:,.2f}"),
+    ("spot", lambda f, _: f"${f.spot:,.2f}"),
+    ("saving", lambda f, first: f"{1 - f.cost / first.cost:.1%}" if first.cost else ""),
+    ("mean wait", lambda f, _: duration(f.mean_wait)),
+    ("p95 wait", lambda f, _: duration(f.p95_wait)),
+    ("slowdown", lambda f, _: f"{f.slowdown:,.1f}"),
+    ("used", lambda f, _: f"{f.utilisation:.1%}"),
+    ("peak", lambda f, _: f"{f.peak:,}"),
+    ("lost h", lambda f, _: f"{f.lost_hours:,.1f}"),
+    ("ckpts", lambda f, _: f"{f.checkpoints:,}"),
+    ("interrupted", lambda f, _: f"{f.interruptions:,}"),
+    ("API calls", lambda f, _: f"{f.api_calls:,}"),
+    ("jobs", lambda f, _: f"{f.jobs:,}"),
+)
+
+
+def render(rows: Sequence[PolicyRow], console: Console) -> None:
+    """Print the table; upright, a line a figure, where it would not fit across."""
+    first = rows[0].figures
+    cells = [[show(row.figures, first) for _, show in COLUMNS] for row in rows]
+    wide = sum(
+        max(len(name), *(len(line[i]) for line in cells)) + 2 for i, (name, _) in enumerate(COLUMNS)
+    )
+    wide += max(len(row.policy) for row in rows) + 2
+    if wide <= console.width:
+        _across(rows, cells, console)
+    else:
+        _upright(rows, cells, console)
+
+
+def duration(seconds: float) -> str:
+    """Short: ``45 s``, ``12 min``, ``5.2 h``, ``3.1 d``."""
+    for unit, size, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}" if size < 3600 else f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 86400:.1f} d"
+
+
+def _across(rows: Sequence[PolicyRow], cells: Sequence[Sequence[str]], console: Console) -> None:
+    table = Table(box=box.SIMPLE)
+    table.add_column("policy", no_wrap=True)
+    for name, _ in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(Text(row.policy), *line)
+    console.print(table)
+
+
+def _upright(rows: Sequence[PolicyRow], cells: Sequence[Sequence[str]], console: Console) -> None:
+    table = Table(box=box.SIMPLE)
+    table.add_column("")
+    for row in rows:
+        table.add_column(Text(row.policy), justify="right", overflow="fold")
+    for index, (name, _) in enumerate(COLUMNS):
+        table.add_row(name, *(line[index] for line in cells))
+    console.print(table)

@@ -1,0 +1,355 @@
+"""When a running job should write a checkpoint: pure, from what may be known at the moment.
+
+``decide(situation)`` gives an Action or None; ``wake(situation)`` is the earliest time at which the
+answer may change if neither the price nor the notices do, so that nobody has to ask every second.
+
+Sources: HOUR and THRESHOLD are EC3's (FGCS 2016, Algorithm 1, with its threshold read as state:
+recomputed on a grid of ten minutes, set anew by each checkpoint); the interval is Young's (1974) or
+Daly's (2006). A price has no say in interruptions on EC2 since November 2017: from then on
+``Threshold`` does what ``Hour`` does.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from slurm_elastic.model import Action, Notice
+from slurm_elastic.policies.spelled import spell
+
+HOUR = 3600.0
+NEVER = math.inf
+DEFAULT_MTTI = 6 * HOUR
+
+
+class Situation(Struct, frozen=True, kw_only=True):
+    """All that a checkpoint policy may know of one job on machines that may be taken away.
+
+    Times are Unix time. ``launched``: the machine's billing began; ``started``: this run of the job
+    began; ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
+    ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
+    ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
+    machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds between
+    interruptions of such machines.
+    """
+
+    job: str
+    now: float
+    launched: float
+    started: float
+    last: float | None = None
+    dump: float = 60.0
+    restart: float = 0.0
+    prices: tuple[tuple[float, float], ...] = ()
+    bid: float | None = None
+    notices: tuple[Notice, ...] = ()
+    mtti: float | None = None
+
+    @property
+    def since(self) -> float:
+        """From when on work would be lost."""
+        return self.started if self.last is None else max(self.started, self.last)
+
+
+class CheckpointPolicy(Protocol):
+    """What all policies here have."""
+
+    def decide(self, situation: Situation) -> Action | None:
+        """An Action of kind ``checkpoint``, with its reason, or None."""
+        ...
+
+    def wake(self, situation: Situation) -> float:
+        """Not before this time does ``decide`` act, unless prices or notices change."""
+        ...
+
+
+def checkpoint(situation: Situation, reason: str) -> Action:
+    """The one action of these policies."""
+    return Action(kind="checkpoint", subject=situation.job, reason=reason)
+
+
+class Never(Struct, frozen=True, tag="none"):
+    """No checkpoints: an interrupted job begins anew."""
+
+    def decide(self, situation: Situation) -> Action | None:  # noqa: ARG002
+        """None."""
+        return None
+
+    def wake(self, situation: Situation) -> float:  # noqa: ARG002
+        """Never."""
+        return NEVER
+
+
+class Hour(Struct, frozen=True, tag="hour"):
+    """Once in each paid hour, ``margin`` seconds before its end.
+
+    The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
+    its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
+    """
+
+    margin: float = 200.0
+
+    def decide(self, situation: Situation) -> Action | None:
+        """Within the margin, unless a checkpoint was completed within it already."""
+        opens, end = self._window(situation)
+        if situation.now < opens or situation.since >= opens:
+            return None
+        left = end - situation.now
+        return checkpoint(situation, f"the paid hour ends in {left:.0f} s (margin {end - opens:g})")
+
+    def wake(self, situation: Situation) -> float:
+        """When the margin of this hour begins, or of the next one if this one is done."""
+        opens, _ = self._window(situation)
+        if situation.now < opens:
+            return opens
+        return opens + HOUR if situation.since >= opens else situation.now
+
+    def _window(self, situation: Situation) -> tuple[float, float]:
+        hours = math.floor((situation.now - situation.launched) / HOUR)
+        end = situation.launched + (hours + 1) * HOUR
+        return end - min(max(self.margin, situation.dump), HOUR), end
+
+
+class Threshold(Struct, frozen=True, tag="threshold"):
+    """``Hour``, and when the price exceeds the middle between what it was and the bid.
+
+    The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
+    ``period`` seconds from the launch it becomes (mean price of the last period + bid) / 2, the
+    mean weighted by time. Above the bid the machine is lost anyway.
+    """
+
+    margin: float = 200.0
+    period: float = 600.0
+
+    def decide(self, situation: Situation) -> Action | None:
+        """By the hour, else by the price."""
+        if (hourly := Hour(self.margin).decide(situation)) is not None:
+            return hourly
+        limit = self.threshold(situation)
+        price = price_at(situation.prices, situation.now)
+        if limit is None or price is None or situation.bid is None:
+            return None
+        if not limit < price <= situation.bid:
+            return None
+        return checkpoint(situation, f"price ${price:.4f} is over the threshold ${limit:.4f}")
+
+    def wake(self, situation: Situation) -> float:
+        """At the hour's margin or at the next point of the grid."""
+        hourly = Hour(self.margin).wake(situation)
+        if situation.bid is None or not situation.prices:
+            return hourly
+        return min(hourly, self._grid(situation) + self.period)
+
+    def threshold(self, situation: Situation) -> float | None:
+        """The threshold now ($/h); None where there is no bid or no price."""
+        if situation.bid is None or not situation.prices:
+            return None
+        grid = self._grid(situation)
+        if situation.last is not None and situation.last >= grid:
+            base = price_at(situation.prices, situation.last)
+        elif grid > situation.launched:
+            base = mean_price(situation.prices, grid - self.period, grid)
+        else:
+            base = price_at(situation.prices, situation.launched)
+        return None if base is None else (base + situation.bid) / 2
+
+    def _grid(self, situation: Situation) -> float:
+        periods = math.floor((situation.now - situation.launched) / self.period)
+        return situation.launched + periods * self.period
+
+
+class ThresholdStatic(Struct, frozen=True, tag="threshold_static"):
+    """``Hour``, and when a price has risen since the last checkpoint to within ``band`` of the bid.
+
+    That is what ckptman's published code does in place of the paper's THRESHOLD.
+    """
+
+    band: float = 0.2
+    margin: float = 200.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.band < 1:
+            raise ValueError(f"band is {self.band:g}, expected a share between 0 and 1")
+
+    def decide(self, situation: Situation) -> Action | None:
+        """By the hour, else by the price."""
+        if (hourly := Hour(self.margin).decide(situation)) is not None:
+            return hourly
+        price = price_at(situation.prices, situation.now)
+        before = price_at(situation.prices, situation.since)
+        if price is None or before is None or situation.bid is None:
+            return None
+        edge = (1 - self.band) * situation.bid
+        if price <= before or not edge < price <= situation.bid:
+            return None
+        return checkpoint(situation, f"price ${price:.4f} rose over ${edge:.4f}")
+
+    def wake(self, situation: Situation) -> float:
+        """At the hour's margin."""
+        return Hour(self.margin).wake(situation)
+
+
+class Daly(Struct, frozen=True, tag="daly"):
+    """At the interval that loses least, from what a checkpoint takes and the observed mean time to
+    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken).
+
+    ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
+    """
+
+    mtti: float | None = None
+    order: int = 2
+    least: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.order not in (1, 2):
+            raise ValueError(f"order is {self.order}, expected 1 (Young) or 2 (Daly)")
+        if self.mtti is not None and not self.mtti > 0:
+            raise ValueError(f"mtti is {self.mtti:g}, expected seconds over 0")
+
+    def decide(self, situation: Situation) -> Action | None:
+        """When the interval since the last checkpoint is over."""
+        interval = self.interval(situation)
+        if situation.now < situation.since + interval:
+            return None
+        return checkpoint(situation, f"{interval:.0f} s of work since the last checkpoint")
+
+    def wake(self, situation: Situation) -> float:
+        """When the interval is over."""
+        return situation.since + self.interval(situation)
+
+    def interval(self, situation: Situation) -> float:
+        """Seconds of work between two checkpoints."""
+        mtti = self.mtti or situation.mtti or DEFAULT_MTTI
+        rule = young_interval if self.order == 1 else daly_interval
+        return max(rule(situation.dump, mtti), self.least)
+
+
+class OnNotice(Struct, frozen=True, tag="on_notice"):
+    """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
+
+    ``slack`` seconds are kept free for what happens between the decision and the dump.
+    """
+
+    slack: float = 5.0
+
+    def decide(self, situation: Situation) -> Action | None:
+        """For the first warning that no checkpoint has answered and that leaves time for one."""
+        for notice in situation.notices:
+            if self._open(notice, situation):
+                left = "" if notice.deadline is None else _left(notice.deadline, situation.now)
+                return checkpoint(situation, f"{notice.kind} notice{left}")
+        return None
+
+    def wake(self, situation: Situation) -> float:
+        """Now, if a warning waits to be answered; else only a new one changes anything."""
+        waits = any(self._open(notice, situation) for notice in situation.notices)
+        return situation.now if waits else NEVER
+
+    def _open(self, notice: Notice, situation: Situation) -> bool:
+        if notice.seen > situation.now or situation.since > notice.seen:
+            return False
+        needed = situation.now + situation.dump + self.slack
+        return notice.deadline is None or needed <= notice.deadline
+
+
+class FirstOf(Struct, frozen=True, tag="first_of"):
+    """The first of several policies that acts."""
+
+    policies: tuple[AnyPolicy, ...]
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise ValueError("first_of needs at least one policy")
+
+    def decide(self, situation: Situation) -> Action | None:
+        """The first action."""
+        decisions = (policy.decide(situation) for policy in self.policies)
+        return next((action for action in decisions if action is not None), None)
+
+    def wake(self, situation: Situation) -> float:
+        """The earliest of all."""
+        return min(policy.wake(situation) for policy in self.policies)
+
+
+AnyPolicy = Never | Hour | Threshold | ThresholdStatic | Daly | OnNotice | FirstOf
+
+_KINDS: Mapping[str, type] = {
+    "none": Never,
+    "hour": Hour,
+    "threshold": Threshold,
+    "threshold_static": ThresholdStatic,
+    "daly": Daly,
+    "on_notice": OnNotice,
+}
+
+
+def parse(text: str) -> AnyPolicy:
+    """A policy by its text: ``hour(margin=200)``, ``first_of(on_notice, daly)``.
+
+    ValueError with one sentence where there is no such policy.
+    """
+    policy: AnyPolicy = spell(text, {**_KINDS, "first_of": _first_of})
+    return policy
+
+
+def _first_of(*policies: AnyPolicy) -> FirstOf:
+    return FirstOf(policies)
+
+
+def watches_prices(policy: AnyPolicy) -> bool:
+    """Whether a change of price may make it act: whoever drives it must ask it then."""
+    if isinstance(policy, FirstOf):
+        return any(watches_prices(one) for one in policy.policies)
+    return isinstance(policy, Threshold | ThresholdStatic)
+
+
+def young_interval(dump: float, mtti: float) -> float:
+    """Young's first-order interval of work between checkpoints: sqrt(2 dump mtti), seconds."""
+    return math.sqrt(2 * dump * mtti)
+
+
+def daly_interval(dump: float, mtti: float) -> float:
+    """Daly's higher-order interval of work between checkpoints, seconds."""
+    if dump >= 2 * mtti:
+        return mtti
+    ratio = dump / (2 * mtti)
+    return young_interval(dump, mtti) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - dump
+
+
+def daly_wall_time(work: float, interval: float, dump: float, restart: float, mtti: float) -> float:
+    """Expected seconds to do ``work`` seconds with a checkpoint after each ``interval`` (Daly)."""
+    segment = math.exp((interval + dump) / mtti) - 1
+    return mtti * math.exp(restart / mtti) * segment * work / interval
+
+
+def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI) -> float:
+    """Mean seconds to an interruption: machine-seconds seen per one seen, the prior as one more."""
+    return (uptime + prior) / (interruptions + 1)
+
+
+def price_at(prices: tuple[tuple[float, float], ...], when: float) -> float | None:
+    """The price at ``when``, the last one carried forward; before all of them, the first."""
+    if not prices:
+        return None
+    return prices[max(bisect_right(prices, (when, math.inf)) - 1, 0)][1]
+
+
+def mean_price(prices: tuple[tuple[float, float], ...], begin: float, end: float) -> float | None:
+    """The mean price from ``begin`` to ``end``, weighted by time; None without prices."""
+    price = price_at(prices, begin)
+    if price is None or end <= begin:
+        return price
+    total, at = 0.0, begin
+    for since, later in prices:
+        if begin < since < end:
+            total += price * (since - at)
+            price, at = later, since
+    return (total + price * (end - at)) / (end - begin)
+
+
+def _left(deadline: float, now: float) -> str:
+    return f", {deadline - now:.0f} s left"

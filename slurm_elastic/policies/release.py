@@ -1,0 +1,110 @@
+"""When an idle machine may go, and which idle machines a job gets first. Pure.
+
+Release policies answer ``due`` with the earliest time, from ``now`` on, at which a machine may go
+if it stays idle; they are asked only while no job waits. ``started`` is when its billing began,
+``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the second).
+
+Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
+integer seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from msgspec import Struct
+
+from slurm_elastic.policies.spelled import spell
+
+
+class Idle(Struct, frozen=True, tag="idle"):
+    """When a machine has been idle for ``seconds``."""
+
+    seconds: int = 600
+
+    def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
+        """``since`` + ``seconds``, or now."""
+        return max(since + self.seconds, now)
+
+
+class AtOnce(Struct, frozen=True, tag="on_demand"):
+    """As soon as a machine is idle."""
+
+    def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
+        """Now."""
+        return max(since, now)
+
+
+class Delayed(Struct, frozen=True, tag="delayed"):
+    """A public machine ``before_end`` seconds before its paid lease ends; one on the premises, or
+    paid by the second, when it has been idle for ``on_premises`` seconds.
+    """
+
+    on_premises: int = 600
+    before_end: int = 180
+
+    def __post_init__(self) -> None:
+        if self.before_end < 1:
+            raise ValueError(f"before_end is {self.before_end}, expected seconds over 0")
+
+    def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
+        """The first time from now on at which the lease is about to end."""
+        if not public or lease <= 1:
+            return max(since + self.on_premises, now)
+        margin = residual(started, now, lease)
+        return now if margin <= self.before_end else now + margin - self.before_end
+
+
+class Flagged(Struct, frozen=True, tag="flagged"):
+    """Elastic Site's: what the growth policy flags goes when idle; a flag is never taken back.
+
+    A growth policy without a ``surplus`` flags every idle machine once the queue is empty.
+    """
+
+    def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
+        """Now: it is asked for flagged machines only."""
+        return max(since, now)
+
+
+AnyRelease = Idle | AtOnce | Delayed | Flagged
+
+
+class Order(StrEnum):
+    """Which idle machines a job gets first: by the rest of their paid lease, or by idle time."""
+
+    RANDOM = "random"
+    MAX_MARGIN = "max_margin"
+    MIN_MARGIN = "min_margin"
+    MAX_IDLE = "max_idle"
+    MIN_IDLE = "min_idle"
+
+
+def residual(started: int, now: int, lease: int) -> int:
+    """Paid seconds left, 1 to ``lease``; a lease that ends now has been renewed."""
+    return lease - (now - started) % lease
+
+
+def rank_key(order: Order, started: int, since: int, now: int, lease: int) -> int:
+    """Smaller first; 0 for all where the order is random (node weights come from this)."""
+    return {
+        Order.RANDOM: 0,
+        Order.MAX_MARGIN: -residual(started, now, lease),
+        Order.MIN_MARGIN: residual(started, now, lease),
+        Order.MAX_IDLE: since - now,
+        Order.MIN_IDLE: now - since,
+    }[order]
+
+
+_RELEASE: Mapping[str, type] = {
+    "idle": Idle,
+    "on_demand": AtOnce,
+    "delayed": Delayed,
+    "flagged": Flagged,
+}
+
+
+def parse_release(text: str) -> AnyRelease:
+    """``delayed(before_end=180)``; ValueError with one sentence where there is no such policy."""
+    policy: AnyRelease = spell(text, _RELEASE)
+    return policy

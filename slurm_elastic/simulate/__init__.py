@@ -1,0 +1,1 @@
+"""A site's job history replayed on machines that come and go, with what they cost."""

@@ -1,0 +1,140 @@
+"""What a machine costs: the ways in which clouds count time, and the prices they count it at.
+
+A lease runs from ``start`` to ``end`` (integer seconds). Prices are dollars per machine-hour; where
+they move, each hour of a machine is charged at the price at that hour's beginning, as EC2's spot
+market does it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+HOUR = 3600
+
+
+class Curve:
+    """A price over time: ``prices[i]`` holds from ``times[i]`` on, the first one also before."""
+
+    def __init__(self, times: Sequence[int], prices: Sequence[float]) -> None:
+        if not times or len(times) != len(prices):
+            raise ValueError("a price curve needs as many prices as times, and at least one")
+        if any(a >= b for a, b in pairwise(times)):
+            raise ValueError("a price curve needs ascending times")
+        self.times = list(times)
+        self.prices = list(prices)
+
+    @classmethod
+    def flat(cls, price: float) -> Curve:
+        """A price that never moves."""
+        return cls([0], [price])
+
+    def at(self, when: int) -> float:
+        """The price at ``when``."""
+        return self.prices[max(bisect_right(self.times, when) - 1, 0)]
+
+    def next_change(self, when: int) -> int | None:
+        """The first change after ``when``."""
+        index = bisect_right(self.times, when)
+        return self.times[index] if index < len(self.times) else None
+
+
+class Hourly(Struct, frozen=True, tag="hourly"):
+    """Each hour begun is paid; with ``refund`` not the last one if the provider took the machine
+    (EC2's spot market until 2017-10).
+    """
+
+    refund: bool = False
+
+    @property
+    def lease(self) -> int:
+        """Seconds paid at a time."""
+        return HOUR
+
+    def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
+        """Seconds that are paid."""
+        if self.refund and reclaimed:
+            return (end - start) // HOUR * HOUR
+        return max(-(-(end - start) // HOUR), 1) * HOUR
+
+
+class PerSecond(Struct, frozen=True, tag="per_second"):
+    """Each second is paid, but at least ``minimum`` (EC2's Linux machines since 2017-10)."""
+
+    minimum: int = 60
+
+    @property
+    def lease(self) -> int:
+        """Seconds paid at a time."""
+        return 1
+
+    def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:  # noqa: ARG002
+        """Seconds that are paid."""
+        return max(end - start, self.minimum)
+
+
+Billing = Hourly | PerSecond
+
+
+def charge(billing: Billing, curve: Curve, start: int, end: int, *, reclaimed: bool) -> float:
+    """Dollars for one machine's lease, hour by hour at the price at each hour's beginning."""
+    left = billing.billed(start, end, reclaimed=reclaimed)
+    if len(curve.times) == 1:
+        return left / HOUR * curve.prices[0]
+    total, at = 0.0, start
+    while left > 0:
+        part = min(left, HOUR)
+        total += part / HOUR * curve.at(at)
+        left -= part
+        at += HOUR
+    return total
+
+
+class ReservedClass(Struct, frozen=True, kw_only=True):
+    """Machines bought ahead: ``upfront`` dollars for ``term`` hours, then ``price`` for an hour of
+    use; with ``always`` each hour of the term is paid, used or not (EC2's heavy reservations).
+    """
+
+    name: str
+    term: int
+    upfront: float
+    price: float
+    always: bool = False
+
+    def cost(self, used: float, hours: float) -> float:
+        """Dollars of one machine for ``used`` hours of ``hours``, with the upfront's share."""
+        paid = hours if self.always else used
+        return self.upfront * hours / self.term + paid * self.price
+
+
+def breakeven(heavier: ReservedClass, lighter: ReservedClass | None, on_demand: float) -> float:
+    """The share of the time from which on ``heavier`` is cheaper than the next lighter class
+    (None: than on-demand machines). Over 1 it never is; both must have the same term.
+    """
+    if lighter is not None and lighter.term != heavier.term:
+        raise ValueError(f"{heavier.name} and {lighter.name} have different terms")
+    upfront = heavier.upfront - (lighter.upfront if lighter else 0.0)
+    price = lighter.price if lighter else on_demand
+    if heavier.always:
+        return (upfront + heavier.price * heavier.term) / (price * heavier.term)
+    if price <= heavier.price:
+        return float("inf")
+    return upfront / ((price - heavier.price) * heavier.term)
+
+
+def allocate(concurrent: Sequence[int], classes: Sequence[tuple[int, float]]) -> list[int]:
+    """Machine-hours of each class and, last, on demand: in each hour the first machines are of the
+    first class, and so on. ``concurrent``: machines in each hour; ``classes``: (machines, $/h).
+    """
+    hours = [0] * (len(classes) + 1)
+    for machines in concurrent:
+        left = machines
+        for index, (count, _) in enumerate(classes):
+            used = min(left, count)
+            hours[index] += used
+            left -= used
+        hours[-1] += left
+    return hours

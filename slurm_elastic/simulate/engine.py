@@ -1,0 +1,348 @@
+"""The simulation: jobs arrive, start, end and are interrupted; machines boot, idle and go.
+
+Time is whole seconds. At equal times, ends and losses of machines come before arrivals, these
+before machines that become ready; then waiting jobs are looked at, then growth, then release.
+
+With ``Slurm`` growth a job also gets machines that do not run yet, and starts when they are ready;
+with the others machines boot on their own and jobs start on idle ones.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.runs import Runs
+from slurm_elastic.simulate.scenario import Scenario
+
+END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
+TELL = 1000
+_POOLS = 1 << 8
+
+Progress = Callable[[int], object]
+"""Told from time to time how many more jobs have arrived."""
+
+
+def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
+    """Replay ``jobs`` on ``scenario``; SlurmElasticError if it makes no sense.
+
+    The books are checked at the end of every run: work, machines and money.
+    """
+    problems = scenario.problems()
+    if problems:
+        raise SlurmElasticError("; ".join(problems))
+    return Engine(jobs, scenario).run()
+
+
+class Engine:
+    """One run. An event is (time, kind, payload) in one integer; payload: job, batch or pool.
+
+    ``origin``: Unix time of the history's second 0, for budgets and windows.
+    """
+
+    def __init__(
+        self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
+    ) -> None:
+        self.jobs, self.scenario, self.progress = jobs, scenario, progress
+        self.pools = [
+            Machines(pool, scenario.order, scenario.seed + index)
+            for index, pool in enumerate(scenario.pools)
+        ]
+        self.needs = [
+            array("q", (-(-procs // pool.procs) for procs in jobs.procs)) for pool in scenario.pools
+        ]
+        self.direct = isinstance(scenario.growth, Slurm)
+        self.runs = Runs(jobs, scenario, self.pools)
+        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
+        self.events: list[int] = []
+        self.queue = Queue(jobs, scenario, self.pools, self.needs, self.grower, self._start)
+        self.misfits = self._too_large()
+        self.unserved: list[int] = []
+        self.count = len(jobs)
+        self.asked = self.parked = False
+        self.looks = -1
+        self.idle_since = 0
+
+    def run(self) -> Outcome:
+        """All of it."""
+        events, submit, count = self.events, self.jobs.submit, self.count
+        begin = submit[0] if count else 0
+        for machines in self.pools:
+            machines.stand(begin)
+        if self.grower.watches and count:
+            self._push(begin, LOOK, 0)
+        arrival, now, told = 0, begin, 0
+        while True:
+            soonest = events[0] >> 35 if events else NEVER
+            following = submit[arrival] if arrival < count else NEVER
+            if soonest == following == NEVER:
+                break
+            now = min(soonest, following)
+            arrival = self._step(now, arrival)
+            if arrival < count or self.runs.now:
+                self.idle_since = now
+            elif now - self.idle_since > self.grower.patience:
+                self.unserved += self.queue.waiting
+                self.queue.waiting.clear()
+            if self.progress and arrival - told >= TELL:
+                self.progress(arrival - told)
+                told = arrival
+        return self._finish(now)
+
+    def _step(self, now: int, arrival: int) -> int:
+        """All that happens at ``now``; the next job to arrive."""
+        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
+        queue.full = now > queue.shadow
+        self.asked = False
+        if events and events[0] < (now << 3 | ARRIVE) << 32:
+            self._ends(now)
+        while arrival < count and submit[arrival] == now:
+            if arrival not in self.misfits:
+                queue.arrive(arrival, now)
+                self.asked = True
+            arrival += 1
+        if events and events[0] < (now << 3 | CHECK) << 32:
+            self._boots(now)
+        if queue.full and queue.waiting:
+            queue.schedule(now)
+        if self.asked:
+            self._grow(now)
+            if self.parked and not queue.waiting:
+                self._unpark(now)
+        while events and (events[0] >> 32) - (now << 3) in (CHECK, LOOK):
+            self._look(heappop(events), now)
+        return arrival
+
+    def _ends(self, now: int) -> None:
+        """Jobs that end, machines that are taken away."""
+        events, beyond = self.events, (now << 3 | ARRIVE) << 32
+        while events and events[0] < beyond:
+            event = heappop(events)
+            payload = event & 0xFFFFFFFF
+            if (event >> 32) & 7 == FALL:
+                self._fall(payload, now)
+            elif self.runs.ends_at(payload) == now:
+                self._give_back(payload, now)
+                self.queue.full = self.asked = True
+
+    def _give_back(self, job: int, now: int) -> None:
+        """A job's machines, to whoever is next."""
+        run = self.runs.finish(job, now)
+        machines = run.machines
+        if run.ready == now and machines.held:
+            for batch, _ in run.pieces:  # a job of no length ends as its machines are ready
+                if batch in machines.held:
+                    self._booted(run.pool, batch, now)
+        machines.unexpect(run.expected, job)
+        machines.passed(now)
+        machines.busy -= run.need
+        for batch, count in run.pieces:
+            self._free(machines, run.pool, batch, count, now)
+
+    def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
+        if machines.batch_due[batch] != NEVER:
+            if not self.scenario.reuse:
+                machines.end(batch, count, now)
+                machines.releases += 1
+                return
+            if machines.draining:
+                gone = min(machines.draining, count)
+                machines.draining -= gone
+                machines.end(batch, gone, now)
+                machines.releases += 1
+                count -= gone
+        if count:
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                self._push(look, CHECK, pool)
+
+    def _boots(self, now: int) -> None:
+        """Jobs that come back, machines that are ready."""
+        events, first, beyond = self.events, (now << 3 | ARRIVE) << 32, (now << 3 | CHECK) << 32
+        while events and first <= events[0] < beyond:
+            event = heappop(events)
+            payload = event & 0xFFFFFFFF
+            if (event >> 32) & 7 == ARRIVE:
+                self.queue.arrive(payload, now)
+                self.asked = True
+                continue
+            self._booted(payload % _POOLS, payload // _POOLS, now)
+
+    def _booted(self, pool: int, batch: int, now: int) -> None:
+        """Ready, for the job that it was launched for or for any; or lost while it booted."""
+        machines = self.pools[pool]
+        if machines.held.pop(batch, None) is not None:
+            machines.busy += machines.booted(batch, now)
+        elif batch in machines.coming:
+            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            self._free(machines, pool, batch, machines.booted(batch, now), now)
+            self.queue.full = True
+            self.asked = self.asked or self.grower.period is not None
+
+    def _start(self, job: int, pool: int, now: int) -> None:
+        """On idle machines first; the others are launched for it."""
+        machines, need = self.pools[pool], self.needs[pool][job]
+        idle = min(need, machines.idle) if self.scenario.reuse else 0
+        pieces = machines.take(idle, now) if idle else []
+        ready = now
+        if need > idle:
+            for batch, count, ready in machines.launch(need - idle, now):
+                pieces.append((batch, count))
+                machines.held[batch] = job
+                self._push(ready, BOOT, batch * _POOLS + pool)
+            if machines.pool.spot:
+                self._watch(pool, now)
+        end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
+        machines.expect(expected, job, need)
+        self._push(end, END, job)
+
+    def _grow(self, now: int) -> None:
+        """Ask the growth policy, now or at its next look."""
+        period = self.grower.period
+        if period is None:
+            if self.queue.waiting and not self.direct:
+                self._launch(now)
+        elif self.looks < now and (self.queue.waiting or self.grower.watches):
+            self.looks = -(-now // period) * period
+            self._push(self.looks, LOOK, 0)
+
+    def _launch(self, now: int) -> None:
+        queue = self.queue
+        for pool, count in self.grower.wanted(queue.waiting, queue.head, self.runs.running, now):
+            machines = self.pools[pool]
+            for batch, part, ready in machines.launch(count, now):
+                self._expect_boot(machines, batch, part, ready)
+                self._push(ready, BOOT, batch * _POOLS + pool)
+            self._watch(pool, now)
+            queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+
+    def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
+        """These machines boot for whoever comes first."""
+        machines.coming[batch] = ready
+        machines.expect(ready, batch | 1 << 31, count)
+
+    def _look(self, event: int, now: int) -> None:
+        """Release what is due, or let a growth policy look that does so at intervals."""
+        if (event >> 32) & 7 == CHECK:
+            machines = self.pools[event & 0xFFFFFFFF]
+            if not self.queue.waiting:
+                machines.release_due(now)
+                return
+            machines.parked += machines.due.pop(now, ())
+            self.parked = True
+            return
+        if not self.direct:
+            self._launch(now)
+            self.grower.flag(self.queue.waiting, self.runs.running, now)
+        elif self.queue.waiting:
+            self.queue.schedule(now)
+        self._look_again(now)
+
+    def _unpark(self, now: int) -> None:
+        """No job waits any more: what was due meanwhile may go when it is due again."""
+        self.parked = False
+        for pool, machines in enumerate(self.pools):
+            parked, machines.parked = machines.parked, []
+            for batch, since in parked:
+                look = machines.look_later(batch, since, now)
+                if look is not None:
+                    self._push(look, CHECK, pool)
+
+    def _look_again(self, now: int) -> None:
+        """Bounds open with time alone; all else waits for something to happen."""
+        if self.queue.waiting and not self.grower.free_of_bounds:
+            self.looks = now + max(self.grower.period or 1, WINDOW_LOOK)
+            self._push(self.looks, LOOK, 0)
+
+    def _watch(self, pool: int, now: int) -> None:
+        """Learn when the next spot machines of a pool are lost."""
+        machines = self.pools[pool]
+        if machines.pool.spot is None or not machines.spot_live:
+            return
+        when = machines.pool.spot.next_fall(now, machines.spot_live)
+        if when is not None and when != machines.fall:
+            self._push(when, FALL, pool)
+        machines.fall = NEVER if when is None else when
+
+    def _fall(self, pool: int, now: int) -> None:
+        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
+        machines = self.pools[pool]
+        market = machines.pool.spot
+        if market is None or machines.fall != now:
+            return
+        machines.fall = -1
+        over = machines.spot_live - market.room(now)
+        batch = len(machines.batch_start)
+        while over > 0 and batch:
+            batch -= 1
+            if machines.batch_spot[batch] and machines.batch_live[batch]:
+                over -= self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
+        self.queue.full = self.asked = True
+        self._watch(pool, now)
+
+    def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
+        """Lose machines of a batch: idle ones first, then those of running jobs."""
+        machines = self.pools[pool]
+        machines.passed(now)
+        lost = machines.lose_idle(batch, count, now)
+        if lost < count and batch in machines.coming:
+            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            lost += machines.lose_booting(batch, now)
+        for job in self.runs.on(pool, batch) if lost < count else ():
+            lost += self._interrupt(job, pool, batch, count - lost, now)
+            if lost >= count:
+                break
+        return lost
+
+    def _interrupt(self, job: int, pool: int, batch: int, most: int, now: int) -> int:
+        """A job loses up to ``most`` machines of ``batch``; its others become idle."""
+        machines = self.pools[pool]
+        run = self.runs.interrupt(job, now)
+        machines.unexpect(run.expected, job)
+        lost = 0
+        for held, count in run.pieces:
+            if machines.held.pop(held, None) is not None:
+                if held == batch:
+                    lost += machines.lose_booting(held, now)
+                else:
+                    self._expect_boot(machines, held, count, run.ready)
+                continue
+            machines.busy -= count
+            gone = min(count, most) if held == batch else 0
+            if gone:
+                machines.end(held, gone, now, reclaimed=True)
+                lost += gone
+            if count > gone:
+                self._free(machines, pool, held, count - gone, now)
+        self.grower.covered.discard(job)
+        self._push(now + self.scenario.requeue_delay, ARRIVE, job)
+        return lost
+
+    def _push(self, when: int, kind: int, payload: int) -> None:
+        heappush(self.events, (when << 3 | kind) << 32 | payload)
+
+    def _too_large(self) -> frozenset[int]:
+        """Jobs that no pool could ever hold."""
+        return frozenset(
+            job
+            for job in range(len(self.jobs))
+            if all(
+                need[job] > machines.pool.machines
+                for need, machines in zip(self.needs, self.pools, strict=True)
+            )
+        )
+
+    def _finish(self, now: int) -> Outcome:
+        """Give the rest back, and close the books."""
+        for machines in self.pools:
+            machines.close(now)
+        unserved = self.unserved + self.queue.waiting
+        return Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)

@@ -1,0 +1,152 @@
+"""Asks the growth policy for the whole site, and hands what it wants to the pools in order."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from slurm_elastic.policies.capacity import (
+    Bounds,
+    Bursts,
+    Demand,
+    GroupBursts,
+    Growth,
+    OnDemand,
+    Slurm,
+    Spent,
+    SteadyStream,
+    Waiting,
+    bounded,
+)
+from slurm_elastic.policies.release import Flagged
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.scenario import Scenario
+
+DAY = 86400
+MONTH = 30 * DAY
+WINDOW_LOOK = 60
+
+
+class Grower:
+    """One policy over all pools that can grow; machines count as those of the first such pool.
+
+    ``period``: seconds between two looks (None: whenever a job arrives or ends); ``watches``: it
+    looks also while no job waits; ``covered``: waiting jobs that a growth was decided for;
+    ``patience``: seconds after which a queue that nothing serves is
+    given up.
+    """
+
+    patience = 45 * DAY
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        scenario: Scenario,
+        pools: Sequence[Machines],
+        needs: Sequence[array[int]],
+        start: int = 0,
+    ) -> None:
+        self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
+        self.start, self.depth = start, scenario.depth
+        self.growing = [
+            (index, machines)
+            for index, machines in enumerate(pools)
+            if machines.pool.machines > machines.pool.standing
+        ]
+        self.need = needs[self.growing[0][0]] if self.growing else needs[0]
+        self.free_of_bounds = self.bounds == Bounds()
+        self.period = self.policy.period
+        if isinstance(self.policy, Slurm) and not self.free_of_bounds:
+            self.period = WINDOW_LOOK
+        self.watches = bool(self.growing) and any(
+            isinstance(machines.pool.release, Flagged) for _, machines in self.growing
+        )
+        self.covered: set[int] = set()
+        self._once = isinstance(self.policy, OnDemand | Bursts | GroupBursts)
+        self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
+
+    def wanted(
+        self, queue: Sequence[int], head: int | None, running: int, now: int
+    ) -> list[tuple[int, int]]:
+        """(pool, machines) to launch now."""
+        if not any(machines.room for _, machines in self.growing):
+            return []
+        queue = queue if self.depth is None else queue[: self.depth]
+        demand = self.demand(queue, head, running, now)
+        growth = self.policy.grow(demand)
+        if growth is not None and not self.free_of_bounds:
+            growth = bounded(growth, demand, self.bounds, self._spent(now))
+        if self._once and (growth is None or growth.machines):
+            self.covered.update(queue)
+        if growth is None:
+            return []
+        left, parts = growth.machines, []
+        for index, machines in self.growing:
+            part = min(left, machines.room)
+            if part > 0:
+                parts.append((index, part))
+                left -= part
+        return parts
+
+    def may_launch(self, count: int, now: int) -> bool:
+        """Whether the bounds allow ``count`` machines for one job, all or none."""
+        if self.free_of_bounds:
+            return True
+        demand = self.demand((), None, 0, now)
+        allowed = bounded(Growth(count, ""), demand, self.bounds, self._spent(now))
+        return allowed.machines == count
+
+    def flag(self, queue: Sequence[int], running: int, now: int) -> None:
+        """Flag what is too much: idle machines go now, busy ones when their job ends."""
+        if not self.watches:
+            return
+        demand = self.demand(queue, None, running, now)
+        if isinstance(self.policy, SteadyStream):
+            surplus = self.policy.surplus(demand)
+        else:
+            surplus = 0 if queue else demand.idle
+        for _, machines in reversed(self.growing):
+            gone = machines.release_idle(min(surplus, machines.idle), now)
+            surplus -= gone
+            drained = min(surplus, machines.busy - machines.draining)
+            machines.draining += max(drained, 0)
+            surplus -= max(drained, 0)
+
+    def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
+        """What the policy may know."""
+        need, limit, submit = self.need, self.jobs.limit, self.jobs.submit
+        waiting = [Waiting(need[job], limit[job], submit[job]) for job in queue]
+        fresh = waiting
+        if self._once:
+            pairs = zip(queue, waiting, strict=True)
+            fresh = [job for index, job in pairs if index not in self.covered]
+        idle = busy = booting = 0
+        for _, machines in self.growing:
+            idle += machines.idle
+            busy += machines.busy - machines.draining
+            booting += machines.booting
+        return Demand(
+            now=now,
+            queue=waiting,
+            fresh=fresh,
+            running=running,
+            idle=idle,
+            busy=busy,
+            booting=booting,
+            head_start=head,
+        )
+
+    def _spent(self, now: int) -> Spent:
+        """Dollars of this day and month, machine-seconds at the on-demand price."""
+        if self.bounds.per_day is None and self.bounds.per_month is None:
+            return Spent()
+        total = 0.0
+        for _, machines in self.growing:
+            machines.passed(now)
+            total += machines.up_area / 3600 * machines.pool.price
+        clock = now + self.start
+        for name, length in (("day", DAY), ("month", MONTH)):
+            if self._budget[name][0] != clock // length:
+                self._budget[name] = (clock // length, total)
+        return Spent(day=total - self._budget["day"][1], month=total - self._budget["month"][1])

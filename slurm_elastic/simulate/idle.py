@@ -1,0 +1,170 @@
+"""Idle machines in the order in which jobs get them.
+
+Machines launched together are alike and only counted: a batch. What is idle is (batch, since):
+``since`` is 0 where nobody asks how long a machine has been idle, so that there is little to sort.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
+
+from slurm_elastic.policies.release import Order
+
+Pieces = list[tuple[int, int]]
+"""(batch, machines): what a job holds."""
+
+_BATCHES = 1 << 24
+_TIMES = 1 << 40
+
+
+class IdleMachines(Protocol):
+    """What all orders have."""
+
+    def put(self, batch: int, count: int, since: int) -> None:
+        """Machines of a batch become idle."""
+        ...
+
+    def take(self, count: int, now: int) -> Pieces:
+        """``count`` machines for a job; there must be so many."""
+        ...
+
+    def remove(self, batch: int, since: int) -> int:
+        """All of that batch idle since then; how many there were."""
+        ...
+
+    def left(self) -> list[tuple[int, int, int]]:
+        """(batch, since, machines) of all."""
+        ...
+
+
+def idle_machines(
+    order: Order, starts: Sequence[int], lease: int, seed: int, *, sinces: bool
+) -> IdleMachines:
+    """None idle yet, to be given out in ``order``; ``starts``: each batch's start of billing;
+    ``sinces``: whether it matters since when a machine is idle.
+    """
+    if order is Order.RANDOM:
+        return _AtRandom(random.Random(seed))  # noqa: S311 - repeatable, not secret
+    if order in (Order.MAX_IDLE, Order.MIN_IDLE):
+        return _ByIdleTime(oldest=order is Order.MAX_IDLE)
+    return _ByMargin(starts, lease, largest=order is Order.MAX_MARGIN, sinces=sinces)
+
+
+class _ByMargin:
+    """Sorted by the phase of the lease: at any time the margins are this order, rotated."""
+
+    def __init__(self, starts: Sequence[int], lease: int, *, largest: bool, sinces: bool) -> None:
+        self.starts, self.lease, self.largest = starts, lease, largest
+        # Without since there is one slot of time a phase, and the keys stay small.
+        self.times = _TIMES if sinces else 1
+        self.keys: list[int] = []
+        self.counts: dict[int, int] = {}
+
+    def put(self, batch: int, count: int, since: int) -> None:
+        key = self._key(batch, since)
+        if key in self.counts:
+            self.counts[key] += count
+        else:
+            self.counts[key] = count
+            insort(self.keys, key)
+
+    def take(self, count: int, now: int) -> Pieces:
+        keys, counts = self.keys, self.counts
+        # Phases at or below this one renewed last and have most left; the next above, least.
+        index = bisect_left(keys, (now % self.lease + 1) * self.times * _BATCHES)
+        index -= self.largest
+        pieces = []
+        while count:
+            if index >= len(keys):
+                index = 0
+            key = keys[index]
+            there = counts[key]
+            if there > count:
+                counts[key] = there - count
+                pieces.append((key % _BATCHES, count))
+                break
+            del keys[index], counts[key]
+            pieces.append((key % _BATCHES, there))
+            count -= there
+            if self.largest:
+                index = index - 1 if index > 0 else -1
+        return pieces
+
+    def remove(self, batch: int, since: int) -> int:
+        key = self._key(batch, since)
+        count = self.counts.pop(key, 0)
+        if count:
+            del self.keys[bisect_left(self.keys, key)]
+        return count
+
+    def left(self) -> list[tuple[int, int, int]]:
+        return [
+            (key % _BATCHES, key // _BATCHES % self.times, self.counts[key]) for key in self.keys
+        ]
+
+    def _key(self, batch: int, since: int) -> int:
+        return (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
+
+
+class _ByIdleTime:
+    """In the order in which they became idle."""
+
+    def __init__(self, *, oldest: bool) -> None:
+        self.oldest = oldest
+        self.counts: OrderedDict[tuple[int, int], int] = OrderedDict()
+
+    def put(self, batch: int, count: int, since: int) -> None:
+        key = (batch, since)
+        self.counts[key] = self.counts.get(key, 0) + count
+
+    def take(self, count: int, now: int) -> Pieces:  # noqa: ARG002
+        counts, pieces = self.counts, []
+        while count:
+            key, there = counts.popitem(last=not self.oldest)
+            used = min(there, count)
+            pieces.append((key[0], used))
+            count -= used
+            if there > used:
+                counts[key] = there - used
+                counts.move_to_end(key, last=not self.oldest)
+        return pieces
+
+    def remove(self, batch: int, since: int) -> int:
+        return self.counts.pop((batch, since), 0)
+
+    def left(self) -> list[tuple[int, int, int]]:
+        return [(batch, since, count) for (batch, since), count in self.counts.items()]
+
+
+class _AtRandom:
+    """Any of them, each as likely."""
+
+    def __init__(self, source: random.Random) -> None:
+        self.source = source
+        self.machines: list[tuple[int, int]] = []
+
+    def put(self, batch: int, count: int, since: int) -> None:
+        self.machines.extend([(batch, since)] * count)
+
+    def take(self, count: int, now: int) -> Pieces:  # noqa: ARG002
+        machines, pick = self.machines, self.source.randrange
+        taken: dict[int, int] = {}
+        for _ in range(count):
+            index = pick(len(machines))
+            batch = machines[index][0]
+            machines[index] = machines[-1]
+            machines.pop()
+            taken[batch] = taken.get(batch, 0) + 1
+        return list(taken.items())
+
+    def remove(self, batch: int, since: int) -> int:
+        before = len(self.machines)
+        self.machines = [machine for machine in self.machines if machine != (batch, since)]
+        return before - len(self.machines)
+
+    def left(self) -> list[tuple[int, int, int]]:
+        return [(batch, since, 1) for batch, since in self.machines]

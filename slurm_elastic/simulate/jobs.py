@@ -1,0 +1,80 @@
+"""Jobs as columns of integers: 56 bytes a job, whatever the length of the history."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Job(NamedTuple):
+    """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
+    (seconds); ``procs`` are processors; ``user`` and ``partition`` the history's own numbers.
+    """
+
+    number: int
+    submit: int
+    run: int
+    limit: int
+    procs: int
+    user: int = -1
+    partition: int = -1
+
+
+class Jobs:
+    """Jobs in the order of submission (as they stood where they were submitted together)."""
+
+    def __init__(self, jobs: Iterable[Job] = ()) -> None:
+        self.number = array("q")
+        self.submit = array("q")
+        self.run = array("q")
+        self.limit = array("q")
+        self.procs = array("q")
+        self.user = array("q")
+        self.partition = array("q")
+        for job in jobs:
+            self.append(job)
+        self.sort()
+
+    @property
+    def columns(self) -> tuple[array[int], ...]:
+        """The columns, in the order of ``Job``."""
+        return (
+            self.number,
+            self.submit,
+            self.run,
+            self.limit,
+            self.procs,
+            self.user,
+            self.partition,
+        )
+
+    def __len__(self) -> int:
+        return len(self.submit)
+
+    def __getitem__(self, index: int) -> Job:
+        return Job(*(column[index] for column in self.columns))
+
+    def append(self, job: Job) -> None:
+        """Add a job at the end; call ``sort`` when all are there."""
+        for column, value in zip(self.columns, job, strict=True):
+            column.append(value)
+
+    def sort(self) -> None:
+        """By submission, keeping the order of those submitted together."""
+        submit = self.submit
+        if all(submit[i] <= submit[i + 1] for i in range(len(submit) - 1)):
+            return
+        self._keep(sorted(range(len(submit)), key=submit.__getitem__))
+
+    def only(self, indices: Sequence[int]) -> Jobs:
+        """These jobs as a history of their own."""
+        some = Jobs()
+        for mine, theirs in zip(some.columns, self.columns, strict=True):
+            mine.extend(theirs[index] for index in indices)
+        some.sort()
+        return some
+
+    def _keep(self, order: Sequence[int]) -> None:
+        for column in self.columns:
+            column[:] = array("q", (column[index] for index in order))

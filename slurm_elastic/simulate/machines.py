@@ -1,0 +1,290 @@
+"""The machines of one pool as they come and go: batches, leases, and what they cost.
+
+Machines launched together on one market are alike; they are a batch and only counted. A lease is
+(batch, start, end, machines, reclaimed); all leases are kept as columns, so that the bill can be
+made again at the end and compared.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, insort
+
+from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.simulate.billing import Curve, charge
+from slurm_elastic.simulate.idle import Pieces, idle_machines
+from slurm_elastic.simulate.reservations import Profile
+from slurm_elastic.simulate.scenario import Clock, PoolModel
+
+NEVER = 2**62
+
+
+class Machines:
+    """State of one pool. ``idle``, ``busy`` and ``booting`` count machines."""
+
+    def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
+        self.pool = pool
+        self.idle = self.busy = self.booting = 0
+        self.batch_start = array("q")
+        self.batch_live = array("q")
+        self.batch_spot = array("b")
+        self.batch_due = array("q")
+        self.lease_batch = array("q")
+        self.lease_end = array("q")
+        self.lease_count = array("q")
+        self.lease_reclaimed = array("b")
+        self.expected: list[int] = []
+        self.weights: dict[int, int] = {}
+        # held: batches that boot for a job, coming: others that boot, with when they are ready;
+        # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
+        # parked: what was due while jobs waited.
+        self.parked: list[tuple[int, int]] = []
+        self.due: dict[int, list[tuple[int, int]]] = {}
+        self.launched = self.released = self.launches = self.releases = self.peak = 0
+        self.spot_live = self.billed = 0
+        self.draining = 0
+        self.held: dict[int, int] = {}
+        self.coming: dict[int, int] = {}
+        self.fall = -1
+        self.dollars = {"on-demand": 0.0, "spot": 0.0}
+        self.busy_area = self.up_area = self._seen = 0
+        self._curve = Curve.flat(pool.price)
+        self._lease = pool.billing.lease
+        self._grid = pool.grid
+        self._boots: dict[int, int] = {}
+        self._flagged = isinstance(pool.release, Flagged)
+        self._steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
+        self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
+            not self._steady and isinstance(pool.release, Delayed | Idle)
+        )
+        self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
+
+    @property
+    def up(self) -> int:
+        """Machines that are there or coming."""
+        return self.idle + self.busy + self.booting
+
+    @property
+    def room(self) -> int:
+        """How many more may be launched."""
+        return self.pool.machines - self.idle - self.busy - self.booting
+
+    def boot_seconds(self, count: int) -> int:
+        """How long ``count`` machines together take to be ready."""
+        seconds = self._boots.get(count)
+        if seconds is None:
+            seconds = self._boots[count] = self.pool.boot.seconds(count)
+        return seconds
+
+    def passed(self, now: int) -> None:
+        """Account for the time since the last change; call before each change of a count."""
+        seconds = now - self._seen
+        if seconds:
+            self.busy_area += seconds * self.busy
+            self.up_area += seconds * (self.idle + self.busy)
+            self._seen = now
+
+    def stand(self, now: int) -> None:
+        """The standing machines, there from the first second on: batch 0."""
+        self._seen = now
+        if self.pool.standing:
+            batch = self._batch(now, self.pool.standing, spot=False)
+            self.batch_due[batch] = NEVER
+            self.idle += self.pool.standing
+            self.free.put(batch, self.pool.standing, 0)
+            self.peak = max(self.peak, self.up)
+
+    def launch(self, count: int, now: int) -> list[tuple[int, int, int]]:
+        """Start machines, spot ones while they are cheaper and to be had: (batch, machines, ready).
+
+        They count as booting until ``ready``.
+        """
+        spot = self._spot_room(count, now)
+        ready = now + self.boot_seconds(count)
+        begin = now if self.pool.clock is Clock.REQUEST else ready
+        started = []
+        for part, market in ((spot, True), (count - spot, False)):
+            if part:
+                started.append((self._batch(begin, part, spot=market), part, ready))
+                self.launches += 1
+        self.booting += count
+        self.peak = max(self.peak, self.up)
+        return started
+
+    def booted(self, batch: int, now: int) -> int:
+        """A batch is ready; how many of it there are."""
+        self.passed(now)
+        count = self.batch_live[batch]
+        self.booting -= count
+        if self.pool.clock is Clock.REQUEST:
+            self.up_area += count * (now - self.batch_start[batch])
+        return count
+
+    def put_idle(self, batch: int, count: int, now: int) -> int | None:
+        """Machines without work from ``now`` on; when to look whether they may go (None: known)."""
+        self.idle += count
+        since = now if self._sinces else 0
+        self.free.put(batch, count, since)
+        due = self.batch_due[batch]
+        if due == NEVER or self._flagged or (not self._sinces and due > now):
+            return None
+        return self.look_later(batch, since, now)
+
+    def look_later(self, batch: int, since: int, now: int) -> int | None:
+        """Note when these may go; that time if it is new."""
+        pool, grid, lease = self.pool, self._grid, self._lease
+        due, start, when = pool.release.due, self.batch_start[batch], now
+        while True:
+            when = due(start, since or now, when, lease, public=pool.public)
+            late = when % grid
+            if not late:
+                break
+            when += grid - late
+            if due(start, since or now, when, lease, public=pool.public) <= when:
+                break
+        self.batch_due[batch] = when
+        known = when in self.due
+        self.due.setdefault(when, []).append((batch, since))
+        return None if known else when
+
+    def take(self, count: int, now: int) -> Pieces:
+        """Idle machines for a job."""
+        self.passed(now)
+        self.idle -= count
+        self.busy += count
+        return self.free.take(count, now)
+
+    def end(self, batch: int, count: int, now: int, *, reclaimed: bool = False) -> None:
+        """The lease of machines that are no longer counted as idle, busy or booting is over."""
+        self.lease_batch.append(batch)
+        self.lease_end.append(now)
+        self.lease_count.append(count)
+        self.lease_reclaimed.append(reclaimed)
+        self.batch_live[batch] -= count
+        self.released += count
+        spot = self.batch_spot[batch]
+        if spot:
+            self.spot_live -= count
+        start = self.batch_start[batch]
+        if start > now:
+            return  # taken back while it booted, on a bill that begins with its readiness
+        self.billed += count * self.pool.billing.billed(start, now, reclaimed=reclaimed)
+        dollars = count * self.price_of(batch, now, reclaimed=reclaimed)
+        self.dollars["spot" if spot else "on-demand"] += dollars
+
+    def price_of(self, batch: int, end: int, *, reclaimed: bool) -> float:
+        """Dollars of one machine of a batch until ``end``."""
+        market = self.pool.spot
+        curve = market.curve if self.batch_spot[batch] and market else self._curve
+        start = self.batch_start[batch]
+        if start > end:
+            return 0.0
+        return charge(self.pool.billing, curve, start, end, reclaimed=reclaimed)
+
+    def lose_idle(self, batch: int, most: int, now: int) -> int:
+        """Idle machines of a batch are taken back by the cloud; how many."""
+        lost = 0
+        for one, since, _ in self.free.left():
+            if one == batch and lost < most:
+                count = self.free.remove(batch, since)
+                spare = max(lost + count - most, 0)
+                if spare:
+                    self.free.put(batch, spare, since)
+                self.idle -= count - spare
+                self.end(batch, count - spare, now, reclaimed=True)
+                lost += count - spare
+        return lost
+
+    def lose_booting(self, batch: int, now: int) -> int:
+        """A batch is taken back while it boots; how many machines."""
+        count = self.batch_live[batch]
+        self.booting -= count
+        self.up_area += count * max(now - self.batch_start[batch], 0)
+        self.end(batch, count, now, reclaimed=True)
+        return count
+
+    def close(self, now: int) -> None:
+        """Give back all that is idle, standing machines too."""
+        self.passed(now)
+        for batch, since, _ in self.free.left():
+            count = self.free.remove(batch, since)
+            if count:
+                self.idle -= count
+                self.end(batch, count, now)
+
+    def release_due(self, when: int) -> int:
+        """Give back what is idle and due at ``when``; how many machines."""
+        self.passed(when)
+        gone = 0
+        for batch, since in self.due.pop(when, ()):
+            count = self.free.remove(batch, since)
+            if count:
+                self.idle -= count
+                self.end(batch, count, when)
+                gone += count
+        self.releases += gone > 0
+        return gone
+
+    def release_idle(self, most: int, now: int) -> int:
+        """Give back up to ``most`` idle machines, none that stand; how many."""
+        self.passed(now)
+        gone = 0
+        for batch, since, _ in self.free.left():
+            if gone >= most or self.batch_due[batch] == NEVER:
+                continue
+            count = self.free.remove(batch, since)
+            spare = max(gone + count - most, 0)
+            if spare:
+                self.free.put(batch, spare, since)
+            if count > spare:
+                self.idle -= count - spare
+                self.end(batch, count - spare, now)
+                gone += count - spare
+        self.releases += gone > 0
+        return gone
+
+    def expect(self, when: int, serial: int, count: int) -> None:
+        """``count`` machines are expected to be free at ``when``."""
+        key = when << 32 | serial
+        self.weights[key] = count
+        insort(self.expected, key)
+
+    def unexpect(self, when: int, serial: int) -> None:
+        """Forget what was expected."""
+        key = when << 32 | serial
+        del self.weights[key]
+        del self.expected[bisect_left(self.expected, key)]
+
+    def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
+        """(when ``need`` machines are expected to be free, how many more are free then)."""
+        missing = need - free
+        shadow = NEVER
+        beyond = NEVER
+        for key in self.expected:
+            if key >= beyond:
+                break
+            missing -= self.weights[key]
+            if missing <= 0 and beyond == NEVER:
+                shadow = max(key >> 32, now)
+                beyond = (shadow + 1) << 32
+        return shadow, -missing
+
+    def profile(self, now: int, *, direct: bool) -> Profile:
+        """Free machines from now on, as expected; ``direct``: those that may be launched too."""
+        free = self.idle + (self.room if direct else 0)
+        return Profile(now, free, ((key >> 32, self.weights[key]) for key in self.expected))
+
+    def _batch(self, start: int, count: int, *, spot: bool) -> int:
+        self.batch_start.append(start)
+        self.batch_live.append(count)
+        self.batch_spot.append(spot)
+        self.batch_due.append(-1)
+        self.launched += count
+        self.spot_live += count if spot else 0
+        return len(self.batch_start) - 1
+
+    def _spot_room(self, count: int, now: int) -> int:
+        market = self.pool.spot
+        if market is None or market.curve.at(now) >= self.pool.price:
+            return 0
+        return max(0, min(count, market.room(now) - self.spot_live))

@@ -1,0 +1,75 @@
+"""The spot market of one pool: what a machine costs, how many are to be had, when they are taken.
+
+Until 2017 a machine is lost when the price exceeds the bid; since then the cloud takes machines
+back when it has no room, which a trace of available machines says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from slurm_elastic.simulate.billing import Curve
+
+PLENTY = 2**40
+
+
+class SpotMarket:
+    """``curve``: the price; ``bid``: lost above it (None: never lost by price); ``available``:
+    (time, machines) from when on how many there are (empty: any number); ``notice``: seconds
+    between the cloud's warning and the loss.
+    """
+
+    def __init__(
+        self,
+        curve: Curve,
+        *,
+        bid: float | None = None,
+        available: Sequence[tuple[int, int]] = (),
+        notice: int = 120,
+    ) -> None:
+        self.curve = curve
+        self.bid = bid
+        self.notice = notice
+        self._times, self._counts = _steps(curve, bid, available)
+
+    def room(self, now: int) -> int:
+        """How many machines can be had or kept at ``now``."""
+        return self._counts[max(bisect_right(self._times, now) - 1, 0)]
+
+    def next_fall(self, now: int, machines: int) -> int | None:
+        """The first time after ``now`` at which fewer than ``machines`` can be kept."""
+        counts = self._counts
+        for index in range(bisect_right(self._times, now), len(counts)):
+            if counts[index] < machines:
+                return self._times[index]
+        return None
+
+    def prices(self, begin: int, now: int) -> tuple[tuple[float, float], ...]:
+        """The price changes that are known at ``now``, from the one that held at ``begin`` on."""
+        times, prices = self.curve.times, self.curve.prices
+        first = max(bisect_right(times, begin) - 1, 0)
+        last = max(bisect_right(times, now), first + 1)
+        return tuple(zip(times[first:last], prices[first:last], strict=True))
+
+
+def _steps(
+    curve: Curve, bid: float | None, available: Sequence[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """Machines to be had as steps, the two reasons combined, without repeated values."""
+    changes = {when for when, _ in available}
+    if bid is not None:
+        changes.update(curve.times)
+    times: list[int] = []
+    counts: list[int] = []
+    starts = [when for when, _ in available]
+    for when in sorted(changes or {0}):
+        count = PLENTY
+        if available:
+            count = available[max(bisect_right(starts, when) - 1, 0)][1]
+        if bid is not None and curve.at(when) > bid:
+            count = 0
+        if not counts or counts[-1] != count:
+            times.append(when)
+            counts.append(count)
+    return times, counts

@@ -1,0 +1,215 @@
+"""What a simulation found, in figures, and the proof that nothing was lost in it."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.runs import Runs
+
+SHORT = 10
+
+
+class PoolFigures(Struct, frozen=True, kw_only=True):
+    """One pool. ``hours``: machine-hours up; ``peak``: most machines at a time."""
+
+    name: str
+    jobs: int
+    launched: int
+    peak: int
+    hours: float
+    busy_hours: float
+    billed_hours: float
+    on_demand: float
+    spot: float
+
+
+class Figures(Struct, frozen=True, kw_only=True):
+    """The whole site. Waits in seconds, until the first start; slowdown bounded at 10 s runs;
+    ``utilisation``: share of the paid (or standing) machine time in which a job had the machine;
+    machine-hours lost to interruptions and spent on checkpoints and restarts.
+    """
+
+    jobs: int
+    unserved: int
+    too_large: int
+    cost: float
+    on_demand: float
+    spot: float
+    mean_wait: float
+    p95_wait: int
+    slowdown: float
+    utilisation: float
+    makespan: int
+    lost_hours: float
+    overhead_hours: float
+    interruptions: int
+    checkpoints: int
+    api_calls: int
+    peak: int
+    pools: tuple[PoolFigures, ...]
+
+
+class Outcome:
+    """A finished run: when each job started and ended (-1: never), where, and the figures."""
+
+    def __init__(self, jobs: Jobs, pools: Sequence[Machines], runs: Runs, figures: Figures) -> None:
+        self.jobs, self.pools, self.figures = jobs, pools, figures
+        self.starts: array[int] = runs.first
+        self.ends: array[int] = runs.ended
+
+    @classmethod
+    def of(
+        cls,
+        jobs: Jobs,
+        pools: Sequence[Machines],
+        runs: Runs,
+        queue: Sequence[int],
+        misfits: frozenset[int],
+    ) -> Outcome:
+        """Check the books, then take the figures."""
+        problems = conservation(jobs, pools, runs, len(queue) + len(misfits))
+        if problems:
+            raise SlurmElasticError(
+                "the simulation does not add up, which is a defect of ours: " + "; ".join(problems)
+            )
+        return cls(jobs, pools, runs, _figures(jobs, pools, runs, len(queue), len(misfits)))
+
+    def machines_by_hour(self, pool: int = 0) -> list[int]:
+        """Machines paid for in each hour of the run, by the hours of each machine's own bill."""
+        machines = self.pools[pool]
+        begin = min(self.jobs.submit, default=0)
+        steps: dict[int, int] = {}
+        for batch, end, count in zip(
+            machines.lease_batch, machines.lease_end, machines.lease_count, strict=True
+        ):
+            start = machines.batch_start[batch]
+            hours = max(-(-(end - start) // 3600), 1)
+            first = (start - begin) // 3600
+            steps[first] = steps.get(first, 0) + count
+            steps[first + hours] = steps.get(first + hours, 0) - count
+        return _running_sum(steps)
+
+
+def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int) -> list[str]:
+    """What does not add up of work, machines and money; empty if all does."""
+    found = []
+    ended = sum(1 for end in runs.ended if end >= 0)
+    if ended + unserved != len(jobs) or runs.now:
+        found.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
+    spent = runs.held + runs.useful + runs.lost + runs.overhead
+    busy = sum(machines.busy_area for machines in pools)
+    if spent != busy:
+        found.append(f"machines were busy for {busy} s, jobs account for {spent} s")
+    if len(pools) == 1 and not unserved:
+        procs = pools[0].pool.procs
+        work = sum(-(-p // procs) * run for p, run in zip(jobs.procs, jobs.run, strict=True))
+        if work != runs.useful:
+            found.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
+    for machines in pools:
+        found += _pool_problems(machines)
+    return found
+
+
+def _pool_problems(machines: Machines) -> list[str]:
+    name, found = machines.pool.name, []
+    if machines.launched != machines.released or machines.up:
+        found.append(
+            f"{name}: {machines.launched} machines came, {machines.released} went,"
+            f" {machines.up} are left"
+        )
+    leased, billed, dollars = 0, 0, {"on-demand": 0.0, "spot": 0.0}
+    for batch, end, count, taken in _leases(machines):
+        reclaimed = bool(taken)
+        start = min(machines.batch_start[batch], end)
+        leased += count * (end - start)
+        if machines.batch_start[batch] <= end:
+            billed += count * machines.pool.billing.billed(start, end, reclaimed=reclaimed)
+        market = "spot" if machines.batch_spot[batch] else "on-demand"
+        dollars[market] += count * machines.price_of(batch, end, reclaimed=reclaimed)
+    if leased != machines.up_area:
+        found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
+    if not any(machines.lease_reclaimed) and billed < machines.busy_area:
+        found.append(f"{name}: {billed} s were paid, {machines.busy_area} s were used")
+    if billed != machines.billed:
+        found.append(f"{name}: leases are billed {billed} s, {machines.billed} s were charged")
+    if not all(math.isclose(dollars[m], machines.dollars[m], abs_tol=1e-6) for m in dollars):
+        found.append(f"{name}: leases cost {dollars}, {machines.dollars} were charged")
+    return found
+
+
+def _leases(machines: Machines) -> zip[tuple[int, int, int, int]]:
+    return zip(
+        machines.lease_batch,
+        machines.lease_end,
+        machines.lease_count,
+        machines.lease_reclaimed,
+        strict=True,
+    )
+
+
+def _figures(
+    jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int, misfits: int
+) -> Figures:
+    done = [job for job in range(len(jobs)) if runs.ended[job] >= 0]
+    waits = sorted(runs.first[job] - jobs.submit[job] for job in done)
+    up = sum(machines.up_area for machines in pools)
+    first = min(jobs.submit, default=0)
+    parts = tuple(_pool_figures(index, machines, runs) for index, machines in enumerate(pools))
+    return Figures(
+        jobs=len(done),
+        unserved=unserved,
+        too_large=misfits,
+        cost=sum(part.on_demand + part.spot for part in parts),
+        on_demand=sum(part.on_demand for part in parts),
+        spot=sum(part.spot for part in parts),
+        mean_wait=sum(waits) / len(waits) if waits else 0.0,
+        p95_wait=waits[math.ceil(0.95 * len(waits)) - 1] if waits else 0,
+        slowdown=_slowdown(jobs, runs, done),
+        utilisation=sum(m.busy_area for m in pools) / up if up else 0.0,
+        makespan=max((runs.ended[job] for job in done), default=first) - first,
+        lost_hours=runs.lost / 3600,
+        overhead_hours=runs.overhead / 3600,
+        interruptions=runs.interruptions,
+        checkpoints=runs.checkpoints,
+        api_calls=sum(machines.launches + machines.releases for machines in pools),
+        peak=sum(machines.peak for machines in pools),
+        pools=parts,
+    )
+
+
+def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
+    return PoolFigures(
+        name=machines.pool.name,
+        jobs=sum(1 for pool in runs.where if pool == index),
+        launched=machines.launched,
+        peak=machines.peak,
+        hours=machines.up_area / 3600,
+        busy_hours=machines.busy_area / 3600,
+        billed_hours=machines.billed / 3600,
+        on_demand=machines.dollars["on-demand"],
+        spot=machines.dollars["spot"],
+    )
+
+
+def _slowdown(jobs: Jobs, runs: Runs, done: Sequence[int]) -> float:
+    if not done:
+        return 0.0
+    total = sum(
+        max(1.0, (runs.ended[job] - jobs.submit[job]) / max(jobs.run[job], SHORT)) for job in done
+    )
+    return total / len(done)
+
+
+def _running_sum(steps: dict[int, int]) -> list[int]:
+    counts, level = [], 0
+    for hour in range(max(steps, default=-1)):
+        level += steps.get(hour, 0)
+        counts.append(level)
+    return counts

@@ -1,0 +1,171 @@
+"""Which waiting job starts next: first come, first served with EASY backfill over all pools.
+
+The first job that cannot start gets a reservation in the pool in which it is expected to start
+first (see ``easy`` for the rule); no later one may delay it there. With several reservations the
+first so many jobs get one, and a job may start if it fits between all of them.
+
+Between two looks at the whole queue an arriving job is only held against the reservation that
+stands: nothing else can have changed for the others but the time, which never helps them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import insort
+from collections.abc import Callable, Sequence
+
+from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.grow import Grower
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.reservations import FAR, Profile
+from slurm_elastic.simulate.scenario import Scenario
+
+
+class Queue:
+    """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
+
+    ``shadow``: until when the last look holds; ``head``: when the first job is expected to start on
+    what is up or booting (None: not at all).
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        scenario: Scenario,
+        pools: Sequence[Machines],
+        needs: Sequence[array[int]],
+        grower: Grower,
+        start: Callable[[int, int, int], None],
+    ) -> None:
+        self.limit, self.scenario, self.pools, self.needs = jobs.limit, scenario, pools, needs
+        self.grower, self.start = grower, start
+        self.depth = scenario.depth
+        self.direct = isinstance(scenario.growth, Slurm)
+        self.waiting: list[int] = []
+        self.full = False
+        self.shadow = NEVER
+        self.extra = 0
+        self.head: int | None = None
+        self._reserved: Machines | None = None
+
+    def arrive(self, job: int, now: int) -> None:
+        """A new job, or one back after an interruption, in its place in the queue."""
+        if self.full or (self.depth and len(self.waiting) >= self.depth):
+            insort(self.waiting, job)
+        elif not self.waiting:
+            if not self._place(job, now):
+                self.waiting.append(job)
+                self.full = True
+        elif not self._place(job, now):
+            insort(self.waiting, job)
+            self.full = self.waiting[0] == job
+
+    def schedule(self, now: int) -> None:
+        """Look at the whole queue: start, reserve for the first that cannot, backfill."""
+        self.shadow, self.head, self._reserved = NEVER, None, None
+        if self.scenario.reservations > 1:
+            self._schedule_deep(now)
+            return
+        queue = self.waiting
+        waiting: list[int] = []
+        most = self.depth or len(queue)
+        seen = len(queue)
+        for position, job in enumerate(queue):
+            if len(waiting) >= most or (waiting and not self._any_free()):
+                seen = position
+                break
+            if self._place(job, now):
+                continue
+            if not waiting:
+                self._reserve(job, now)
+            waiting.append(job)
+        queue[:seen] = waiting
+
+    def _any_free(self) -> bool:
+        return any(m.idle or (self.direct and m.room) for m in self.pools)
+
+    def _place(self, job: int, now: int) -> bool:
+        """Start the job in the first pool that can take it without delaying the reservation."""
+        for pool, machines in enumerate(self.pools):
+            need = self.needs[pool][job]
+            late = 0
+            if need > machines.idle or not self.scenario.reuse:
+                wait = self._boot_wait(machines, need, now)
+                if wait is None:
+                    continue
+                late = wait
+            if machines is self._reserved and now + late + self.limit[job] > self.shadow:
+                if need > self.extra:
+                    continue
+                self.extra -= need
+            self.start(job, pool, now)
+            return True
+        return False
+
+    def _boot_wait(self, machines: Machines, need: int, now: int) -> int | None:
+        """Seconds to boot what a job lacks; None where it may not."""
+        missing = need - (machines.idle if self.scenario.reuse else 0)
+        if missing <= 0:
+            return 0
+        if not self.direct or missing > machines.room:
+            return None
+        if not self.grower.may_launch(missing, now):
+            return None
+        return machines.boot_seconds(missing)
+
+    def _reserve(self, job: int, now: int) -> None:
+        """In the pool in which it is expected to fit first."""
+        for pool, machines in enumerate(self.pools):
+            need = self.needs[pool][job]
+            if need > machines.pool.machines:
+                continue
+            free = machines.idle + (machines.room if self.direct else 0)
+            shadow, extra = machines.shadow(need, free, now)
+            if shadow < self.shadow:
+                self.shadow, self.extra, self._reserved = shadow, extra, machines
+        self.head = None if self._reserved is None else self.shadow
+
+    def _schedule_deep(self, now: int) -> None:
+        """The same with several reservations; each look makes all of them anew."""
+        profiles = [machines.profile(now, direct=self.direct) for machines in self.pools]
+        queue = self.waiting
+        waiting: list[int] = []
+        most = self.depth or len(queue)
+        seen = len(queue)
+        for position, job in enumerate(queue):
+            if len(waiting) >= most:
+                seen = position
+                break
+            pool = self._first_fit(job, profiles, now)
+            if pool is not None:
+                self.start(job, pool, now)
+                profiles[pool].use(now, self.needs[pool][job], self.limit[job])
+            else:
+                waiting.append(job)
+                if len(waiting) <= self.scenario.reservations:
+                    when = self._reserve_in(job, profiles)
+                    self.head = when if position == 0 and when < FAR else self.head
+        queue[:seen] = waiting
+        self.shadow = now  # the next arrival must look at all of them again
+
+    def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
+        for pool, machines in enumerate(self.pools):
+            need = self.needs[pool][job]
+            if need > machines.idle and self._boot_wait(machines, need, now) is None:
+                continue
+            if profiles[pool].fits(now, need, self.limit[job]):
+                return pool
+        return None
+
+    def _reserve_in(self, job: int, profiles: Sequence[Profile]) -> int:
+        """Reserve where the job is expected to fit first; when that is."""
+        limit = self.limit[job]
+        times = [
+            profile.earliest(self.needs[pool][job], limit) for pool, profile in enumerate(profiles)
+        ]
+        soonest = min(times)
+        if soonest < FAR:
+            pool = times.index(soonest)
+            profiles[pool].use(soonest, self.needs[pool][job], limit)
+        return soonest

@@ -1,0 +1,138 @@
+"""One run of a job on machines that may be taken away: when it writes checkpoints, what it keeps.
+
+The policy is asked as the daemon would ask it: on a grid of ``look`` seconds from the start, and
+only when it may have changed its mind. It never sees the interruption itself, only the notices.
+"""
+
+from __future__ import annotations
+
+import math
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.model import Notice
+from slurm_elastic.policies.checkpoint import (
+    AnyPolicy,
+    Never,
+    OnNotice,
+    Situation,
+    watches_prices,
+)
+from slurm_elastic.simulate.market import SpotMarket
+
+PRICE_MEMORY = 660
+
+
+class Checkpoints(Struct, frozen=True, kw_only=True):
+    """How jobs are saved: the policy, what a checkpoint and a restart take (s), and how often the
+    policy is asked (s). ``blocking``: the job stands still during a checkpoint.
+    """
+
+    policy: AnyPolicy = Never()
+    dump: int = 60
+    restart: int = 60
+    look: int = 30
+    blocking: bool = True
+
+
+class Ride(Struct, frozen=True, kw_only=True):
+    """What became of a run: until ``end``, with ``saved`` seconds of work kept by ``checkpoints``
+    that cost ``dumping`` seconds. ``done``: the job's work was finished, not cut off.
+    """
+
+    end: int
+    saved: int
+    checkpoints: int
+    dumping: int
+    done: bool
+
+
+class Trip(Struct, frozen=True, kw_only=True):
+    """A run to be made: ``work`` seconds from ``start`` on machines launched at ``launched``.
+
+    ``until``: they are lost then (None: never); ``notices``: the warnings, as they will be seen.
+    """
+
+    job: int
+    start: int
+    work: int
+    launched: int
+    until: int | None = None
+    notices: tuple[Notice, ...] = ()
+    market: SpotMarket | None = None
+    mtti: float | None = None
+
+
+def quiet(how: Checkpoints) -> bool:
+    """Whether nothing is written unless a notice comes."""
+    return isinstance(how.policy, Never | OnNotice)
+
+
+def ride(how: Checkpoints, trip: Trip) -> Ride:
+    """The run from start to its end or its interruption."""
+    now, work, saved, written, dumping = trip.start, 0, 0, 0, 0
+    situation = _situation(how, trip)
+    while True:
+        end = now + trip.work - work
+        ask = _next_look(how, trip, situation, now)
+        stop = end if trip.until is None else min(end, trip.until)
+        if ask is None or ask >= stop:
+            done = trip.until is None or end <= trip.until
+            return Ride(end=stop, saved=saved, checkpoints=written, dumping=dumping, done=done)
+        work += ask - now
+        now = ask
+        situation = _at(situation, trip, now)
+        if how.policy.decide(situation) is None:
+            continue
+        over = now + how.dump
+        if trip.until is not None and over > trip.until:
+            return Ride(
+                end=trip.until,
+                saved=saved,
+                checkpoints=written,
+                dumping=dumping + trip.until - now,
+                done=False,
+            )
+        saved, written, dumping = work, written + 1, dumping + how.dump
+        now = over
+        if not how.blocking:
+            work = min(work + how.dump, trip.work)
+        situation = _at(replace(situation, last=float(now)), trip, now)
+
+
+def _situation(how: Checkpoints, trip: Trip) -> Situation:
+    situation = Situation(
+        job=str(trip.job),
+        now=float(trip.start),
+        launched=float(trip.launched),
+        started=float(trip.start),
+        dump=float(how.dump),
+        restart=float(how.restart),
+        bid=trip.market.bid if trip.market else None,
+        mtti=trip.mtti,
+    )
+    return _at(situation, trip, trip.start)
+
+
+def _at(situation: Situation, trip: Trip, now: int) -> Situation:
+    """The same later, with what is known then of prices and notices."""
+    notices = tuple(notice for notice in trip.notices if notice.seen <= now)
+    prices: tuple[tuple[float, float], ...] = ()
+    if trip.market is not None and trip.market.bid is not None:
+        prices = trip.market.prices(min(trip.launched, now) - PRICE_MEMORY, now)
+    return replace(situation, now=float(now), notices=notices, prices=prices)
+
+
+def _next_look(how: Checkpoints, trip: Trip, situation: Situation, now: int) -> int | None:
+    """The next time on the grid at which the policy may act; None: never."""
+    times = [how.policy.wake(situation)]
+    times += [notice.seen for notice in trip.notices if notice.seen > now]
+    if trip.market is not None and trip.market.bid is not None and watches_prices(how.policy):
+        change = trip.market.curve.next_change(now)
+        times += [] if change is None else [float(change)]
+    earliest = min(times)
+    if math.isinf(earliest):
+        return None
+    steps = -(-(max(math.ceil(earliest), now + 1) - trip.start) // how.look)
+    return trip.start + steps * how.look

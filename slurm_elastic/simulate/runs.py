@@ -1,0 +1,160 @@
+"""The running jobs: which machines they hold, when they end, what an interruption leaves."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.policies.checkpoint import Never, observed_mtti
+from slurm_elastic.simulate.idle import Pieces
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.ride import Ride, Trip, quiet, ride
+from slurm_elastic.simulate.scenario import Scenario
+
+
+class Run(NamedTuple):
+    """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
+
+    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
+    known of interruptions (None: not on the spot market).
+    """
+
+    job: int
+    pool: int
+    machines: Machines
+    pieces: Pieces
+    need: int
+    given: int
+    ready: int
+    idle: int
+    end: int
+    expected: int
+    work: int
+    restart: int
+    mtti: float | None
+
+
+class Runs:
+    """All runs. Machine-seconds: ``held`` (given, but others still boot), ``useful``, ``lost``,
+    ``overhead`` (checkpoints and restarts); together they are what the machines were busy.
+    """
+
+    def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[Machines]) -> None:
+        self.jobs, self.scenario, self.pools = jobs, scenario, pools
+        self.first = array("q", (-1 for _ in range(len(jobs))))
+        self.ended = array("q", (-1 for _ in range(len(jobs))))
+        self.where = array("b", (-1 for _ in range(len(jobs))))
+        self.now: dict[int, Run] = {}
+        self.saved: dict[int, int] = {}
+        self.held = self.useful = self.lost = self.overhead = 0
+        self.interruptions = self.checkpoints = self.on_spot = 0
+        self._saves = not isinstance(scenario.checkpoints.policy, Never)
+
+    @property
+    def running(self) -> int:
+        """How many jobs."""
+        return len(self.now)
+
+    def ends_at(self, job: int) -> int:
+        """When the run ends; -1 if the job does not run."""
+        run = self.now.get(job)
+        return -1 if run is None else run.end
+
+    def on(self, pool: int, batch: int) -> list[int]:
+        """The jobs that hold machines of a batch, last begun first."""
+        return [
+            run.job
+            for run in reversed(list(self.now.values()))
+            if run.pool == pool and any(held == batch for held, _ in run.pieces)
+        ]
+
+    def begin(
+        self, job: int, pool: int, pieces: Pieces, need: int, now: int, ready: int, idle: int
+    ) -> tuple[int, int]:
+        """Start a run; when it ends, and when it is expected to end by its limit."""
+        if self.first[job] < 0:
+            self.first[job] = ready
+        machines = self.pools[pool]
+        saved = self.saved.get(job, 0) if self.saved else 0
+        restart = self.scenario.checkpoints.restart if saved else 0
+        work = self.jobs.run[job] - saved + restart
+        expected = ready + self.jobs.limit[job]
+        end, mtti = ready + work, None
+        if machines.spot_live and any(machines.batch_spot[batch] for batch, _ in pieces):
+            mtti = observed_mtti(self.on_spot, self.interruptions)
+        run = Run(
+            job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart, mtti
+        )
+        if mtti is not None and self._saves and not quiet(self.scenario.checkpoints):
+            end = self._ride(run, None).end
+            run = run._replace(end=end)
+        self.now[job] = run
+        self.where[job] = pool
+        return end, expected
+
+    def finish(self, job: int, now: int) -> Run:
+        """A run is done."""
+        run = self.now.pop(job)
+        self.ended[job] = now
+        self.held += run.idle * (run.ready - run.given)
+        self.useful += run.need * (run.work - run.restart)
+        self.overhead += run.need * (now - run.ready - run.work + run.restart)
+        if self.saved:
+            self.saved.pop(job, None)
+        if run.mtti is not None:
+            self.on_spot += now - run.ready
+            if now - run.ready > run.work:
+                self.checkpoints += self._ride(run, None).checkpoints
+        return run
+
+    def interrupt(self, job: int, now: int) -> Run:
+        """A run is cut off: what it saved counts, the rest is lost."""
+        run = self.now.pop(job)
+        self.interruptions += 1
+        if now <= run.ready:
+            self.held += run.idle * (now - run.given)
+            return run
+        self.held += run.idle * (run.ready - run.given)
+        self.on_spot += now - run.ready
+        cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
+        if self._saves:
+            cut = self._ride(run, now)
+        kept = max(cut.saved - run.restart, 0)
+        overhead = (cut.dumping if self.scenario.checkpoints.blocking else 0) + (
+            run.restart if kept else 0
+        )
+        self.useful += run.need * kept
+        self.overhead += run.need * overhead
+        self.lost += run.need * (now - run.ready - kept - overhead)
+        self.checkpoints += cut.checkpoints
+        if kept:
+            self.saved[job] = self.saved.get(job, 0) + kept
+        return run
+
+    def _ride(self, run: Run, until: int | None) -> Ride:
+        market = run.machines.pool.spot
+        notices: tuple[Notice, ...] = ()
+        if until is not None and market is not None and market.notice > 0:
+            seen = max(until - market.notice, run.ready)
+            notices = (
+                Notice(
+                    instance=str(run.job),
+                    kind=NoticeKind.INTERRUPTION,
+                    seen=float(seen),
+                    deadline=float(until),
+                ),
+            )
+        trip = Trip(
+            job=run.job,
+            start=run.ready,
+            work=run.work,
+            launched=min(run.machines.batch_start[batch] for batch, _ in run.pieces),
+            until=until,
+            notices=notices,
+            market=market,
+            mtti=run.mtti,
+        )
+        return ride(self.scenario.checkpoints, trip)

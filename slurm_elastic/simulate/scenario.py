@@ -1,0 +1,95 @@
+"""What is simulated: the pools of a site, and the rules by which they grow, shrink and serve."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from slurm_elastic.policies.capacity import AnyGrowth, Bounds, Slurm, misfits
+from slurm_elastic.policies.release import AnyRelease, Delayed, Idle, Order
+from slurm_elastic.simulate.billing import Billing, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.ride import Checkpoints
+
+
+class Clock(StrEnum):
+    """When a machine's bill begins."""
+
+    REQUEST = "request"
+    READY = "ready"
+
+
+class PoolModel(Struct, frozen=True, kw_only=True):
+    """Equal machines of one cloud; a job runs within one pool.
+
+    ``machines``: most at a time, of which ``standing`` are always there and never released;
+    ``procs``: processors of one; ``price``: on demand, $/h; ``spot``: the spot market (None: not
+    used); ``check``: seconds between two looks for machines to release.
+    """
+
+    name: str
+    machines: int
+    procs: int = 1
+    standing: int = 0
+    public: bool = True
+    price: float = 0.0
+    billing: Billing = field(default_factory=PerSecond)
+    release: AnyRelease = field(default_factory=Idle)
+    boot: BootTimes = field(default_factory=BootTimes)
+    clock: Clock = Clock.READY
+    spot: SpotMarket | None = None
+    check: int = 1
+
+    @property
+    def grid(self) -> int:
+        """The seconds between two looks; no longer than the margin that a look must fall into."""
+        if isinstance(self.release, Delayed) and self.billing.lease > 1 and self.public:
+            return max(1, min(self.check, self.release.before_end))
+        return max(1, self.check)
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """A site and its rules. ``pools`` in the order in which they are used.
+
+    ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
+    that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
+    than so many; ``reuse``: a machine may serve a second job; ``requeue_delay``: seconds from an
+    interruption until the job may start again.
+    """
+
+    pools: tuple[PoolModel, ...]
+    growth: AnyGrowth = field(default_factory=Slurm)
+    bounds: Bounds = field(default_factory=Bounds)
+    order: Order = Order.MAX_MARGIN
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    reservations: int = 1
+    depth: int | None = None
+    reuse: bool = True
+    requeue_delay: int = 0
+    seed: int = 0
+
+    def problems(self) -> list[str]:
+        """Why this makes no sense, one sentence each; empty if it does."""
+        found = [
+            f"pool {pool.name}: {sentence}"
+            for pool in self.pools
+            if pool.machines > pool.standing
+            for sentence in misfits(
+                self.growth, pool.release, pool.billing.lease, pool.boot.seconds(1)
+            )
+        ]
+        if not self.pools:
+            found.append("there are no pools")
+        if self.depth is not None and self.depth < 1:
+            found.append(f"depth is {self.depth}, expected 1 or more")
+        if self.reservations < 1:
+            found.append(f"reservations is {self.reservations}, expected 1 or more")
+        found += [
+            f"pool {pool.name}: {pool.standing} standing machines of {pool.machines}, {pool.procs}"
+            " processors each, cannot be"
+            for pool in self.pools
+            if not 0 <= pool.standing <= pool.machines or pool.procs < 1
+        ]
+        return found

@@ -1,0 +1,190 @@
+"""Job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
+
+Read line by line, so that memory grows by 56 bytes a job only; ``.gz`` is unpacked on the way. A
+line that cannot be used is left out and answered with its number and a reason; nothing is guessed:
+
+- processors are those asked for (field 8), or else those given (field 5);
+- the limit is the time asked for (field 9), or else the run time (field 4); a job that ran longer
+  than it asked for was evidently let, so its limit is its run time (``overtime`` counts them);
+- a job that never ran (run time below 0: cancelled while it waited) is left out;
+- times are rounded to seconds; jobs out of order are sorted by submission.
+
+Format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO
+
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.simulate.jobs import Job, Jobs
+
+FIELDS = 18
+NEEDED = 9  # up to the time asked for
+SHOWN = 20
+
+
+class Complaints:
+    """What was wrong with a history: counted by kind, the first ones with their lines."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+        self.shown: list[str] = []
+
+    def add(self, line: int, kind: str, detail: str = "") -> None:
+        """Count one; keep its sentence if it is among the first."""
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(f"line {line}: {kind}{': ' + detail if detail else ''}")
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
+
+    def sentences(self) -> list[str]:
+        """Each kind with its count, then the first lines."""
+        totals = [f"{count} lines: {kind}" for kind, count in self.counts.items()]
+        return totals + self.shown
+
+
+class History:
+    """A history as read: ``jobs``, ``header`` (``; Key: value``) and ``complaints``; how many jobs
+    were ``cancelled`` before they ran, and how many ran ``overtime``.
+    """
+
+    def __init__(self) -> None:
+        self.jobs = Jobs()
+        self.header: dict[str, str] = {}
+        self.complaints = Complaints()
+        self.cancelled = 0
+        self.overtime = 0
+
+    @property
+    def start(self) -> int:
+        """Unix time of the history's second 0; 0 where the header does not say."""
+        text = self.header.get("UnixStartTime", "").split()
+        return int(text[0]) if text and text[0].lstrip("-").isdigit() else 0
+
+
+def load(path: Path, most: int | None = None) -> History:
+    """The history in ``path`` (``-``: standard input), its first ``most`` usable jobs.
+
+    ConfigError if the file cannot be opened or holds no usable job.
+    """
+    history = History()
+    try:
+        with _opened(path) as file:
+            read(_lines(file, history.complaints), history, most)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"workload {path} cannot be read: {error}") from error
+    if not history.jobs:
+        reasons = "; ".join(history.complaints.sentences()[:3])
+        raise ConfigError(
+            f"workload {path} holds no job that ran{': ' + reasons if reasons else ''}"
+        )
+    return history
+
+
+def read(lines: Iterable[str], history: History, most: int | None = None) -> History:
+    """Add the jobs of ``lines`` to ``history``."""
+    last = -(2**62)
+    jobs, complaints = history.jobs, history.complaints
+    for number, line in enumerate(lines, start=1):
+        if most is not None and len(jobs) >= most:
+            break
+        words = line.split()
+        if not words:
+            continue
+        if words[0].startswith(";"):
+            _header(line, history.header)
+            continue
+        job = _job(words, number, history)
+        if job is None:
+            continue
+        if job.submit < last:
+            complaints.add(
+                number, "out of order, sorted", f"submitted {last - job.submit} s earlier"
+            )
+        last = max(last, job.submit)
+        jobs.append(job)
+    jobs.sort()
+    return history
+
+
+def _job(words: list[str], number: int, history: History) -> Job | None:
+    complain = history.complaints.add
+    if len(words) < NEEDED:
+        complain(number, "too short, left out", f"{len(words)} fields, expected {FIELDS}")
+        return None
+    try:
+        values = [int(word) for word in words]
+    except ValueError:
+        try:
+            values = [round(float(word)) for word in words]
+        except (ValueError, OverflowError):
+            bad = next(word for word in words if not _is_number(word))
+            complain(number, "not numbers, left out", repr(bad[:20]))
+            return None
+    if len(values) != FIELDS:
+        complain(number, "of unusual length, used", f"{len(values)} fields, expected {FIELDS}")
+    return _usable(values, number, history)
+
+
+def _usable(values: list[int], number: int, history: History) -> Job | None:
+    run, procs = values[3], values[7] if values[7] > 0 else values[4]
+    if run < 0:
+        history.cancelled += 1
+        return None
+    if procs <= 0:
+        history.complaints.add(number, "no processors, left out")
+        return None
+    if not min(values[1], values[8]) > -(2**40) or max(values[1], run, procs, values[8]) > 2**40:
+        history.complaints.add(number, "beyond all measure, left out")
+        return None
+    history.overtime += 0 < values[8] < run
+    return Job(
+        number=values[0],
+        submit=values[1],
+        run=run,
+        limit=max(values[8], run, 1),
+        procs=procs,
+        user=values[11] if len(values) > 11 else -1,
+        partition=values[15] if len(values) > 15 else -1,
+    )
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return abs(float(word)) < float("inf")
+    except ValueError:
+        return False
+
+
+def _header(line: str, header: dict[str, str]) -> None:
+    key, colon, value = line.lstrip("; \t").partition(":")
+    if colon:
+        header.setdefault(key.strip(), value.strip())
+
+
+def _opened(path: Path) -> IO[str]:
+    if str(path) == "-":
+        return io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8", errors="replace")
+    return path.open(encoding="utf-8", errors="replace")
+
+
+def _lines(file: IO[str], complaints: Complaints) -> Iterator[str]:
+    """The lines; where a packed file breaks off, those before it."""
+    number = 0
+    try:
+        for line in file:
+            number += 1
+            yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        complaints.add(number + 1, "the file breaks off here", str(error))

@@ -1,0 +1,111 @@
+"""``slurm-elastic simulate`` as a sysadmin meets it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.cli.main import main
+
+DATA = Path(__file__).parent.parent / "data"
+WORKLOAD = DATA / "synthetic.swf"
+EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"
+PRICES = "timestamp,instance_type,az,price\n{begin},c6i.xlarge,us-east-1a,0.05\n{end},c6i.xlarge,us-east-1a,0.06\n"
+
+
+def simulate(*arguments: str) -> int:
+    return main(["--config", str(EXAMPLE), "simulate", "--workload", str(WORKLOAD), *arguments])
+
+
+def result(tmp_path: Path, *arguments: str) -> dict[str, object]:
+    out = tmp_path / "out.json"
+    assert simulate(*arguments, "--json", str(out)) == 0
+    document: dict[str, object] = json.loads(out.read_text())
+    return document
+
+
+def test_one_command_gives_cost_and_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate() == 0
+    out, err = capsys.readouterr()
+    assert "slurm" in out
+    for column in ("cost", "mean wait", "slowdown", "API calls"):
+        assert column in out
+    assert "pool gpu is left out" in err
+
+
+def test_policies_side_by_side(tmp_path: Path) -> None:
+    policies = "slurm,on_demand+idle(60),semi_elastic(wait_limit=60)+delayed(before_end=60)"
+    found = result(tmp_path, "--compare", policies)
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    assert [row["policy"] for row in rows] == [
+        "slurm",
+        "on_demand+idle(60)",
+        "semi_elastic(wait_limit=60)+delayed(before_end=60)",
+    ]
+    assert all(row["figures"]["jobs"] == 116 for row in rows)
+    assert found["cancelled"] == 4
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    arguments = ("--compare", "on_demand+random", "--seed", "7", "--json")
+    for name in ("a", "b"):
+        assert simulate(*arguments, str(tmp_path / name)) == 0
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_spot_prices_and_availability(tmp_path: Path) -> None:
+    prices, availability = tmp_path / "p.csv", tmp_path / "a.json.gz"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    document = {"metadata": {"gap_seconds": 600}, "data": [1] * 20 + [0] * 2}
+    availability.write_bytes(gzip.compress(json.dumps(document).encode()))
+    arguments = ("--prices", str(prices), "--availability", str(availability))
+    never = result(tmp_path, *arguments)["rows"]
+    saved = result(tmp_path, *arguments, "--checkpoint", "first_of(on_notice, daly)")["rows"]
+    assert isinstance(never, list)
+    assert isinstance(saved, list)
+    before, after = never[0]["figures"], saved[0]["figures"]
+    assert before["spot"] > 0
+    assert before["interruptions"] > 0
+    assert after["checkpoints"] > 0
+    assert after["lost_hours"] < before["lost_hours"]
+
+
+def test_the_sites_static_nodes_serve_first(tmp_path: Path) -> None:
+    rows = result(tmp_path, "--static", "64x16")["rows"]
+    assert isinstance(rows, list)
+    assert rows[0]["figures"]["cost"] == 0
+    assert rows[0]["figures"]["pools"][0]["name"] == "static"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--compare", "burst"], "policy 'burst': there is no 'burst'"),
+        (["--compare", "bursts+on_demand"], "bursts start machines ahead of need"),
+        (["--compare", ","], "--compare names no policy"),
+        (["--checkpoint", "hourly"], "--checkpoint: there is no 'hourly'"),
+        (["--prices", "/nowhere.csv"], "price trace /nowhere.csv cannot be read"),
+        (["--availability", str(WORKLOAD)], "cannot be read"),
+        (["--workload", "/nowhere.swf"], "workload /nowhere.swf cannot be read"),
+    ],
+)
+def test_a_mistake_is_answered_in_a_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(*arguments) == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_a_damaged_history_is_answered_line_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged = tmp_path / "d.swf"
+    damaged.write_text(WORKLOAD.read_text() + "121 nonsense\n")
+    assert main(["--config", str(EXAMPLE), "simulate", "--workload", str(damaged)]) == 0
+    assert "line 124: too short, left out: 2 fields, expected 18" in capsys.readouterr().err

@@ -1,0 +1,255 @@
+"""When to write a checkpoint."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.policies.checkpoint import (
+    AnyPolicy,
+    Daly,
+    FirstOf,
+    Hour,
+    Never,
+    OnNotice,
+    Situation,
+    Threshold,
+    ThresholdStatic,
+    daly_interval,
+    daly_wall_time,
+    mean_price,
+    observed_mtti,
+    parse,
+    price_at,
+    young_interval,
+)
+
+LAUNCH = 1_000_000.0
+BID = 0.067
+CALM = Situation(job="7", now=LAUNCH, launched=LAUNCH, started=LAUNCH, dump=160.0, bid=BID)
+FLAT = ((0.0, 0.01),)
+
+
+def at(seconds: float, **changes: object) -> Situation:
+    return replace(CALM, now=LAUNCH + seconds, **changes)
+
+
+def notice(seen: float, deadline: float | None) -> Notice:
+    end = None if deadline is None else LAUNCH + deadline
+    return Notice(instance="i-1", kind=NoticeKind.INTERRUPTION, seen=LAUNCH + seen, deadline=end)
+
+
+@pytest.mark.parametrize(("hours", "minutes"), [(24, 116.7), (6, 56.7), (0.25, 9.14)])
+def test_dalys_interval_for_a_dump_of_five_minutes(hours: float, minutes: float) -> None:
+    assert daly_interval(300, hours * 3600) / 60 == pytest.approx(minutes, abs=0.05)
+
+
+def test_the_interval_of_young() -> None:
+    assert young_interval(300, 86400) == pytest.approx(7200)
+
+
+def test_a_dump_longer_than_twice_the_mean_time_leaves_the_mean_time() -> None:
+    assert daly_interval(1000, 400) == 400
+
+
+@pytest.mark.parametrize(
+    ("hours", "daly", "hourly"), [(3, 27.9, 33.1), (6, 17.2, 17.9), (24, 7.3, 7.8), (120, 3.0, 5.3)]
+)
+def test_the_expected_overhead_beside_an_hourly_checkpoint(
+    hours: float, daly: float, hourly: float
+) -> None:
+    mtti, work = hours * 3600, 1e6
+    ours = daly_wall_time(work, daly_interval(160, mtti), 160, 746, mtti)
+    theirs = daly_wall_time(work, 3600 - 160, 160, 746, mtti)
+    assert (ours / work - 1) * 100 == pytest.approx(daly, abs=1.0)
+    assert (theirs / work - 1) * 100 == pytest.approx(hourly, abs=1.0)
+
+
+@given(st.floats(1, 500), st.floats(1100, 1e6), st.floats(0.2, 5))
+def test_no_other_interval_is_much_better_than_dalys(
+    dump: float, mtti: float, factor: float
+) -> None:
+    best = daly_interval(dump, mtti)
+    expected = daly_wall_time(1e6, best, dump, 60, mtti)
+    assert expected <= daly_wall_time(1e6, best * factor, dump, 60, mtti) * 1.001
+
+
+def test_hour_acts_once_before_each_paid_hour_ends() -> None:
+    policy = Hour(margin=200)
+    assert policy.decide(at(3399)) is None
+    assert policy.wake(at(100)) == LAUNCH + 3400
+    action = policy.decide(at(3400))
+    assert action is not None
+    assert (action.kind, action.subject) == ("checkpoint", "7")
+    done = at(3570, last=LAUNCH + 3565)
+    assert policy.decide(done) is None
+    assert policy.wake(done) == LAUNCH + 7000
+    assert policy.decide(at(7000, last=LAUNCH + 3565)) is not None
+
+
+def test_hour_leaves_a_job_alone_that_began_within_the_margin() -> None:
+    assert Hour(margin=200).decide(at(3500, started=LAUNCH + 3450)) is None
+
+
+def test_hour_never_begins_later_than_a_checkpoint_takes() -> None:
+    assert Hour(margin=100).wake(at(0)) == LAUNCH + 3600 - 160
+
+
+def test_threshold_starts_in_the_middle_of_the_launch_price_and_the_bid() -> None:
+    policy = Threshold()
+    prices = ((0.0, 0.01), (LAUNCH + 60, 0.05))
+    assert policy.threshold(at(60, prices=prices)) == pytest.approx((0.01 + BID) / 2)
+    assert policy.decide(at(59, prices=prices)) is None
+    assert policy.decide(at(60, prices=prices)) is not None
+
+
+def test_a_checkpoint_sets_the_threshold_over_the_price_it_was_made_at() -> None:
+    prices = ((0.0, 0.01), (LAUNCH + 60, 0.05))
+    after = at(300, prices=prices, last=LAUNCH + 250)
+    assert Threshold().threshold(after) == pytest.approx((0.05 + BID) / 2)
+    assert Threshold().decide(after) is None
+
+
+def test_the_threshold_follows_the_mean_of_ten_minutes() -> None:
+    prices = ((0.0, 0.01), (LAUNCH + 300, 0.03))
+    assert Threshold().threshold(at(700, prices=prices)) == pytest.approx((0.02 + BID) / 2)
+
+
+def test_threshold_lets_a_price_over_the_bid_pass() -> None:
+    prices = ((0.0, 0.01), (LAUNCH + 60, 0.07))
+    assert Threshold().decide(at(90, prices=prices)) is None
+
+
+def test_threshold_without_a_bid_is_hour() -> None:
+    prices = ((0.0, 0.01), (LAUNCH + 60, 5.0))
+    assert Threshold().decide(at(90, prices=prices, bid=None)) is None
+    assert Threshold().wake(at(90, prices=prices, bid=None)) == LAUNCH + 3400
+
+
+def test_threshold_static_acts_on_a_rise_to_within_a_band_of_the_bid() -> None:
+    policy = ThresholdStatic(0.2)
+    prices = ((0.0, 0.05), (LAUNCH + 60, 0.06))
+    assert policy.decide(at(30, prices=prices)) is None
+    assert policy.decide(at(60, prices=prices)) is not None
+    assert policy.decide(at(400, prices=prices, last=LAUNCH + 230)) is None
+
+
+def test_daly_counts_from_the_end_of_the_last_checkpoint() -> None:
+    policy = Daly(mtti=6 * 3600)
+    interval = daly_interval(160, 6 * 3600)
+    assert policy.wake(at(0)) == pytest.approx(LAUNCH + interval)
+    assert policy.decide(at(interval - 1)) is None
+    assert policy.decide(at(interval + 1)) is not None
+    assert policy.decide(at(interval + 1, last=LAUNCH + 100)) is None
+
+
+def test_daly_takes_the_observed_mean_time_to_interruption() -> None:
+    assert Daly().interval(at(0, mtti=1800)) < Daly().interval(at(0, mtti=180_000))
+    assert Daly(mtti=600).interval(at(0, mtti=180_000)) == Daly().interval(at(0, mtti=600))
+
+
+def test_what_is_observed_weighs_more_the_more_is_seen() -> None:
+    assert observed_mtti(0, 0, prior=100) == 100
+    assert observed_mtti(9_900, 9, prior=100) == 1000
+
+
+def test_a_notice_is_answered_once_and_only_if_a_checkpoint_fits() -> None:
+    policy = OnNotice(slack=5)
+    fits, short = notice(10, 200), notice(10, 120)
+    assert policy.decide(at(20, notices=(fits,))) is not None
+    assert policy.decide(at(20, notices=(short,))) is None
+    assert policy.decide(at(20, notices=(fits,), dump=300)) is None
+    assert policy.decide(at(190, notices=(fits,), last=LAUNCH + 185)) is None
+    assert policy.decide(at(20, notices=(notice(10, None),))) is not None
+    assert policy.wake(at(20, notices=(fits,))) == LAUNCH + 20
+    assert policy.wake(at(20)) == math.inf
+
+
+def test_the_first_policy_that_acts_gives_the_reason() -> None:
+    policy = FirstOf((OnNotice(), Daly(mtti=3600)))
+    warned = at(5000, notices=(notice(4990, 5400),))
+    action = policy.decide(warned)
+    assert action is not None
+    assert "notice" in action.reason
+    assert policy.wake(at(0)) == Daly(mtti=3600).wake(at(0))
+
+
+def test_policies_by_their_text() -> None:
+    assert parse("none") == Never()
+    assert parse("hour(margin=180)") == Hour(margin=180)
+    assert parse("threshold_static(0.3)") == ThresholdStatic(band=0.3)
+    assert parse("first_of(on_notice, daly(mtti=7200))") == FirstOf((OnNotice(), Daly(mtti=7200)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("hours", "did you mean hour?"),
+        ("hour(", "cannot be read"),
+        ("hour(minutes=3)", "minutes"),
+        ("daly(order=3)", "order is 3"),
+        ("first_of()", "at least one policy"),
+        ("1 + 1", "is no policy"),
+        ("__import__('os')", "there is no '__import__'"),
+    ],
+)
+def test_a_text_that_is_no_policy(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        parse(text)
+
+
+POLICIES: list[AnyPolicy] = [
+    Never(),
+    Hour(),
+    Threshold(),
+    ThresholdStatic(),
+    Daly(),
+    OnNotice(),
+    FirstOf((OnNotice(), Daly())),
+]
+prices = st.lists(
+    st.tuples(st.floats(LAUNCH - 2000, LAUNCH + 20_000), st.floats(0.001, 0.1)), max_size=6
+).map(lambda points: tuple(sorted(points)))
+
+
+@given(
+    st.sampled_from(POLICIES),
+    st.floats(0, 15_000),
+    st.floats(0, 1),
+    prices,
+    st.none() | st.floats(0, 1),
+)
+def test_no_policy_acts_before_it_said_unless_prices_change(
+    policy: AnyPolicy,
+    asked: float,
+    later: float,
+    points: tuple[tuple[float, float], ...],
+    last: float | None,
+) -> None:
+    before = at(asked, prices=points, last=None if last is None else LAUNCH + asked * last)
+    wake = min(policy.wake(before), LAUNCH + 30_000)
+    if policy.decide(before) is not None:
+        assert wake <= before.now or price_at(points, before.now) is not None
+        return
+    change = min((when for when, _ in points if when > before.now), default=math.inf)
+    then = before.now + (min(wake, change) - before.now) * later * 0.999
+    assert policy.decide(replace(before, now=then)) is None
+
+
+@given(prices, st.floats(-1000, 9000), st.floats(1, 9000))
+def test_a_mean_price_lies_among_the_prices(
+    points: tuple[tuple[float, float], ...], begin: float, length: float
+) -> None:
+    mean = mean_price(points, LAUNCH + begin, LAUNCH + begin + length)
+    if not points:
+        assert mean is None
+        return
+    values = [price for _, price in points]
+    assert mean is not None
+    assert min(values) - 1e-12 <= mean <= max(values) + 1e-12

@@ -1,0 +1,303 @@
+"""Machines that come and go, are paid and are taken away."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from simulate.histories import histories
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.policies.capacity import (
+    Bounds,
+    Bursts,
+    GroupBursts,
+    OnDemand,
+    Ratio,
+    SemiElastic,
+    Slurm,
+    SteadyStream,
+    Window,
+)
+from slurm_elastic.policies.checkpoint import Daly, FirstOf, Hour, Never, OnNotice, Threshold
+from slurm_elastic.policies.release import AtOnce, Delayed, Flagged, Idle, Order
+from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.ride import Checkpoints
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+
+CLOUD = PoolModel(
+    name="cloud", machines=20, price=1.0, boot=BootTimes(((1, 100),)), release=Idle(600)
+)
+RACK = PoolModel(name="rack", machines=2, standing=2, public=False)
+DAYS = 86400
+
+
+def jobs(*rows: tuple[int, int, int]) -> Jobs:
+    """(submit, run, nodes), the limit as long as the run."""
+    return Jobs(Job(i, s, r, r, n) for i, (s, r, n) in enumerate(rows))
+
+
+def one(pool: PoolModel, history: Jobs, **changes: object) -> Outcome:
+    return simulate(history, replace(Scenario(pools=(pool,)), **changes))
+
+
+def test_a_job_waits_for_its_machines_and_the_next_one_gets_them_at_once() -> None:
+    found = one(CLOUD, jobs((0, 50, 2), (200, 50, 2), (2000, 50, 1)))
+    assert list(found.starts) == [100, 200, 2100]
+    assert found.figures.pools[0].launched == 3
+    assert found.figures.cost == pytest.approx((2 * 750 + 650) / 3600)
+
+
+def test_a_job_takes_idle_machines_and_boots_only_what_it_lacks() -> None:
+    found = one(CLOUD, jobs((0, 50, 2), (200, 50, 5)))
+    assert list(found.starts) == [100, 300]
+    assert found.figures.pools[0].launched == 5
+
+
+def test_a_machine_of_its_own_for_each_job() -> None:
+    found = one(CLOUD, jobs((0, 50, 2), (200, 50, 2)), reuse=False)
+    assert list(found.starts) == [100, 300]
+    assert found.figures.pools[0].launched == 4
+
+
+def test_delayed_release_keeps_an_hourly_machine_until_its_hour_ends() -> None:
+    pool = replace(CLOUD, billing=Hourly(), release=Delayed(before_end=180))
+    found = one(pool, jobs((0, 50, 1), (3000, 50, 1), (3600, 50, 1)))
+    assert list(found.starts) == [100, 3000, 3700]
+    assert found.figures.pools[0].billed_hours == 2
+
+
+def test_the_bill_may_begin_with_the_request() -> None:
+    pool = replace(CLOUD, clock=Clock.REQUEST, release=AtOnce())
+    assert one(pool, jobs((0, 50, 1))).figures.cost == pytest.approx(150 / 3600)
+    assert one(replace(pool, clock=Clock.READY), jobs((0, 50, 1))).figures.cost == pytest.approx(
+        60 / 3600
+    )
+
+
+def test_the_sites_own_machines_come_first() -> None:
+    found = simulate(jobs((0, 500, 2), (1, 500, 2), (2, 500, 3)), Scenario(pools=(RACK, CLOUD)))
+    assert [pool.jobs for pool in found.figures.pools] == [1, 2]
+    assert list(found.starts) == [0, 101, 102]
+    assert found.figures.pools[0].on_demand == 0
+
+
+def test_a_burst_is_held_until_the_wait_would_be_too_long() -> None:
+    pool = replace(CLOUD, release=Delayed(before_end=60), billing=Hourly(), check=60)
+    history = jobs((0, 1000, 4), (700, 100, 4), (705, 500, 4))
+    patient = one(pool, history, growth=SemiElastic(wait_limit=600))
+    hasty = one(pool, history, growth=SemiElastic(wait_limit=60))
+    assert list(patient.starts) == [100, 1100, 1200]
+    assert patient.figures.pools[0].launched == 4
+    assert hasty.starts[1] == 800
+    assert hasty.figures.pools[0].launched > 4
+
+
+def test_machines_are_not_released_while_jobs_wait() -> None:
+    pool = replace(CLOUD, machines=4, release=Idle(10))
+    found = one(pool, jobs((0, 1000, 3), (5, 10, 4)), growth=OnDemand(period=15))
+    assert found.figures.unserved == 0
+    assert found.figures.pools[0].launched == 4
+
+
+def test_steady_stream_keeps_one_machine_to_the_end() -> None:
+    pool = replace(CLOUD, release=Flagged())
+    found = one(pool, jobs((0, 60, 1), (9000, 60, 1)), growth=SteadyStream())
+    assert list(found.starts) == [100, 9000]
+    assert found.figures.pools[0].launched == 1
+
+
+def test_bursts_boot_six_machines_for_the_papers_first_workload() -> None:
+    pool = replace(CLOUD, machines=10, release=Flagged(), boot=BootTimes(((1, 94),)))
+    history = Jobs(Job(i, 0, 60, 120, 1) for i in range(20))
+    assert one(pool, history, growth=Bursts(waste=180)).figures.pools[0].launched == 6
+    assert one(pool, history, growth=OnDemand()).figures.pools[0].launched == 10
+
+
+def test_jobs_that_nothing_can_hold_are_named_and_left_out() -> None:
+    found = one(replace(CLOUD, machines=4), jobs((0, 10, 5), (1, 10, 4)))
+    assert (found.figures.jobs, found.figures.too_large) == (1, 1)
+    assert list(found.starts) == [-1, 101]
+
+
+def test_a_spent_budget_stops_new_machines_until_the_next_day() -> None:
+    pool = replace(CLOUD, release=AtOnce())
+    history = jobs((0, 7200, 1), (7000, 100, 4))
+    found = one(pool, history, bounds=Bounds(per_day=1.0))
+    assert found.starts[0] == 100
+    assert found.starts[1] == 86400 + 100
+    assert found.figures.unserved == 0
+
+
+def test_a_window_stops_new_machines_and_no_running_job() -> None:
+    pool = replace(CLOUD, release=AtOnce())
+    bounds = Bounds(windows=(Window(0, 3600),))
+    found = one(pool, jobs((0, 7200, 1), (4000, 10, 2)), bounds=bounds)
+    assert list(found.starts) == [100, 86400 + 100]
+
+
+def test_a_queue_that_nothing_will_ever_serve_ends() -> None:
+    found = one(CLOUD, jobs((0, 10, 1)), growth=OnDemand(), bounds=Bounds(machines=0))
+    assert found.figures.unserved == 1
+    assert found.figures.jobs == 0
+
+
+@pytest.mark.parametrize("growth", [Slurm(), OnDemand(), SemiElastic()])
+def test_an_overloaded_site_looks_at_the_first_jobs_only_and_serves_all(growth: Slurm) -> None:
+    history = Jobs(Job(i, i, 100, 100, 1 + i % 3) for i in range(400))
+    pool = replace(CLOUD, machines=4, release=Idle(60))
+    found = one(pool, history, growth=growth, depth=5)
+    assert (found.figures.jobs, found.figures.unserved) == (400, 0)
+    assert found.figures.peak == 4
+
+
+def test_combinations_without_sense_are_refused() -> None:
+    with pytest.raises(SlurmElasticError, match="pool cloud: bursts start machines ahead"):
+        one(replace(CLOUD, release=AtOnce()), jobs((0, 1, 1)), growth=Bursts())
+    with pytest.raises(SlurmElasticError, match="there are no pools"):
+        simulate(jobs((0, 1, 1)), Scenario(pools=()))
+
+
+SPIKE = Curve([0, 5000, 6000], [0.1, 9.0, 0.1])
+
+
+def spot(**changes: object) -> PoolModel:
+    market = SpotMarket(SPIKE, bid=1.0)
+    return replace(CLOUD, spot=market, billing=Hourly(refund=True), **changes)
+
+
+def test_a_price_over_the_bid_takes_machines_and_the_job_begins_anew_on_demand() -> None:
+    found = one(spot(), jobs((0, 8000, 1)))
+    figures = found.figures
+    assert figures.interruptions == 1
+    assert list(found.starts) == [100]
+    assert list(found.ends) == [5000 + 100 + 8000]
+    assert figures.lost_hours == pytest.approx(4900 / 3600)
+    assert figures.spot == pytest.approx(0.1)  # 4900 s: the second hour is the provider's
+    assert figures.on_demand == pytest.approx(3.0)
+
+
+def test_a_checkpoint_saves_the_work_before_it() -> None:
+    how = Checkpoints(policy=Hour(margin=200), dump=160, restart=74, look=30)
+    found = one(spot(), jobs((0, 8000, 1)), checkpoints=how)
+    saved = 3420  # at the first look within the last 200 s of the hour that began at 100
+    assert found.figures.checkpoints == 1
+    assert found.figures.lost_hours == pytest.approx((4900 - saved - 160) / 3600)
+    assert found.ends[0] == 5000 + 100 + 74 + 8000 - saved
+    assert found.figures.overhead_hours == pytest.approx((160 + 74) / 3600)
+
+
+def test_an_answered_notice_loses_next_to_nothing() -> None:
+    how = Checkpoints(policy=FirstOf((OnNotice(), Daly())), dump=60, restart=30, look=10)
+    market = SpotMarket(Curve.flat(0.1), available=[(0, 20), (5000, 0), (6000, 20)], notice=120)
+    found = one(replace(CLOUD, spot=market), jobs((0, 4950, 1)), checkpoints=how)
+    assert found.figures.interruptions == 1
+    assert found.figures.lost_hours * 3600 <= 60
+
+
+def test_a_job_is_back_after_the_requeue_delay() -> None:
+    assert one(spot(), jobs((0, 8000, 1)), requeue_delay=74).ends[0] == 5074 + 100 + 8000
+
+
+def test_only_the_youngest_surplus_is_taken() -> None:
+    market = SpotMarket(Curve.flat(0.1), available=[(0, 9), (1000, 3)])
+    pool = replace(CLOUD, machines=9, spot=market)
+    found = one(pool, jobs((0, 3000, 3), (500, 3000, 2)))
+    assert found.ends[0] == 3100
+    assert found.figures.interruptions == 1
+    assert found.figures.on_demand > 0
+
+
+def test_machines_that_boot_are_taken_too() -> None:
+    market = SpotMarket(Curve.flat(0.1), available=[(0, 9), (50, 0)])
+    found = one(replace(CLOUD, spot=market), jobs((0, 10, 2)))
+    assert found.figures.interruptions == 1
+    assert found.ends[0] == 50 + 100 + 10
+    later = one(replace(CLOUD, spot=market), jobs((0, 10, 2)), growth=OnDemand())
+    assert later.figures.jobs == 1
+
+
+def test_a_spot_price_over_the_on_demand_price_is_not_paid() -> None:
+    market = SpotMarket(Curve.flat(2.0))
+    assert one(replace(CLOUD, spot=market), jobs((0, 10, 2))).figures.spot == 0
+
+
+GROWTHS = [Slurm(), OnDemand(), SemiElastic(), Ratio(), Bursts(), GroupBursts(), SteadyStream()]
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    growth = draw(st.sampled_from(GROWTHS))
+    release = draw(st.sampled_from([Idle(60), Idle(0), Delayed(before_end=180), Flagged()]))
+    if isinstance(growth, SteadyStream):
+        release = Flagged()
+    if isinstance(growth, Slurm) and release == Idle(0):
+        release = AtOnce()
+    points = draw(st.lists(st.integers(1, 900), max_size=6, unique=True).map(sorted))
+    market = SpotMarket(
+        Curve([0, *points], [0.1, *([2.0, 0.2] * 3)[: len(points)]]),
+        bid=draw(st.sampled_from([None, 1.0])),
+        available=draw(st.sampled_from([(), [(0, 9), (200, 3), (300, 6), (500, 0), (600, 9)]])),
+    )
+    cloud = PoolModel(
+        name="cloud",
+        machines=draw(st.integers(8, 30)),
+        procs=draw(st.integers(1, 2)),
+        price=1.0,
+        billing=draw(st.sampled_from([Hourly(), Hourly(refund=True), PerSecond()])),
+        release=release,
+        boot=BootTimes(((1, 20), (8, 60))),
+        clock=draw(st.sampled_from(Clock)),
+        spot=draw(st.sampled_from([None, market])),
+        check=draw(st.sampled_from([1, 60])),
+    )
+    rack = PoolModel(name="rack", machines=4, standing=4, public=False)
+    policy = draw(st.sampled_from([Never(), Hour(), Threshold(), Daly(mtti=200.0), OnNotice()]))
+    return Scenario(
+        pools=draw(st.sampled_from([(cloud,), (rack, cloud)])),
+        growth=growth,
+        order=draw(st.sampled_from(Order)),
+        checkpoints=Checkpoints(
+            policy=policy, dump=10, restart=5, look=5, blocking=draw(st.booleans())
+        ),
+        reservations=draw(st.integers(1, 3)),
+        depth=draw(st.sampled_from([None, 1, 4])),
+        requeue_delay=draw(st.sampled_from([0, 30])),
+        reuse=draw(st.booleans()) or not isinstance(growth, Slurm),
+        bounds=draw(st.sampled_from([Bounds(), Bounds(booting=8), Bounds(per_day=50.0)])),
+        seed=draw(st.integers(0, 3)),
+    )
+
+
+@given(histories, scenarios())
+@settings(max_examples=150, deadline=None)
+def test_work_machines_and_money_are_conserved_and_a_seed_repeats_itself(
+    history: Jobs, scenario: Scenario
+) -> None:
+    """The books are checked within: ``simulate`` raises if anything does not add up."""
+    first, again = simulate(history, scenario), simulate(history, scenario)
+    assert msgspec.json.encode(first.figures) == msgspec.json.encode(again.figures)
+    assert (first.starts, first.ends) == (again.starts, again.ends)
+    figures = first.figures
+    assert figures.jobs + figures.unserved + figures.too_large == len(history)
+    for index, (start, end) in enumerate(zip(first.starts, first.ends, strict=True)):
+        assert end < 0 or end - start >= history.run[index]
+        assert end < 0 or start >= history.submit[index]
+
+
+@given(histories, scenarios())
+@settings(max_examples=50, deadline=None)
+def test_the_cost_is_never_below_what_the_work_is_worth(history: Jobs, scenario: Scenario) -> None:
+    assume(scenario.pools[-1].billing != Hourly(refund=True))
+    figures = simulate(history, scenario).figures
+    busy = figures.pools[-1].busy_hours
+    assert figures.cost >= busy * 0.1 - 1e-9
+    assert figures.spot or figures.cost >= busy - 1e-9
+    assert 0 <= figures.utilisation <= 1

@@ -1,0 +1,139 @@
+"""Job histories as they come: complete, damaged, cut off."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.swf import History, load, read
+
+LINE = "{n} {submit} 5 {run} {alloc} -1 -1 {procs} {limit} -1 1 153 75 -1 3 2 -1 -1"
+
+
+def line(
+    n: int = 1, submit: int = 0, run: int = 10, alloc: int = 4, procs: int = 4, limit: int = 60
+) -> str:
+    return LINE.format(n=n, submit=submit, run=run, alloc=alloc, procs=procs, limit=limit)
+
+
+def history(*lines: str) -> History:
+    return read(lines, History())
+
+
+def test_a_job_and_the_header() -> None:
+    found = history("; UnixStartTime: 893466664", ";", "; Note: a: b", line(n=7, submit=3))
+    assert found.jobs[0] == Job(7, 3, 10, 60, 4, user=153, partition=2)
+    assert found.start == 893466664
+    assert found.header["Note"] == "a: b"
+    assert not found.complaints
+
+
+def test_processors_given_where_none_were_asked_for() -> None:
+    assert history(line(procs=-1, alloc=8)).jobs[0].procs == 8
+
+
+def test_the_run_time_where_no_limit_was_asked_for() -> None:
+    assert history(line(run=33, limit=-1)).jobs[0].limit == 33
+
+
+def test_a_job_beyond_its_limit_was_let_run() -> None:
+    found = history(line(run=90, limit=60))
+    assert found.jobs[0].limit == 90
+    assert found.overtime == 1
+
+
+def test_jobs_that_never_ran_are_counted_and_left_out() -> None:
+    found = history(line(run=-1), line(run=0))
+    assert len(found.jobs) == 1
+    assert found.cancelled == 1
+
+
+def test_fractions_of_seconds_are_rounded() -> None:
+    assert history(line().replace(" 60 ", " 59.7 ")).jobs[0].limit == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1 2 3", "line 2: too short, left out: 3 fields, expected 18"),
+        (line().replace(" 60 ", " 6O "), "line 2: not numbers, left out: '6O'"),
+        (line().replace(" 60 ", " nan "), "line 2: not numbers, left out: 'nan'"),
+        (line().replace(" 60 ", " inf "), "line 2: not numbers, left out: 'inf'"),
+        (line(procs=0, alloc=-1), "line 2: no processors, left out"),
+        (line(run=10**15), "line 2: beyond all measure, left out"),
+        ("\x00\ufffd\x01", "line 2: too short, left out: 1 fields, expected 18"),
+    ],
+)
+def test_a_damaged_line_is_answered_and_left_out(text: str, words: str) -> None:
+    found = history(line(n=1), text, line(n=3))
+    assert list(found.jobs.number) == [1, 3]
+    assert found.complaints.shown == [words]
+
+
+def test_a_line_of_unusual_length_is_used_if_it_says_enough() -> None:
+    found = history(" ".join(line().split()[:11]))
+    assert len(found.jobs) == 1
+    assert found.complaints.shown == ["line 1: of unusual length, used: 11 fields, expected 18"]
+
+
+def test_jobs_out_of_order_are_sorted() -> None:
+    found = history(line(n=1, submit=50), line(n=2, submit=20), line(n=3, submit=50))
+    assert list(found.jobs.number) == [2, 1, 3]
+    assert found.complaints.shown == ["line 2: out of order, sorted: submitted 30 s earlier"]
+
+
+def test_many_complaints_are_counted_and_the_first_shown() -> None:
+    found = history(*["x"] * 100)
+    assert found.complaints.counts == {"too short, left out": 100}
+    assert len(found.complaints.sentences()) == 21
+
+
+def test_a_packed_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.swf.gz"
+    path.write_bytes(gzip.compress("\n".join(line(n=n, submit=n) for n in range(500)).encode()))
+    assert len(load(path).jobs) == 500
+    assert len(load(path, most=7).jobs) == 7
+
+
+def test_a_packed_file_that_breaks_off_gives_what_it_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.swf.gz"
+    lines = "\n".join(line(n=n, submit=n * n % 9973) for n in range(5000))
+    path.write_bytes(gzip.compress(lines.encode())[:-2000])
+    found = load(path)
+    assert 0 < len(found.jobs) < 5000
+    assert found.complaints.counts["the file breaks off here"] == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"; only: comments\n", b"\x1f\x8b\x08", b"\xff\xfe\x00"])
+def test_a_file_without_jobs_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.swf"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="holds no job that ran"):
+        load(path)
+
+
+def test_a_file_that_is_not_there_or_not_packed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load(tmp_path / "none.swf")
+    fake = tmp_path / "plain.swf.gz"
+    fake.write_text(line())
+    with pytest.raises(ConfigError, match="no job that ran: 1 lines: the file breaks off"):
+        load(fake)
+
+
+@given(st.lists(st.text(max_size=60), max_size=20))
+def test_no_text_makes_it_fail(lines: list[str]) -> None:
+    found = history(*lines)
+    assert sorted(found.jobs.submit) == list(found.jobs.submit)
+
+
+def test_jobs_keep_together_when_sorted_and_chosen() -> None:
+    jobs = Jobs([Job(n, 100 - n, n, n, 1) for n in range(1, 50)])
+    assert all(jobs[i].submit == 100 - jobs[i].run for i in range(len(jobs)))
+    assert [job.number for job in map(jobs.only([0, 2]).__getitem__, range(2))] == [49, 47]
