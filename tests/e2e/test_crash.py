@@ -1,4 +1,4 @@
-"""The daemon killed between any two steps, slurmctld restarted, programs run twice: on real Slurm.
+"""slurmctld restarted, programs run twice, answers and the ledger lost: on real Slurm.
 
 After each: no orphan, no double instance, no lost job.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from tests.e2e.crash import FULL, machines_made
 from tests.e2e.world import (
     back_to_zero,
     ledger,
@@ -27,50 +26,11 @@ from tests.e2e.world import (
 )
 
 pytestmark = pytest.mark.e2e
-FULL = "--cpus-per-task=2"
 
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(static_nodes=1, suspend_time=5.0, suspend_timeout=5.0)
-
-
-def arm(site: Sandbox, point: str) -> str:
-    """Restart the daemon so that it dies once at ``point``; the file that says it did."""
-    once = str(site.layout.dir / "state" / f"died-{point}")
-    site.daemon_stop()
-    site.daemon_start({"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": once})
-    return once
-
-
-def assert_one_machine_a_node(site: Sandbox) -> None:
-    """Of the machines alive in the emulated cloud none serves the node of another."""
-    assert not [n for n, count in Counter(live_ec2(site)).items() if count > 1]
-
-
-def machines_made(site: Sandbox) -> int:
-    return len(site.ec2.state().machines)
-
-
-@pytest.mark.parametrize("partition", ["aws", "onprem"])
-@pytest.mark.parametrize("point", POINTS)
-def test_a_daemon_killed_at_any_step_repairs_it_on_restart(
-    site: Sandbox, point: str, partition: str
-) -> None:
-    before = machines_made(site)
-    once = arm(site, point)
-    jobs = submit_many(site, 2, "sleep 3", FULL, f"--partition={partition}")
-    site.wait_for(lambda: os.path.exists(once), 90, f"the daemon dies at {point}")
-    assert_one_machine_a_node(site)
-    site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")
-    site.daemon_start()
-    for job in jobs:
-        assert site.wait_job(job)["Restarts"] == "0"
-    assert_one_machine_a_node(site)
-    back_to_zero(site)
-    wanted = 2 if partition == "aws" else 0
-    assert machines_made(site) - before == wanted, "no machine was launched in vain"
-    os.unlink(once)
 
 
 def test_a_program_run_twice_launches_nothing_twice(site: Sandbox) -> None:

@@ -1,0 +1,49 @@
+"""Killing the daemon between two steps, and what must hold afterwards.
+
+After each: no orphan, no double instance, no lost job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from slurm_elastic.sandbox.cluster import Sandbox
+from tests.e2e.world import back_to_zero, live_ec2, submit_many
+
+FULL = "--cpus-per-task=2"
+
+
+def arm(site: Sandbox, point: str) -> str:
+    """Restart the daemon so that it dies once at ``point``; the file that says it did."""
+    once = str(site.layout.dir / "state" / f"died-{point}")
+    site.daemon_stop()
+    site.daemon_start({"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": once})
+    return once
+
+
+def assert_one_machine_a_node(site: Sandbox) -> None:
+    """Of the machines alive in the emulated cloud none serves the node of another."""
+    assert not [n for n, count in Counter(live_ec2(site)).items() if count > 1]
+
+
+def machines_made(site: Sandbox) -> int:
+    return len(site.ec2.state().machines)
+
+
+def die_and_repair(site: Sandbox, point: str, partition: str) -> None:
+    """Two jobs during which the daemon dies at ``point`` and is started again."""
+    before = machines_made(site)
+    once = arm(site, point)
+    jobs = submit_many(site, 2, "sleep 3", FULL, f"--partition={partition}")
+    site.wait_for(lambda: os.path.exists(once), 90, f"the daemon dies at {point}")
+    assert_one_machine_a_node(site)
+    site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")
+    site.daemon_start()
+    for job in jobs:
+        assert site.wait_job(job)["Restarts"] == "0"
+    assert_one_machine_a_node(site)
+    back_to_zero(site)
+    wanted = 2 if partition == "aws" else 0
+    assert machines_made(site) - before == wanted, "no machine was launched in vain"
+    os.unlink(once)
