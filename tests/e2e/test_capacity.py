@@ -98,15 +98,16 @@ def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbo
     """22.05 allows it in about 2 s by power_down_force, without waiting for ResumeTimeout (60 s)."""
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
     began = time.monotonic()
-    (job,) = submit_many(site, 1, "sleep 8", FULL, "--partition=aws,backup")
+    (job,) = submit_many(site, 1, "sleep 20", FULL, "--partition=aws,backup")
+    # First, as holds last for the cool-down only (20 s), and the job may start late.
+    site.wait_for(lambda: held(site) == ["pub1", "pub2", "pub3"], 60, "the pool is held")
+    reasons = {node.reason for name, node in site.nodes().items() if name.startswith("pub")}
+    assert all("InsufficientInstanceCapacity" in r for r in reasons)
     running_nodes(site, [job])
     assert time.monotonic() - began < 45, "that is as slow as ResumeTimeout"
     assert site.job(job)["Partition"] == "backup"
     assert site.job(job)["Restarts"] == "1"
-    site.wait_for(lambda: held(site) == ["pub1", "pub2", "pub3"], 60, "the pool is held")
     assert not [n for n in live_ec2(site) if n.startswith("pub")]
-    reasons = {site.nodes()[n].reason for n in held(site)}
-    assert all("InsufficientInstanceCapacity" in r for r in reasons)
     site.wait_job(job)
     site.ec2.heal()
     free(site)
@@ -138,8 +139,8 @@ def test_an_admins_own_drain_is_never_undone(site: Sandbox) -> None:
     site.run(["scontrol", "update", "nodename=pub3", "state=drain", "reason=fan is broken"])
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances", type="[cm]5.large"))
     (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=aws,backup")
-    site.wait_job(job)
     site.wait_for(lambda: held(site) == ["pub1", "pub2"], 60, "the others are held")
+    site.wait_job(job)
     site.ec2.heal()
     free(site)
     node = site.nodes()["pub3"]
