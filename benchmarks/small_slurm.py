@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -26,6 +27,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Request, Spool
 
+PORTS = range(10_000, 20_000)
 PROGRAMS = Path(slurm_elastic.__file__).parent / "programs"
 INSTALLED = {
     "slurm-elastic-resume": "power.py",
@@ -76,11 +78,12 @@ SuspendTimeout=5
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that nobody listens on, below those that the kernel gives out to clients."""
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no TCP port is free on loopback")
 
 
 def wait_until(what: Callable[[], object], timeout: float = 60.0, every: float = 0.05) -> None:

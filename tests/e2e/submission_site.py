@@ -21,6 +21,7 @@ from msgspec import Struct
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.slurm import fragment, siteconf, submit_filter
 from slurm_elastic.slurm.hostlist import expand
+from tests.ports import free_ports
 
 SETTLED = 60.0
 """Seconds that anything may take on a loaded machine."""
@@ -74,18 +75,6 @@ class Ran(Struct, frozen=True, kw_only=True):
     code: int
     out: str
     err: str
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; all held at once, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -> None:

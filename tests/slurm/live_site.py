@@ -21,6 +21,7 @@ from pathlib import Path
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
 from slurm_elastic.slurm import dryrun, siteconf
+from tests.ports import free_ports
 from tests.slurm import site_cases
 
 SETTLED = 90.0
@@ -66,17 +67,6 @@ def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -
     while not probe():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.1)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 class LiveSite:

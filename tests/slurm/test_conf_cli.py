@@ -11,8 +11,8 @@ import pytest
 
 from slurm_elastic import configfile
 from slurm_elastic.cli.main import main
+from tests.ports import free_ports
 from tests.slurm import site_cases
-from tests.slurm.live_site import free_ports
 
 pytestmark = pytest.mark.skipif(
     shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
