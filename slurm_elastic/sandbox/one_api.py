@@ -36,8 +36,15 @@ _ACTIONS = {
     "poweroff", "poweroff-hard", "suspend", "stop", "resume", "reboot", "reboot-hard", "hold",
     "release", "undeploy", "undeploy-hard", "resched", "unresched",
 }  # fmt: skip
-_INSTANT = {"poweroff": (8, 0), "poweroff-hard": (8, 0), "suspend": (5, 0), "stop": (4, 0),
-            "resume": (3, 3)}  # fmt: skip
+_UP = frozenset({(3, 3)})
+_OFF = frozenset({(4, 0), (5, 0), (8, 0), (9, 0)})
+_INSTANT: Mapping[str, tuple[frozenset[tuple[int, int]], tuple[int, int]]] = {
+    "poweroff": (_UP, (8, 0)),
+    "poweroff-hard": (_UP, (8, 0)),
+    "suspend": (_UP, (5, 0)),
+    "stop": (_UP, (4, 0)),
+    "resume": (_OFF, (3, 3)),
+}
 _RECOVER_DELETE = 3
 
 
@@ -185,12 +192,9 @@ def _action(cloud: Cloud, request: Request) -> Result:
         _require_state(vm, action, vm.state == HOLD)
         vm.state, vm.due = PENDING, request.now + cloud.world.pace.schedule
     elif action in _INSTANT:
-        there = (3, 3) if action != "resume" else (vm.state, 0)
-        allowed = (vm.state, vm.lcm) == there and vm.state not in (PENDING, HOLD, DONE)
-        # A machine that is off already may be powered off: oned takes stopped ones, too.
-        allowed = allowed or (action.startswith("poweroff") and vm.state in (4, 5, 8))
-        _require_state(vm, action, allowed or (action == "stop" and vm.state == 5))
-        vm.state, vm.lcm = _INSTANT[action]
+        sources, target = _INSTANT[action]
+        _require_state(vm, action, (vm.state, vm.lcm) in sources)
+        vm.state, vm.lcm = target
     return int(number)
 
 
@@ -256,7 +260,7 @@ def _user_info(cloud: Cloud, request: Request) -> Result:
     if not own and request.user.id != 0:
         raise _unauthorized(request.user, f"USE USER [{number}]")
     found = request.user if own else _owner(cloud, number)
-    return xml.user(found, cloud, own=number == -1)
+    return xml.user(found, cloud)
 
 
 def _user_quota(cloud: Cloud, request: Request) -> Result:
@@ -279,8 +283,7 @@ def _hosts(cloud: Cloud, request: Request) -> Result:
 
 
 def _users(cloud: Cloud, request: Request) -> Result:
-    seen = [u for u in cloud.world.users if request.user.id in (0, u.id)]
-    return xml.pool("USER_POOL", (xml.user(u, cloud, own=False) for u in seen))
+    return xml.users((u for u in cloud.world.users if request.user.id in (0, u.id)), cloud)
 
 
 def _version(cloud: Cloud, _request: Request) -> Result:

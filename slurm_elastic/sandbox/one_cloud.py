@@ -246,7 +246,8 @@ class Cloud:
             vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NO_HOST}"
             vm.due = now + self.world.pace.schedule
             return False
-        vm.user_template.pop("SCHED_MESSAGE", None)
+        if "SCHED_MESSAGE" in vm.user_template:
+            vm.user_template["SCHED_MESSAGE"] = ""
         vm.host, vm.state, vm.lcm, vm.deployed = host, ACTIVE, PROLOG, now
         vm.due = now + self.world.pace.boot / 2
         vm.template["TM_MAD_SYSTEM"] = ["dummy"]
@@ -336,7 +337,7 @@ def _complete(
     if leases:
         template["SECURITY_GROUP_RULE"] = [*security_rules()]
         template["AUTOMATIC_NIC_REQUIREMENTS"] = ['("CLUSTERS/ID" @> 0)']
-    if template["DISK"]:
+    if leases or template["DISK"]:
         template["AUTOMATIC_DS_REQUIREMENTS"] = ['("CLUSTERS/ID" @> 0)']
     inside = "(CLUSTER_ID = 0) & " if leases or template["DISK"] else ""
     template["AUTOMATIC_REQUIREMENTS"] = [f"{inside}!(PUBLIC_CLOUD = YES) & !(PIN_POLICY = PINNED)"]

@@ -84,6 +84,7 @@ class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     extra: str = ""
     user_template: dict[str, str] | None = None
     host: int | None = None
+    held: bool = False
     locked: bool = False
     began: float | None = None
 

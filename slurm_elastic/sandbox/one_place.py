@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.one_cloud import (
-    BOOT_FAILURE,
     DONE,
     Cloud,
     Order,
@@ -24,26 +23,26 @@ def place(cloud: Cloud, wanted: Place, now: float) -> Vm:
         raise SandboxError(f"machine {wanted.id}: no such user or template")
     before, cloud.next_id = cloud.next_id, wanted.id
     cloud.vms.pop(wanted.id, None)
-    quota, owner.quota = owner.quota, {}
+    bounds, owner.quota, owner.leases = (owner.quota, owner.leases), {}, {}
     try:
         extra = parse(wanted.extra)
         order = (
-            order_from(template, wanted.name, wanted.state == 2, extra)
+            order_from(template, wanted.name, wanted.held, extra)
             if template
-            else Order(name=wanted.name, hold=wanted.state == 2, base=extra)
+            else Order(name=wanted.name, hold=wanted.held, base=extra)
         )
         vm = cloud.start(owner, order, now if wanted.began is None else wanted.began)
     except (ParseError, Refusal) as error:
         raise SandboxError(f"machine {wanted.id}: {error}") from None
     finally:
-        cloud.next_id, owner.quota = before, quota
+        cloud.next_id = before
+        owner.quota, owner.leases = bounds
     vm.state, vm.lcm, vm.locked, vm.due = wanted.state, wanted.lcm, wanted.locked, float("inf")
     vm.user_template |= wanted.user_template or {}
     vm.host = next((h for h in cloud.world.hosts if h.id == wanted.host), None)
     if vm.host is not None:
         vm.deployed = now
-        if vm.lcm != BOOT_FAILURE:
-            vm.template["TM_MAD_SYSTEM"] = ["dummy"]
+        vm.template["TM_MAD_SYSTEM"] = ["dummy"]
     if vm.state == DONE:
         vm.ended, vm.action = now, 28
     return vm

@@ -11,9 +11,14 @@ from slurm_elastic.sandbox.one_world import Host, User, VmTemplate
 
 _PERMISSIONS = tuple(f"{who}_{what}" for who in ("OWNER", "GROUP", "OTHER") for what in "UMA")
 _NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
-_DISK_SHORT = ("CLONE", "CLONE_TARGET", "CLUSTER_ID", "DATASTORE", "DATASTORE_ID", "DEV_PREFIX",
-               "DISK_ID", "DISK_TYPE", "DRIVER", "IMAGE", "IMAGE_ID", "SIZE", "TARGET",
-               "TYPE")  # fmt: skip
+_DISK_SHORT = ("DISK_ID", "DATASTORE", "DATASTORE_ID", "IMAGE", "IMAGE_ID", "SIZE", "TYPE", "CLONE",
+               "CLONE_TARGET", "LN_TARGET", "DISK_SNAPSHOT_TOTAL_SIZE")  # fmt: skip
+_QUOTAS = ("CPU", "MEMORY", "RUNNING_CPU", "RUNNING_MEMORY", "RUNNING_VMS", "SYSTEM_DISK_SIZE",
+           "VMS")  # fmt: skip
+_DEFAULT_QUOTAS = (
+    "<DEFAULT_USER_QUOTAS><DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA></NETWORK_QUOTA>"
+    "<VM_QUOTA></VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA></DEFAULT_USER_QUOTAS>"
+)
 _TAGS_SHORT = ("LABELS", "ERROR", "USER_PRIORITY")
 
 
@@ -45,7 +50,10 @@ def vm_short(vm: Vm) -> str:
     sizes = "".join(f"<{k}>{escape(plain.get(k, ''))}</{k}>" for k in ("CPU", "MEMORY", "VCPU"))
     parts = [_some("DISK", d, _DISK_SHORT) for d in vectors(vm.template, "DISK")]
     parts += [_some("NIC", n, _NIC_SHORT) for n in vectors(vm.template, "NIC")]
-    tags = {k: v for k, v in vm.user_template.items() if k in _TAGS_SHORT or k.startswith("SCHED_")}
+    known = {
+        k: v for k, v in vm.user_template.items() if k in _TAGS_SHORT or k.startswith("SCHED_")
+    }
+    tags = {k: v for k, v in known.items() if v}
     inner = "".join(leaf(k, v) for k, v in sorted(tags.items()))
     return "".join(
         [
@@ -102,27 +110,18 @@ def host(one: Host, cloud: Cloud) -> str:
     )
 
 
-def user(one: User, cloud: Cloud, *, own: bool) -> str:
-    """An account with its quotas; the defaults only where it asks for itself."""
-    mine = [vm for vm in cloud.living() if vm.owner.id == one.id]
-    defaults = (
-        "<DEFAULT_USER_QUOTAS><DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA></NETWORK_QUOTA>"
-        "<VM_QUOTA></VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA></DEFAULT_USER_QUOTAS>"
+def user(one: User, cloud: Cloud) -> str:
+    """An account with its quotas and their defaults."""
+    return f"<USER>{_account(one)}{_quotas(one, cloud)}{_DEFAULT_QUOTAS}</USER>"
+
+
+def users(some: Iterable[User], cloud: Cloud) -> str:
+    """The pool has the quotas beside the accounts."""
+    members = "".join(
+        f"<USER>{_account(one)}</USER><QUOTAS><ID>{one.id}</ID>{_quotas(one, cloud)}</QUOTAS>"
+        for one in some
     )
-    return "".join(
-        [
-            f"<USER><ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>",
-            f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>",
-            leaf("PASSWORD", "0" * 64),
-            leaf("AUTH_DRIVER", "core"),
-            "<ENABLED>1</ENABLED>",
-            "<TEMPLATE>" + leaf("TOKEN_PASSWORD", "0" * 64) + "</TEMPLATE>",
-            "<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA></NETWORK_QUOTA>",
-            f"<VM_QUOTA>{_vm_quota(one, mine)}</VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA>",
-            defaults if own else "",
-            "</USER>",
-        ]
-    )
+    return f"<USER_POOL>{members}{_DEFAULT_QUOTAS}</USER_POOL>"
 
 
 def leaf(name: str, value: str) -> str:
@@ -130,12 +129,37 @@ def leaf(name: str, value: str) -> str:
     return f"<{name}><![CDATA[{value}]]></{name}>"
 
 
+def _account(one: User) -> str:
+    return "".join(
+        [
+            f"<ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>",
+            f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>",
+            leaf("PASSWORD", "0" * 64),
+            leaf("AUTH_DRIVER", "core"),
+            "<ENABLED>1</ENABLED>",
+            "<TEMPLATE>" + leaf("TOKEN_PASSWORD", "0" * 64) + "</TEMPLATE>",
+        ]
+    )
+
+
+def _quotas(one: User, cloud: Cloud) -> str:
+    mine = [vm for vm in cloud.living() if vm.owner.id == one.id]
+    nets = "".join(
+        f"<NETWORK>{leaf('ID', str(n))}{leaf('LEASES', str(limit))}"
+        f"{leaf('LEASES_USED', str(sum(len(vm.addresses) for vm in mine)))}</NETWORK>"
+        for n, limit in one.leases.items()
+    )
+    return (
+        f"<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA>{nets}</NETWORK_QUOTA>"
+        f"<VM_QUOTA>{_vm_quota(one, mine)}</VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA>"
+    )
+
+
 def _vm_quota(one: User, mine: Sequence[Vm]) -> str:
     if not one.quota:
         return ""
     values: dict[str, str] = {}
-    for key in ("CPU", "MEMORY", "RUNNING_CPU", "RUNNING_MEMORY", "RUNNING_VMS",
-                "SYSTEM_DISK_SIZE", "VMS"):  # fmt: skip
+    for key in _QUOTAS:
         values[key] = f"{one.quota.get(key, -1):g}"
         base = key.removeprefix("RUNNING_")
         amount = used(mine, base) if base in ("CPU", "MEMORY", "VMS") else 0.0
