@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 from msgspec import Struct, field
 
 from slurm_elastic.sandbox.one_template import Template, Value
 
 ADMIN = "oneadmin"
+ELASTIC = "elastic"
+"""The account that slurm-elastic uses in a sandbox."""
 
 
 class User(Struct, kw_only=True):
@@ -97,3 +102,24 @@ def vm_template(
     if net is not None:
         values["NIC"] = [{"NETWORK_ID": str(net)}]
     return VmTemplate(id=number, name=name, template=values)
+
+
+def sandbox_world(clouds: Iterable[Mapping[str, Any]], password: str) -> World:
+    """For the clouds of a sandbox, as configured: a template for each of their types."""
+    kinds = {
+        int(kind["template"]): (name, kind)
+        for cloud in clouds
+        for name, kind in cloud["types"].items()
+    }
+    return World(
+        users=[
+            User(id=0, name=ADMIN, password=password, gid=0, group=ADMIN),
+            User(id=2, name=ELASTIC, password=password),
+        ],
+        templates=[
+            vm_template(number, name, kind["cpus"], kind["memory"])
+            for number, (name, kind) in kinds.items()
+        ],
+        hosts=[Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)],
+        pace=Pace(schedule=0.5, boot=0.5, shutdown=0.5),
+    )

@@ -29,7 +29,7 @@ from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
-from slurm_elastic.sandbox.one_world import ADMIN, User, World, vm_template
+from slurm_elastic.sandbox.one_world import World, sandbox_world
 
 log = logging.getLogger(__name__)
 
@@ -167,12 +167,9 @@ def _fault(code: int, text: str) -> bytes:
 
 
 def default_world() -> World:
-    """An administrator, a user, and a template of 2 cpus."""
-    users = [
-        User(id=0, name=ADMIN, password="sandbox", gid=0, group=ADMIN),  # noqa: S106
-        User(id=2, name="elastic", password="sandbox"),  # noqa: S106
-    ]
-    return World(users=users, templates=[vm_template(0, "worker", 2, 2048)])
+    """An administrator and a user, both with the password ``sandbox``, a template of 2 cpus."""
+    small = {"cpus": 2, "memory": 2048, "template": 0}
+    return sandbox_world([{"types": {"worker": small}}], "sandbox")
 
 
 class _Server(ThreadingHTTPServer):
