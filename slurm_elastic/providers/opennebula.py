@@ -32,11 +32,12 @@ from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_user_data
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
 from slurm_elastic.providers.opennebula_reading import Vm
+from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
 
 log = logging.getLogger(__name__)
 
-MINE, ALL = -3, -2
-"""Filters of a pool: what belongs to the account, what it may see."""
+MINE = -3
+"""The filter for what belongs to the account."""
 ANY_BUT_DONE = -1
 PAGE = 100
 READ_AT_ONCE = 200
@@ -45,7 +46,7 @@ LOOK_BACK = 86400.0
 CLOCK_SLACK = 600.0
 """Seconds by which oned's clock and the head's may differ."""
 REMEMBERED = 300.0
-"""Seconds for which a machine that was never placed speaks against another try."""
+"""Seconds for which a machine that was never placed speaks against the next one."""
 _PAUSE = 0.5
 
 Item = TypeVar("Item")
@@ -85,7 +86,7 @@ class OpenNebulaProvider:
         for name, kind in (kinds or self._settings.types).items():
             template = self._template_or_none(kind)
             if template is not None:
-                free, why = self._room(kind, template)
+                free, why = self._room(template)
                 found += [self._offer(name, kind, market, free, why) for market in markets]
         return tuple(found)
 
@@ -190,29 +191,16 @@ class OpenNebulaProvider:
         template: Mapping[str, Any] = self._call("template.info", kind.template).TEMPLATE
         return {**template, **(request.size(kind) if kind.resize else {})}
 
-    def _room(self, kind: OneTemplate, template: Mapping[str, Any]) -> tuple[int | None, str]:
+    def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
         """How many more machines there can be, and what bounds them; None where nobody tells."""
-        wanted = reading.need(template)
-        if wanted is None:
-            return None, ""
-        bounds: list[tuple[int, str]] = []
-        user = self._call("user.info", -1)
-        quota = reading.quota_room(user, wanted)
-        if quota is not None:
-            bounds.append(quota)
-        room = reading.host_room(self._call("hostpool.info").HOST, wanted)
-        waiting = self._call("vmpool.info", ALL, -1, -1, reading.PENDING).VM
-        if room is not None:
-            words = f"the hosts have room for {room} and {len(waiting)} machines wait for a place"
-            bounds.append((max(room - len(waiting), 0), words))
-        stuck = reading.stuck(waiting, int(user.ID), wanted)
-        if stuck:
-            bounds.append((0, f"a machine of no more needs waits for a place: {stuck}"))
-        name = next((n for n, k in self._settings.types.items() if k == kind), "")
-        until, why = self._unplaced.get(name, (0.0, ""))
-        if self._clock() < until:
-            bounds.append((0, f"an earlier machine was not placed: {why}"))
-        return min(bounds, default=(None, ""))
+        return min(bounds(self._call, template), default=(None, ""))
+
+    def _tell_unplaced(self, name: str) -> CapacityError | None:
+        """Once: from then on the cool-down of whoever asked stands for it."""
+        until, why = self._unplaced.pop(name, (0.0, ""))
+        if self._clock() >= until:
+            return None
+        return CapacityError(self.name, "NotPlaced", f"an earlier machine was given up: {why}")
 
     # launching
 
@@ -252,12 +240,14 @@ class OpenNebulaProvider:
         if kind is None:
             text = f"the settings have no type {spec.offer.instance_type}"
             return [], ProviderError(self.name, "NoType", text)
+        if told := self._tell_unplaced(spec.offer.instance_type):
+            return [], told
         template = self._template(kind)
-        free, why = self._room(kind, template)
+        free, why = self._room(template)
         count = len(nodes) if free is None else min(free, len(nodes))
         refusal: ProviderError | None = None
         if count < len(nodes):
-            kind_of = QuotaError if why.startswith(reading.QUOTA_WORDS) else CapacityError
+            kind_of = QuotaError if why.startswith(QUOTA_WORDS) else CapacityError
             refusal = kind_of(self.name, "NoRoom", why)
         if have + count < spec.minimum or not count:
             return [], refusal
@@ -351,7 +341,7 @@ class OpenNebulaProvider:
             )  # fmt: skip
             until = self._clock() + REMEMBERED
             self._unplaced[one.tags.get(request.TYPE, "")] = (until, one.trouble)
-        results = self._each([v.id for v in some], lambda n: self._ask_to_end(n))
+        results = self._each([v.id for v in some], self._ask_to_end)
         for result in results:
             if error := result.exception():
                 log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)

@@ -6,9 +6,8 @@ states ends at 68 and oned's does not, so they are numbers here.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -25,12 +24,8 @@ _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
 _LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
 _FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
 _NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
-_HOST_UP = frozenset({1, 2})  # MONITORING_MONITORED MONITORED
 _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 _GENERATION = re.compile(r"g(\d{13})-")
-QUOTA_WORDS = "the account's"
-"""What begins the words of a bound that is a quota."""
-_UNLIMITED, _BY_DEFAULT = -2.0, -1.0
 
 
 class Vm(Struct, frozen=True, kw_only=True):
@@ -57,9 +52,9 @@ class Vm(Struct, frozen=True, kw_only=True):
     def trouble(self) -> str:
         """Why the scheduler finds no place for it, or why its start failed, in their words."""
         if self.state == PENDING:
-            return _undated(self.tags.get("SCHED_MESSAGE", ""))
+            return undated(self.tags.get("SCHED_MESSAGE", ""))
         if self.never_up:
-            return _undated(self.tags.get("ERROR", "")) or "its start failed"
+            return undated(self.tags.get("ERROR", "")) or "its start failed"
         return ""
 
     @property
@@ -133,100 +128,6 @@ def decided(generation: str) -> float:
     return int(match[1]) / 1000 if match else 0.0
 
 
-def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
-    """Why a machine of the account's own that needs no more than ``wanted`` finds no place; empty
-    where there is none. Others' may have requirements of their own.
-    """
-    for record in waiting:
-        why = str((record.USER_TEMPLATE or {}).get("SCHED_MESSAGE") or "")
-        small = need(record.TEMPLATE or {})
-        if why and int(record.UID) == uid and small is not None and _within(small, wanted):
-            return _undated(why)
-    return ""
-
-
-class Need(Struct, frozen=True):
-    """What the scheduler counts for a machine: physical cpus and MiB."""
-
-    cpu: float
-    memory: float
-
-
-def need(template: Mapping[str, Any]) -> Need | None:
-    """Of a VM template; None where it does not say so in plain numbers."""
-    try:
-        found = Need(float(template["CPU"]), float(template["MEMORY"]))
-    except (KeyError, TypeError, ValueError):
-        return None
-    return found if found.cpu > 0 and found.memory > 0 else None
-
-
-def _within(small: Need, wanted: Need) -> bool:
-    return small.cpu <= wanted.cpu and small.memory <= wanted.memory
-
-
-def host_room(hosts: Iterable[Any], wanted: Need) -> int | None:
-    """For how many machines the hosts have room; None where the account sees no hosts."""
-    shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
-    if not shares:
-        return None
-    return sum(
-        _fit(
-            (int(s.MAX_CPU) - int(s.CPU_USAGE)) / 100 / wanted.cpu,
-            (int(s.MAX_MEM) - int(s.MEM_USAGE)) / 1024 / wanted.memory,
-        )
-        for s in shares
-    )
-
-
-def quota_room(user: Any, wanted: Need) -> tuple[int, str] | None:  # noqa: ANN401
-    """For how many machines the account's own quota has room, and which one that is.
-
-    The group's quota can only be met: not every account may read it.
-    """
-    own = _quotas(user.VM_QUOTA)
-    defaults = _quotas(getattr(user, "DEFAULT_USER_QUOTAS", None) and _default(user))
-    bounds: list[tuple[int, str]] = []
-    for key, per_machine in (("VMS", 1.0), ("CPU", wanted.cpu), ("MEMORY", wanted.memory)):
-        limit = _number(own.get(key), _BY_DEFAULT)
-        if limit == _BY_DEFAULT:
-            limit = _number(defaults.get(key), _UNLIMITED)
-        if limit >= 0:
-            used = _number(own.get(f"{key}_USED"), 0.0)
-            bounds.append((_fit((limit - used) / per_machine), _quota_words(key, limit, used)))
-    return min(bounds, default=None)
-
-
-def _default(user: Any) -> Any:  # noqa: ANN401
-    return user.DEFAULT_USER_QUOTAS.VM_QUOTA
-
-
-def _quotas(quota: Any) -> Mapping[str, Any]:  # noqa: ANN401
-    """Pyone 6.10 has one object in VM, 7.x a list, of which those of single clusters are not
-    looked at; neither has any where there is no quota.
-    """
-    found = getattr(quota, "VM", None)
-    several = found if isinstance(found, list) else [found]
-    whole = [q for q in several if q is not None and not getattr(q, "CLUSTER_IDS", None)]
-    return vars(whole[0]) if whole else {}
-
-
-def _quota_words(key: str, limit: float, used: float) -> str:
-    return f"{QUOTA_WORDS} {key} quota is {limit:g} and {used:g} are used"
-
-
-def _fit(*shares: float) -> int:
-    # A millionth of slack: ten machines of 0.1 cpu fit a quota of 1.
-    return max(math.floor(min(shares) + 1e-6), 0)
-
-
-def _number(value: object, otherwise: float) -> float:
-    try:
-        return float(str(value)) if value is not None else otherwise
-    except ValueError:
-        return otherwise
-
-
 def _address(template: Mapping[str, Any] | None) -> str | None:
     nics = (template or {}).get("NIC") or []
     some: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
@@ -247,6 +148,6 @@ def _price(tags: Mapping[str, str], settings: OpenNebulaCloud, kind: str) -> flo
         return known.price if known else 0.0
 
 
-def _undated(text: str) -> str:
+def undated(text: str) -> str:
     """``Fri Nov 20 03:35:07 2026: text`` without its date."""
     return re.sub(r"^\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} ?: ?", "", text.strip())

@@ -9,6 +9,7 @@ import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_control import Quota
+from slurm_elastic.sandbox.one_world import Host
 from tests.e2e.world import back_to_zero, ledger, partition_of, running_nodes, submit_many
 
 pytestmark = pytest.mark.e2e
@@ -95,3 +96,18 @@ def test_a_plain_job_runs_on_opennebula_and_the_machine_knows_its_node(site: San
     assert machine.context["SLURM_ELASTIC_NODE"] == machine.context["SET_HOSTNAME"] == node
     assert partition_of(site, job) == {"nebula"}
     site.wait_job(job)
+
+
+def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
+    site: Sandbox,
+) -> None:
+    """oned takes the order and its scheduler finds no host: known only after a while."""
+    hosts = [Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)]
+    site.one.hosts([])
+    try:
+        (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
+        fields = site.wait_job(job)
+    finally:
+        site.one.hosts(hosts)
+    assert fields["Partition"] == "aws"
+    assert "No host with enough capacity" in reasons(site, job)

@@ -145,6 +145,7 @@ class TestCapacity:
         with pytest.raises(CapacityError, match="No host with enough capacity"):
             provider.launch(spec_for(bed, provider, 1, generation="g2"))
         assert bed.calls(INSTANTIATE) == 2
+        assert provider.launch(spec_for(bed, provider, 1, generation="g3"))
 
     def test_waiting_without_a_message_is_only_waiting(self, bed: OneBed) -> None:
         bed.control.pace(Pace(schedule=1000.0))
