@@ -20,6 +20,13 @@ from typing import Any
 
 from slurm_elastic.config import OpenNebulaCloud
 
+try:
+    from pyone.server_xrpc import OneServerXRPC as OneServer
+except ModuleNotFoundError as error:
+    if error.name != "pyone.server_xrpc":
+        raise
+    from pyone import OneServer  # 6.10
+
 _CONNECT = 0.3
 """The part of the time-out that connecting may take."""
 _CHUNK = 1 << 16
@@ -97,12 +104,6 @@ class Transport(xmlrpc.client.Transport):
 
 def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has no types
     """A pyone server object; the credentials are read anew. NoCredentials, OSError (ca_file)."""
-    try:
-        from pyone.server_xrpc import OneServerXRPC as OneServer
-    except ModuleNotFoundError as error:
-        if error.name != "pyone.server_xrpc":
-            raise
-        from pyone import OneServer
     secure = settings.endpoint.startswith("https://")
     context = ssl.create_default_context(cafile=settings.ca_file) if secure else None
     server = OneServer(settings.endpoint, session=session(settings, os.environ))

@@ -29,7 +29,7 @@ _MAX_JOBS = 1000
 
 def name(cluster: Cluster, spec: LaunchSpec, node: str) -> str:
     """For people: names are neither unique nor looked up."""
-    return f"{node} {cluster.name} {spec.generation}"[:MAX_NAME].strip()
+    return f"{node}-{cluster.name}-{spec.generation}"[:MAX_NAME]
 
 
 def tags(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:

@@ -248,8 +248,8 @@ class Cloud:
             return False
         if "SCHED_MESSAGE" in vm.user_template:
             vm.user_template["SCHED_MESSAGE"] = ""
-        vm.host, vm.state, vm.lcm, vm.deployed = host, ACTIVE, PROLOG, now
-        vm.due = now + self.world.pace.boot / 2
+        vm.host, vm.state, vm.lcm, vm.deployed = host, ACTIVE, PROLOG, vm.due
+        vm.due += self.world.pace.boot / 2
         vm.template["TM_MAD_SYSTEM"] = ["dummy"]
         return True
 

@@ -6,6 +6,7 @@ import base64
 import logging
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -175,7 +176,7 @@ class TestCapacity:
         launch(bed)
 
     def test_a_failed_boot_is_ended_and_remembered(self, bed: OneBed) -> None:
-        bed.control.pace(Pace(schedule=0.1, boot=0.1, broken="op1 *"))
+        bed.control.pace(Pace(schedule=0.1, boot=0.1, broken="op1-*"))
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 2))
         _until(
@@ -535,3 +536,21 @@ class _answering:  # noqa: N801 - read as a word
                     return
         except OSError:
             return
+
+
+def test_without_pyone_the_cloud_names_the_extra() -> None:
+    program = """
+import sys
+sys.modules["pyone"] = None
+from slurm_elastic.config import Cluster, OneTemplate, OpenNebulaCloud
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.providers import open_provider
+kind = OneTemplate(cpus=1, memory=1, template=1)
+cloud = OpenNebulaCloud(name="n", location="on-premises", endpoint="http://x", types={"t": kind})
+try:
+    open_provider(cloud, Cluster(name="c", uuid="u"))
+except ConfigError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "install slurm-elastic[opennebula]" in done.stdout, done.stderr
