@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 
@@ -111,3 +112,15 @@ def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
         site.one.hosts(hosts)
     assert fields["Partition"] == "aws"
     assert "No host with enough capacity" in reasons(site, job)
+
+
+def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:
+    def cli(*words: str) -> str:
+        command = [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox"]
+        return site.run([*command, *words, "--dir", str(site.layout.dir)]).stdout
+
+    cli("fail", "internal", "--action", "one.vm.action", "--count", "2")
+    assert [f.action for f in site.one.state().faults] == ["one.vm.action"]
+    assert "failing: internal of one.vm.action, 2 calls" in cli("status")
+    cli("heal")
+    assert site.one.state().faults == ()
