@@ -48,8 +48,11 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
             return LocalProvider(settings, cluster)
         case OpenNebulaCloud():
             from slurm_elastic.providers.opennebula import OpenNebulaProvider
+            from slurm_elastic.providers.opennebula_claim import claim_of as claim_of_one
 
-            return OpenNebulaProvider(settings, cluster)
+            return OpenNebulaProvider(
+                settings, cluster, claim=claim_of_one(settings, cluster, config)
+            )
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
 

@@ -11,8 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -28,7 +27,8 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
-from slurm_elastic.providers.opennebula_client import open_server
+from slurm_elastic.providers.opennebula_claim import UNCLEAR, Claim, claim_of, owner
+from slurm_elastic.providers.opennebula_client import each, open_server
 from slurm_elastic.providers.opennebula_context import read_user_data
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
 from slurm_elastic.providers.opennebula_reading import Vm
@@ -49,9 +49,6 @@ REMEMBERED = 300.0
 """Seconds for which a machine that was never placed speaks against the next one."""
 _PAUSE = 0.5
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 
 class OpenNebulaProvider:
     """One account of one front end; see protocols.Provider for the contract. Thread-safe."""
@@ -61,16 +58,18 @@ class OpenNebulaProvider:
         settings: OpenNebulaCloud,
         cluster: Cluster,
         clock: Callable[[], float] = time.time,
+        claim: Claim | None = None,
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
-        self._uuid = cluster.uuid or ""
+        self._claim = claim or claim_of(settings, cluster, None)
         self._clock = clock
         self._user_data = read_user_data(settings.user_data, settings.name)
         self._lock = threading.Lock()
         self._server: Any = None
         self._ours: set[str] = set()
+        self._unclear: frozenset[int] = frozenset()
         self._unplaced: dict[str, tuple[float, str]] = {}
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
@@ -141,8 +140,8 @@ class OpenNebulaProvider:
                     "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
                 )
         numbers = (reading.number_of(self.name, i) for i in wanted if i in self._ours)
-        deadline = time.monotonic() + self._settings.timeout
-        results = self._each([n for n in numbers if n is not None], self._terminate_by(deadline))
+        threads, deadline = self._settings.threads, time.monotonic() + self._settings.timeout
+        results = each([n for n in numbers if n is not None], self._terminate_by(deadline), threads)
         failed = [e for r in results if (e := r.exception())]
         if failed:
             # What must be repeated is said before what will not get better.
@@ -225,7 +224,7 @@ class OpenNebulaProvider:
         start = 0
         while True:
             page = self._call("vmpool.infoextended", MINE, start, -PAGE, reading.DONE)
-            for one in reading.ours(page, self._uuid):
+            for one in self._read(page):
                 if one.generation == generation:
                     yield one
             if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
@@ -271,7 +270,7 @@ class OpenNebulaProvider:
                 raise
             return node, int(number)
 
-        results = self._each(list(enumerate(nodes[:count])), start)
+        results = each(list(enumerate(nodes[:count])), start, self._settings.threads)
         numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
         self._ours.update(reading.instance_id(self.name, n) for n in numbers.values())
         failed = [e for r in results if (e := r.exception())]
@@ -289,7 +288,7 @@ class OpenNebulaProvider:
             for start in range(0, len(some), READ_AT_ONCE):
                 ids = ",".join(str(n) for n in some[start : start + READ_AT_ONCE])
                 page = self._call("vmpool.infoset", ids, True)
-                known |= {v.id: v for v in reading.ours(page, self._uuid)}
+                known |= {v.id: v for v in self._read(page)}
         except ProviderError as error:
             log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
         return [
@@ -324,9 +323,21 @@ class OpenNebulaProvider:
     def _live(self) -> list[Vm]:
         """Our machines that are not DONE. Only the extended answer has the tags."""
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
-        found = reading.ours(pool, self._uuid)
+        found = self._read(pool)
         self._ours.update(reading.instance_id(self.name, v.id) for v in found)
         return found
+
+    def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
+        """The machines of an answer that are this cloud's by their tags."""
+        owned = [(owner(self._claim, v.tags), v) for v in map(reading.vm, pool.VM)]
+        unclear = frozenset(v.id for whose, v in owned if whose == UNCLEAR)
+        if unclear - self._unclear:
+            log.error(
+                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
+                ",".join(sorted(self._claim.clouds)), sorted(unclear),
+            )  # fmt: skip
+        self._unclear |= unclear
+        return [v for whose, v in owned if whose == self.name]
 
     def _is_hopeless(self, one: Vm) -> bool:
         waited = self._clock() - one.started
@@ -341,7 +352,7 @@ class OpenNebulaProvider:
             )  # fmt: skip
             until = self._clock() + REMEMBERED
             self._unplaced[one.tags.get(request.TYPE, "")] = (until, one.trouble)
-        results = self._each([v.id for v in some], self._ask_to_end)
+        results = each([v.id for v in some], self._ask_to_end, self._settings.threads)
         for result in results:
             if error := result.exception():
                 log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
@@ -367,13 +378,6 @@ class OpenNebulaProvider:
             log.info("already gone cloud=%s id=%d", self.name, number)
 
     # calling
-
-    def _each(self, items: Sequence[Item], do: Callable[[Item], Result]) -> list[Future[Result]]:
-        """``do`` for each item, ``threads`` at a time; all are done on return, in this order."""
-        if not items:
-            return []
-        with ThreadPoolExecutor(min(self._settings.threads, len(items))) as pool:
-            return [pool.submit(do, item) for item in items]
 
     def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
         """One request to oned, translated."""

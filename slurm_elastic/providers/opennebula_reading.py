@@ -76,12 +76,6 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     )
 
 
-def ours(pool: Any, uuid: str) -> list[Vm]:  # noqa: ANN401 - a pyone object
-    """The machines of a pool that carry this cluster's UUID."""
-    found = (vm(record) for record in pool.VM)
-    return [one for one in found if one.tags.get(request.CLUSTER) == uuid]
-
-
 def state_of(one: Vm) -> InstanceState:
     """A machine that was stopped, suspended or powered off is lost to Slurm: on its way out."""
     if one.state == DONE:

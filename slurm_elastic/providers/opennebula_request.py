@@ -15,6 +15,7 @@ from slurm_elastic.providers import opennebula_context
 PREFIX = "SLURM_ELASTIC_"
 CLUSTER = PREFIX + "CLUSTER"
 CLUSTER_NAME = PREFIX + "CLUSTER_NAME"
+CLOUD = PREFIX + "CLOUD"
 POOL = PREFIX + "POOL"
 GENERATION = PREFIX + "GENERATION"
 NODE = PREFIX + "NODE"
@@ -37,6 +38,7 @@ def tags(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
     values = {
         CLUSTER: cluster.uuid or "",
         CLUSTER_NAME: cluster.name,
+        CLOUD: spec.offer.cloud,
         POOL: spec.pool.name,
         GENERATION: spec.generation,
         NODE: node,

@@ -150,17 +150,17 @@ def write_one(config: dict[str, Any], layout: Layout) -> None:
     clouds = [c for c in config["clouds"] if c["provider"] == "opennebula"]
     if not clouds:
         return
-    password = secrets.token_hex(16)
+    password, slurm = secrets.token_hex(16), pwd.getpwnam(USER)
     world = sandbox_world(clouds, password)
     for name, data in (
         ("world.json", msgspec.json.encode(world)),
         ("one_auth", f"{ELASTIC}:{password}\n".encode()),
     ):
-        path = layout.dir / "one" / name
-        path.touch(mode=0o600)
-        path.write_bytes(data)
-        slurm = pwd.getpwnam(USER)
-        os.chown(path, slurm.pw_uid, slurm.pw_gid)
+        # The directory is SlurmUser's already, so what stands there under that name is not ours.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(layout.dir / "one" / name, flags, 0o600), "wb") as file:
+            file.write(data)
+            os.fchown(file.fileno(), slurm.pw_uid, slurm.pw_gid)
 
 
 def host_name() -> str:

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 from emulated_one import running_one
+from msgspec.structs import replace
 from providers.contract import UUID, spec_for
 from providers.one_bed import FAST, INSTANTIATE, NAME, OneBed
 
-from slurm_elastic.config import Cluster, OneTemplate
+from slurm_elastic.config import Cluster, Config, OneTemplate, PoolSettings
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -27,6 +28,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import PAGE, OpenNebulaProvider
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
@@ -308,6 +310,7 @@ class TestMachines:
         assert {k: v for k, v in seen.tags.items() if k.startswith("SLURM_ELASTIC_")} == {
             "SLURM_ELASTIC_CLUSTER": UUID,
             "SLURM_ELASTIC_CLUSTER_NAME": "site",
+            "SLURM_ELASTIC_CLOUD": NAME,
             "SLURM_ELASTIC_POOL": "op",
             "SLURM_ELASTIC_GENERATION": "g1",
             "SLURM_ELASTIC_NODE": "op1",
@@ -345,6 +348,34 @@ class TestMachines:
         spec = LaunchSpec(generation="g", pool=bed.pool, nodes=("op1",), offer=offer)
         with pytest.raises(ProviderError, match="4242"):
             provider.launch(spec)
+
+
+def test_two_clouds_of_one_account_leave_each_others_machines_alone(
+    bed: OneBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As two pools of templates with settings of their own."""
+    first = bed.settings()
+    second = replace(first, name="two")
+    config = Config(
+        cluster=Cluster(name="site", uuid=UUID),
+        clouds=(first, second),
+        pools=(
+            PoolSettings(name="op", cloud=NAME, nodes="op[1-9]", cpus=2, memory=4096),
+            PoolSettings(name="ex", cloud="two", nodes="ex[1-9]", cpus=2, memory=4096),
+        ),
+    )
+    ours, theirs = (open_provider(cloud, config.cluster, config) for cloud in (first, second))
+    (mine,) = ours.launch(spec_for(bed, ours, 1))
+    assert (len(ours.instances()), list(theirs.instances())) == (1, [])
+    theirs.terminate([mine.id, mine.id.replace(NAME, "two")])
+    assert bed.alive() == {mine.id}
+    tags = {"SLURM_ELASTIC_CLUSTER": UUID, "SLURM_ELASTIC_NODE": "ex1"}
+    by_pool = tags | {"SLURM_ELASTIC_CLOUD": "renamed", "SLURM_ELASTIC_POOL": "ex"}
+    for number, tagged in ((70, tags), (71, by_pool)):
+        bed.control.place(Place(id=number, uid=ELASTIC, template=0, user_template=tagged))
+    assert [m.id for m in theirs.instances()] == ["two-71"]
+    assert [m.id for m in ours.instances()] == [mine.id]
+    assert "machines left alone" in caplog.text
 
 
 class TestCredentials:
