@@ -80,11 +80,11 @@ class OpenNebulaProvider:
         markets = [m for m in pool.markets if m is not Market.SPOT]
         if not markets or (pool.zones and reading.ZONE not in pool.zones):
             return ()
-        kinds = {n: k for n in pool.instance_types if (k := self._settings.types.get(n))}
         found = []
-        for name, kind in (kinds or self._settings.types).items():
-            template = self._template_or_none(kind)
-            if template is not None:
+        for name in pool.instance_types or self._settings.types:
+            kind = self._settings.types.get(name)
+            template = self._template_or_none(kind) if kind else None
+            if kind is not None and template is not None:
                 free, why = self._room(template)
                 found += [self._offer(name, kind, market, free, why) for market in markets]
         return tuple(found)

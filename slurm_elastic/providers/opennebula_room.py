@@ -36,12 +36,18 @@ def bounds(call: Callable[..., Any], template: Mapping[str, Any]) -> list[Bound]
     room = host_room(call("hostpool.info").HOST, wanted)
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
     if room is not None:
-        words = f"the hosts have room for {room} and {len(waiting)} machines wait for a place"
-        found.append((max(room - len(waiting), 0), words))
+        # One that the scheduler has tried in vain takes no room from those behind it.
+        queue = sum(not _message(record) for record in waiting)
+        words = f"the hosts have room for {room} and {queue} machines wait for a place"
+        found.append((max(room - queue, 0), words))
     why = stuck(waiting, int(user.ID), wanted)
     if why:
         found.append((0, f"a machine of no more needs waits for a place: {why}"))
     return found
+
+
+def _message(record: Any) -> str:  # noqa: ANN401 - a pyone object
+    return str((record.USER_TEMPLATE or {}).get("SCHED_MESSAGE") or "")
 
 
 def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
@@ -49,8 +55,7 @@ def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
     where there is none. Others' may have requirements of their own.
     """
     for record in waiting:
-        why = str((record.USER_TEMPLATE or {}).get("SCHED_MESSAGE") or "")
-        small = need(record.TEMPLATE or {})
+        why, small = _message(record), need(record.TEMPLATE or {})
         if why and int(record.UID) == uid and small is not None and _within(small, wanted):
             return undated(why)
     return ""

@@ -136,6 +136,17 @@ class TestCapacity:
         assert offer.free == 0
         assert offer.free_reason == "the hosts have room for 0 and 0 machines wait for a place"
 
+    def test_others_that_wait_in_vain_take_no_room(
+        self, control: OneControl, tmp_path: Path
+    ) -> None:
+        bed = OneBed(control, tmp_path)
+        control.hosts([Host(id=0, name="a", cpu=400)])
+        message = {"SCHED_MESSAGE": f"Fri Nov 20 03:35:07 2026: {NO_HOST}"}
+        for number, tags in ((50, message), (51, {})):
+            control.place(Place(id=number, uid=2, state=1, lcm=0, template=1, user_template=tags))
+        (offer,) = bed.open().offers(bed.pool)
+        assert offer.free == 1
+
     def test_a_machine_that_finds_no_place_is_given_up_after_the_limit(self, bed: OneBed) -> None:
         bed.control.hosts(FULL)
         provider = bed.open(pending_limit=1.0)
@@ -342,6 +353,7 @@ class TestMachines:
 
     def test_a_type_whose_template_is_gone_is_not_offered(self, bed: OneBed) -> None:
         gone = OneTemplate(cpus=2, memory=4096, template=4242)
+        assert bed.open(types={"other": gone}).offers(bed.pool) == ()
         provider = bed.open(types={"small": gone})
         assert provider.offers(bed.pool) == ()
         (offer,) = bed.open().offers(bed.pool)
