@@ -186,7 +186,9 @@ def _end(front: Steered, body: bytes, now: float) -> object:
 
 
 def _reset(front: Steered, body: bytes, _now: float) -> object:
-    front.cloud.__init__(msgspec.json.decode(body, type=World))  # type: ignore[misc]
+    from slurm_elastic.sandbox.one_cloud import Cloud
+
+    front.cloud = Cloud(msgspec.json.decode(body, type=World))
     front.faults.clear()
     front.calls.clear()
     return {}
