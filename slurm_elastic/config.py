@@ -157,6 +157,37 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     user_data: str | None = None
 
 
+class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of machine of OpenNebula: ``template`` is the id of a VM template.
+
+    With ``resize`` its CPU, VCPU and MEMORY are set to ``cpus`` and ``memory``; else the template
+    is taken to have them. ``price``: power, depreciation.
+    """
+
+    template: Annotated[int, Meta(ge=0)]
+    price: float = 0.0
+    resize: bool = False
+
+
+class OpenNebulaCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="opennebula"
+):
+    """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth`` (``user:password``,
+    mode 0600; default: the one that ONE_AUTH names, else ~/.one/one_auth), never in this file.
+
+    ``pending_limit`` is how long the scheduler may say that it has no place for a machine before
+    that counts as "no capacity". ``threads``: calls at a time (oned serves 15 clients by default).
+    """
+
+    endpoint: str
+    types: Annotated[dict[str, OneTemplate], Meta(min_length=1)]
+    auth: str | None = None
+    ca_file: str | None = None
+    user_data: str | None = None
+    pending_limit: Seconds = 60.0
+    threads: Annotated[int, Meta(ge=1, le=10)] = 10
+
+
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
 
@@ -166,7 +197,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -197,7 +197,8 @@ def _paths(draft: Draft) -> None:
     for i in draft.indices("clouds"):
         at = ("clouds", i)
         _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
-        _path(draft, (*at, "user_data"), draft.value((*at, "user_data"), str))
+        for key in ("user_data", "auth", "ca_file"):
+            _path(draft, (*at, key), draft.value((*at, key), str))
 
 
 def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:

@@ -6,6 +6,7 @@ being used (no allow list, no spending cap) is no mistake: see ``config.blocked_
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from slurm_elastic.config import (
@@ -13,6 +14,7 @@ from slurm_elastic.config import (
     AwsCloud,
     FakeCloud,
     LocalCloud,
+    OpenNebulaCloud,
     PoolSettings,
     effective_who,
 )
@@ -23,6 +25,8 @@ from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.units import format_duration
 
 LOCAL_ZONE = "local"
+ONE_ZONE = "default"
+_TYPED = AwsCloud | OpenNebulaCloud | FakeCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 
 
@@ -59,10 +63,29 @@ def _aws(draft: Draft) -> None:
                 draft.problems.add((*at, "zones", n), shown(zone), expected)
 
 
+def _opennebula(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, OpenNebulaCloud):
+            continue
+        at = ("clouds", i)
+        if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", cloud.endpoint):
+            expected = "the URL of oned, such as http://front-end:2633/RPC2, without a password"
+            # What stands before an @ may be a password, which nobody wants to see again.
+            found = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
+            draft.problems.add((*at, "endpoint"), found, expected)
+        elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
+            expected = "no ca_file: the endpoint is not https"
+            draft.problems.add((*at, "ca_file"), shown(cloud.ca_file), expected)
+        longest = cloud.resume_timeout or draft.timing("resume_timeout")
+        if longest is not None and cloud.pending_limit >= longest:
+            expected = f"less than {_time(longest)}, the resume_timeout of the cloud"
+            draft.problems.add((*at, "pending_limit"), _time(cloud.pending_limit), expected)
+
+
 def _type_prices(draft: Draft) -> None:
     """A machine of a public cloud that costs nothing would pass under any spending cap."""
     for i, cloud in draft.clouds.items():
-        if cloud.location is not Location.PUBLIC or not isinstance(cloud, AwsCloud | FakeCloud):
+        if cloud.location is not Location.PUBLIC or not isinstance(cloud, _TYPED):
             continue
         for name, kind in cloud.types.items():
             if kind.price <= 0:
@@ -100,6 +123,8 @@ def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
     amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
     if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
         return frozenset({Market.SPOT, Market.ON_DEMAND})
+    if isinstance(cloud, OpenNebulaCloud) and cloud.location is Location.PUBLIC:
+        return frozenset({Market.ON_DEMAND})
     if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED, Market.ON_DEMAND})
     return frozenset(Market)
@@ -107,9 +132,9 @@ def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
 
 def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in _pools_with_clouds(draft):
-        types = cloud.types if isinstance(cloud, AwsCloud | FakeCloud) else {}
+        types = cloud.types if isinstance(cloud, _TYPED) else {}
         at = ("pools", i, "instance_types")
-        if isinstance(cloud, AwsCloud) and not pool.instance_types:
+        if isinstance(cloud, AwsCloud | OpenNebulaCloud) and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
             draft.problems.add(at, "no instance types", expected)
         for n, name in enumerate(pool.instance_types):
@@ -122,7 +147,7 @@ def _pool_types(draft: Draft) -> None:
 
 
 def _type_fits(draft: Draft, at: KeyPath, pool: PoolSettings, cloud: AnyCloud, name: str) -> None:
-    kind = cloud.types[name] if isinstance(cloud, AwsCloud | FakeCloud) else None
+    kind = cloud.types[name] if isinstance(cloud, _TYPED) else None
     if kind is None:
         return
     have = {"cpus": kind.cpus, "MiB of memory": kind.memory, **kind.gres}
@@ -140,12 +165,18 @@ def _pool_zones(draft: Draft) -> None:
         if isinstance(cloud, AwsCloud):
             zones = cloud.zones or tuple(cloud.subnets)
         else:
-            zones = (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else cloud.zones
+            zones = _own_zones(cloud)
         for n, zone in enumerate(pool.zones):
             if zones and zone not in zones:
                 expected = f"a zone of cloud {cloud.name}: one of {', '.join(zones)}"
                 hint = nearest(zone, zones)
                 draft.problems.add(("pools", i, "zones", n), shown(zone), expected, hint)
+
+
+def _own_zones(cloud: LocalCloud | OpenNebulaCloud | FakeCloud) -> tuple[str, ...]:
+    if isinstance(cloud, FakeCloud):
+        return cloud.zones
+    return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)
 
 
 def _pool_price(draft: Draft) -> None:
@@ -320,6 +351,7 @@ def _time(seconds: float) -> str:
 FITS: tuple[Callable[[Draft], None], ...] = (
     _locations,
     _aws,
+    _opennebula,
     _type_prices,
     _pool_size,
     _pool_market,

@@ -55,7 +55,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     """One thing a cloud sells: an instance type in a zone on a market, with its price now.
 
     ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
-    ``free`` is how many the cloud says it has (None: it does not say).
+    ``free`` is how many the cloud says it has (None: it does not say), and ``free_reason`` why so
+    few, in the cloud's words.
     """
 
     cloud: str
@@ -69,6 +70,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     gres: dict[str, int] = field(default_factory=dict)
     on_demand_price: float | None = None
     free: int | None = None
+    free_reason: str = ""
 
     @property
     def key(self) -> str:

@@ -51,7 +51,8 @@ class Provider(Protocol):
     def instances(self) -> Sequence[Instance]:
         """All machines with this cluster's UUID that are not TERMINATED: the truth.
 
-        A fresh machine may be missing for minutes (eventual consistency).
+        A fresh machine may be missing for minutes (eventual consistency). One that the provider has
+        ended by itself, as it would never come up, may be told once as TERMINATED.
         """
         ...
 

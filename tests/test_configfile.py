@@ -113,6 +113,8 @@ STRUCTS = (
     types.Timings,
     types.LocalCloud,
     types.AwsCloud,
+    types.OpenNebulaCloud,
+    types.OneTemplate,
     types.FakeCloud,
     types.InstanceType,
     types.PoolSettings,

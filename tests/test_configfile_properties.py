@@ -14,6 +14,8 @@ from slurm_elastic.config import (
     FakeCloud,
     InstanceType,
     LocalCloud,
+    OneTemplate,
+    OpenNebulaCloud,
     PoolSettings,
     SlurmSettings,
     Timings,
@@ -70,8 +72,22 @@ def types(draw: st.DrawFn) -> dict[str, InstanceType]:
 
 
 @st.composite
+def one_types(draw: st.DrawFn) -> dict[str, OneTemplate]:
+    kind = st.builds(
+        OneTemplate,
+        cpus=st.integers(8, 64),
+        memory=st.integers(65_536, 10**6),
+        price=st.just(0.0) | PRICES,
+        gres=st.just({"gpu": 8, "gpu:a100": 8, "fpga": 8}),
+        template=st.integers(0, 10**6),
+        resize=st.booleans(),
+    )
+    return draw(st.dictionaries(NAMES, kind, min_size=1, max_size=3))
+
+
+@st.composite
 def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
-    kind = draw(st.sampled_from([LocalCloud, AwsCloud, FakeCloud]))
+    kind = draw(st.sampled_from([LocalCloud, AwsCloud, OpenNebulaCloud, FakeCloud]))
     name = f"cloud{number}"
     shared = {
         "name": draw(st.sampled_from([name, f"{number}e5"])),
@@ -96,6 +112,16 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
             image=draw(NAMES),
             types=draw(types()),
             subnets=zones,
+            **shared,
+        )
+    if kind is OpenNebulaCloud:
+        return OpenNebulaCloud(
+            location=Location.ON_PREMISES,
+            endpoint=draw(st.sampled_from(["http://one:2633/RPC2", "https://one/RPC2"])),
+            types=draw(one_types()),
+            auth=draw(st.none() | st.just("/root/one_auth")),
+            pending_limit=draw(st.floats(0.1, 0.9)),
+            threads=draw(st.integers(1, 10)),
             **shared,
         )
     location = draw(st.sampled_from(Location))

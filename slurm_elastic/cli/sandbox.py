@@ -14,7 +14,9 @@ from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.cluster import Sandbox
     from slurm_elastic.sandbox.ec2_cloud import View
+    from slurm_elastic.sandbox.one_control import View as OneView
 
+ONE_DONE = 6
 Subparsers = Any  # argparse._SubParsersAction has no public name
 
 
@@ -83,7 +85,12 @@ def _add_interrupt(inner: Subparsers) -> None:
 def _add_fail(inner: Subparsers) -> None:
     from slurm_elastic.sandbox.ec2_faults import FaultKind
 
-    parser = _plain(inner, "fail", _fail, "have calls to the emulated EC2 fail, until heal")
+    parser = _plain(
+        inner,
+        "fail",
+        _fail,
+        "have calls to the emulated EC2 (or one.* of OpenNebula) fail, until heal",
+    )
     parser.add_argument("kind", metavar="KIND", help=", ".join(FaultKind))
     parser.add_argument("--action", default="RunInstances", help="default: %(default)s")
     parser.add_argument("--market", choices=("spot", "on-demand"))
@@ -141,6 +148,9 @@ def _status(arguments: argparse.Namespace) -> int:
     if states.get("ec2"):
         for line in _cloud_lines(sandbox.ec2.state()):
             print(line)
+    if states.get("opennebula"):
+        for line in _one_lines(sandbox.one.state()):
+            print(line)
     return 0 if all(states.values()) else 1
 
 
@@ -153,6 +163,13 @@ def _cloud_lines(state: View) -> Iterator[str]:
     for fault in state.faults:
         where = f"{fault.action} {fault.market}/{fault.type}/{fault.zone}"
         yield f"failing: {fault.kind} of {where}, {fault.count or 'all'} calls"
+
+
+def _one_lines(state: OneView) -> Iterator[str]:
+    for m in (m for m in state.machines if m.state != ONE_DONE):
+        yield f"one-{m.id} {m.node:<8} state {m.state}/{m.lcm} {m.tags.get('SCHED_MESSAGE', '')}"
+    for fault in state.faults:
+        yield f"failing: {fault.kind} of {fault.action}, {fault.count or 'all'} calls"
 
 
 def _env(arguments: argparse.Namespace) -> int:
@@ -199,10 +216,15 @@ def _fail(arguments: argparse.Namespace) -> int:
         zone=arguments.zone,
         count=arguments.count,
     )
-    _attached(arguments).ec2.fail(fault)
+    sandbox = _attached(arguments)
+    # The methods of OpenNebula are told by their names.
+    (sandbox.one if arguments.action.startswith("one.") else sandbox.ec2).fail(fault)
     return 0
 
 
 def _heal(arguments: argparse.Namespace) -> int:
-    _attached(arguments).ec2.heal()
+    sandbox = _attached(arguments)
+    states = sandbox.status()
+    for cloud in [sandbox.ec2] * ("ec2" in states) + [sandbox.one] * ("opennebula" in states):
+        cloud.heal()
     return 0

@@ -207,7 +207,8 @@ def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
     """How many nodes the tightest bound leaves, and that bound in words."""
     bounds: list[tuple[int, str]] = [(len(request.nodes), "")]
     if offer.free is not None:
-        bounds.append((offer.free, f"{offer.cloud} has {offer.free} free"))
+        words = f": {offer.free_reason}" if offer.free_reason else ""
+        bounds.append((offer.free, f"{offer.cloud} has {offer.free} free{words}"))
     pool = request.pool
     used = scope.usage.nodes
     if pool.max_nodes is not None:

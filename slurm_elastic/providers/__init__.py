@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config import AnyCloud, AwsCloud, Cluster, Config, FakeCloud, LocalCloud
+from slurm_elastic.config import (
+    AnyCloud,
+    AwsCloud,
+    Cluster,
+    Config,
+    FakeCloud,
+    LocalCloud,
+    OpenNebulaCloud,
+)
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
 
@@ -38,6 +46,13 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
             from slurm_elastic.providers.local import LocalProvider
 
             return LocalProvider(settings, cluster)
+        case OpenNebulaCloud():
+            from slurm_elastic.providers.opennebula import OpenNebulaProvider
+            from slurm_elastic.providers.opennebula_claim import claim_of as claim_of_one
+
+            return OpenNebulaProvider(
+                settings, cluster, claim=claim_of_one(settings, cluster, config)
+            )
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
 

@@ -22,6 +22,7 @@ from slurm_elastic.config import AnyCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.endpoints import require_emulated
 from slurm_elastic.sandbox.layout import MARKER, Layout
+from slurm_elastic.sandbox.one_world import ELASTIC, sandbox_world
 from slurm_elastic.sandbox.spec import (
     Ports,
     SandboxSpec,
@@ -115,7 +116,7 @@ def make_directories(layout: Layout) -> None:
     for name in ("", "etc", "programs", "spool", "log", "run", "run/machines"):
         _directory(layout.dir / name, 0o755)
     slurm = pwd.getpwnam(USER)
-    for name in ("slurmctld", "state", "ec2"):
+    for name in ("slurmctld", "state", "ec2", "one"):
         _directory(layout.dir / name, 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
     _directory(layout.dir / "work", 0o1777)
@@ -138,9 +139,28 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
         (etc / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
     config = elastic(spec, ports)
     require_emulated(_clouds(config))
+    write_one(config, layout)
     layout.config.write_text(yaml.safe_dump(config, sort_keys=False))
     for path in etc.iterdir():
         path.chmod(0o600 if path == key else 0o644)
+
+
+def write_one(config: dict[str, Any], layout: Layout) -> None:
+    """What the emulated OpenNebula has, and the daemon's credentials for it."""
+    clouds = [c for c in config["clouds"] if c["provider"] == "opennebula"]
+    if not clouds:
+        return
+    password, slurm = secrets.token_hex(16), pwd.getpwnam(USER)
+    world = sandbox_world(clouds, password)
+    for name, data in (
+        ("world.json", msgspec.json.encode(world)),
+        ("one_auth", f"{ELASTIC}:{password}\n".encode()),
+    ):
+        # The directory is SlurmUser's already, so what stands there under that name is not ours.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(layout.dir / "one" / name, flags, 0o600), "wb") as file:
+            file.write(data)
+            os.fchown(file.fileno(), slurm.pw_uid, slurm.pw_gid)
 
 
 def host_name() -> str:

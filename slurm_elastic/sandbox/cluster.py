@@ -14,21 +14,23 @@ from typing import Any
 from slurm_elastic import configfile, local_records, nodeproc
 from slurm_elastic.errors import SandboxError, SlurmError
 from slurm_elastic.sandbox import build
-from slurm_elastic.sandbox.control import control
+from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.daemons import (
     AGENT,
     EC2,
     ELASTICD,
     MUNGED,
+    ONE,
     RUNNER,
     SLURMCTLD,
     Daemons,
 )
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.layout import MARKER, Layout, Saved
+from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.processes import Machines, Processes
 from slurm_elastic.sandbox.shell import Shell
-from slurm_elastic.sandbox.spec import SandboxSpec, elastic, ports_from, static_names
+from slurm_elastic.sandbox.spec import SandboxSpec, cloud_of, static_names
 from slurm_elastic.slurm import install
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,9 @@ class Sandbox(Shell):
         if self._cloud("aws"):
             progress("emulated EC2")
             self._daemons.ec2(self.layout.read())
+        if self._cloud("opennebula"):
+            progress("emulated OpenNebula")
+            self._daemons.one(self.layout.read())
         progress("slurm-elastic conf install")
         self._install()
         progress("slurmctld and static nodes")
@@ -97,7 +102,7 @@ class Sandbox(Shell):
     def _start_clouds(self) -> None:
         if local := self._cloud("local"):
             self._daemons.agent(self.layout.read(), Path(local["socket"]))
-        if self._cloud("aws"):
+        if self._cloud("aws") or self._cloud("opennebula"):
             self._daemons.runner()
 
     def _static_idle(self) -> bool:
@@ -117,7 +122,7 @@ class Sandbox(Shell):
         self.layout.require_own()
         if any(self.layout.dir.iterdir()):
             self.layout.read()
-        for name in (ELASTICD, AGENT, RUNNER, EC2):
+        for name in (ELASTICD, AGENT, RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)
         for name in self.machines.ids():
@@ -164,18 +169,22 @@ class Sandbox(Shell):
         names = [MUNGED, SLURMCTLD, ELASTICD]
         if self._cloud("local"):
             names.append(AGENT)
-        if self._cloud("aws"):
-            names += [EC2, RUNNER]
-        return names
+        emulated = {"aws": EC2, "opennebula": ONE}
+        there = [name for provider, name in emulated.items() if self._cloud(provider)]
+        return names + there + ([RUNNER] if there else [])
 
     def _cloud(self, provider: str) -> dict[str, Any] | None:
-        clouds = elastic(self.spec, ports_from(1024))["clouds"]
-        return next((c for c in clouds if c["provider"] == provider), None)
+        return cloud_of(self.spec, provider)
 
     @property
     def ec2(self) -> Ec2Control:
         """The control of the emulated EC2."""
         return control(self.layout.read())
+
+    @property
+    def one(self) -> OneControl:
+        """The control of the emulated OpenNebula."""
+        return one_control(self.layout.read())
 
     def slurmctld_start(self) -> None:
         """Start slurmctld and wait until it answers."""

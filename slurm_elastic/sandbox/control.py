@@ -1,4 +1,4 @@
-"""What a rehearsal does to the emulated EC2 of a sandbox, in the words of its nodes."""
+"""What a rehearsal does to the emulated clouds of a sandbox, in the words of its nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,34 @@ from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.layout import Layout, Saved
+from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.runner import ALIVE, Seen
+
+ONE_PREFIX = "one-"
+ONE_RUNNING = (3, 3)
 
 
 def control(saved: Saved) -> Ec2Control:
     """The control API of the sandbox's EC2."""
     return Ec2Control(f"http://127.0.0.1:{saved.ports.ec2}")
+
+
+def one_control(saved: Saved) -> OneControl:
+    """The control API of the sandbox's OpenNebula."""
+    return OneControl(f"http://127.0.0.1:{saved.ports.one}")
+
+
+def one_seen(one: OneControl) -> Sequence[Seen]:
+    """All its machines, as the runner wants to know them: on only while their LCM says RUNNING."""
+    return tuple(
+        Seen(
+            id=f"{ONE_PREFIX}{m.id}",
+            node=m.node,
+            state="running" if (m.state, m.lcm) == ONE_RUNNING else "off",
+            launched=m.launched,
+        )
+        for m in one.state().machines
+    )
 
 
 def attached(directory: Path) -> Ec2Control:

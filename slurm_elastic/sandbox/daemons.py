@@ -11,13 +11,14 @@ from pathlib import Path
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.build import USER
-from slurm_elastic.sandbox.control import control
+from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Processes
 
 MUNGED = "munged"
 SLURMCTLD = "slurmctld"
 EC2 = "ec2"
+ONE = "opennebula"
 RUNNER = "runner"
 AGENT = "local-agent"
 ELASTICD = "slurm-elasticd"
@@ -89,6 +90,18 @@ class Daemons:
         self._processes.start(EC2, argv, self._layout.daemon_env(), user=USER)
         self._wait(EC2, (self._layout.dir / "ec2" / "ready").exists)
         control(saved).wait_ready(READY)
+
+    def one(self, saved: Saved) -> None:
+        """The emulated OpenNebula; its accounts and templates are in a file."""
+        place = self._layout.dir / "one"
+        argv = [
+            *(sys.executable, "-m", "slurm_elastic.sandbox.opennebula"),
+            *("--dir", str(self._layout.dir), "--port", str(saved.ports.one)),
+            *("--world", str(place / "world.json")),
+        ]
+        self._processes.start(ONE, argv, self._layout.daemon_env(), user=USER)
+        self._wait(ONE, (place / "ready").exists)
+        one_control(saved).wait_ready(READY)
 
     def runner(self) -> None:
         """What turns emulated machines into slurmd's; as root."""

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from slurm_elastic.config import AnyCloud, AwsCloud
+from slurm_elastic.config import AnyCloud, AwsCloud, OpenNebulaCloud
 from slurm_elastic.errors import SandboxError
 
 EMULATOR_KEY = "sandbox-emulator-key"
@@ -51,6 +51,8 @@ def require_loopback(url: str) -> str:
 def require_emulated(clouds: Iterable[AnyCloud]) -> None:
     """SandboxError unless each cloud that has an API is an emulated one, reached by loopback."""
     for cloud in clouds:
+        if isinstance(cloud, OpenNebulaCloud):
+            require_loopback(cloud.endpoint)
         if not isinstance(cloud, AwsCloud):
             continue
         if cloud.endpoint is None:

@@ -1,4 +1,4 @@
-"""Turns each machine of the emulated EC2 into a slurmd on this host, and powers it off with it.
+"""Turns each machine of the emulated clouds into a slurmd on this host, and powers it off with it.
 
 ``python -m slurm_elastic.sandbox.runner DIR``, as root. A machine that is terminated before its
 boot time has passed never gets a slurmd. One whose slurmd died by itself stays dead, as a crashed
@@ -12,15 +12,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.nodeproc import Machine
-from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
+from slurm_elastic.sandbox.spec import cloud_of
 from slurm_elastic.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)
@@ -39,13 +40,23 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Runner:
-    """One step at a time: ``step`` is given what the cloud has, and makes it so."""
+    """One step at a time: ``step`` is given what a cloud has, and makes it so.
 
-    def __init__(self, layout: Layout, boot_seconds: float, never_boot: Iterable[str] = ()) -> None:
+    ``prefix`` is what the ids of that cloud's machines begin with: others are left alone.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        boot_seconds: float,
+        never_boot: Iterable[str] = (),
+        prefix: str = "i-",
+    ) -> None:
         self._layout = layout
         self._machines = Machines(layout.machines)
         self._boot = boot_seconds
         self._never = frozenset(never_boot)
+        self._prefix = prefix
         for name in list(self._machines.ids()):
             started = self._machines.get(name)
             if started is None or started.process is None:
@@ -56,7 +67,7 @@ class Runner:
         """Power off what is gone, start what has booted."""
         alive = {m.id: m for m in seen if m.state in ALIVE}
         known = set(self._machines.ids())
-        for gone in sorted(name for name in known - alive.keys() if name.startswith("i-")):
+        for gone in sorted(name for name in known - alive.keys() if name.startswith(self._prefix)):
             self._machines.power_off(gone)
         for machine in alive.values():
             if machine.id not in known and self._booted(machine, now):
@@ -73,23 +84,37 @@ class Runner:
 
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM; the machines go on."""
-    from slurm_elastic.sandbox.control import control, seen
-
     (directory,) = sys.argv[1:] if argv is None else argv
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     layout = Layout(dir=Path(directory))
     saved = layout.read()
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
-    runner = Runner(layout, saved.spec.boot_seconds, never)
-    ec2, stop = control(saved), threading.Event()
+    stop = threading.Event()
+    clouds = [
+        (Runner(layout, saved.spec.boot_seconds, never, prefix), look)
+        for prefix, look in _clouds(saved)
+    ]
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     while not stop.wait(PERIOD):
-        try:
-            runner.step(seen(ec2), time.time())
-        except (SlurmElasticError, OSError):
-            # An API that does not answer says nothing about the machines: leave them as they are.
-            log.exception("step failed")
+        for runner, look in clouds:
+            try:
+                runner.step(look(), time.time())
+            except (SlurmElasticError, OSError):
+                # An API that does not answer says nothing about machines: they stay as they are.
+                log.exception("step failed")
     return 0
+
+
+def _clouds(saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
+    """The emulated clouds of a sandbox: how their machines' ids begin, and how to look at them."""
+    from slurm_elastic.sandbox import control
+
+    if cloud_of(saved.spec, "aws"):
+        ec2 = control.control(saved)
+        yield "i-", lambda: control.seen(ec2)
+    if cloud_of(saved.spec, "opennebula"):
+        one = control.one_control(saved)
+        yield control.ONE_PREFIX, lambda: control.one_seen(one)
 
 
 if __name__ == "__main__":

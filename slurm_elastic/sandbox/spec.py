@@ -54,18 +54,25 @@ class Ports(Struct, frozen=True, kw_only=True):
     slurmctld: int
     slurmd: int
     ec2: int
+    one: int
     nodes: int
 
 
 def ports_needed(spec: SandboxSpec) -> int:
     """How many consecutive ports the sandbox takes."""
     pools = merged(default_elastic(spec), spec)["pools"]
-    return 3 + spec.static_nodes + sum(len(expand(p["nodes"])) for p in pools)
+    return 4 + spec.static_nodes + sum(len(expand(p["nodes"])) for p in pools)
 
 
 def ports_from(first: int) -> Ports:
     """The block of ports that begins at ``first``."""
-    return Ports(slurmctld=first, slurmd=first + 1, ec2=first + 2, nodes=first + 3)
+    return Ports(slurmctld=first, slurmd=first + 1, ec2=first + 2, one=first + 3, nodes=first + 4)
+
+
+def cloud_of(spec: SandboxSpec, provider: str) -> dict[str, Any] | None:
+    """The first cloud of that provider, as configured; None where there is none."""
+    clouds = elastic(spec, ports_from(1024))["clouds"]
+    return next((c for c in clouds if c["provider"] == provider), None)
 
 
 def static_names(spec: SandboxSpec) -> list[str]:
@@ -200,6 +207,9 @@ def elastic(spec: SandboxSpec, ports: Ports) -> dict[str, Any]:
     for cloud in config["clouds"]:
         if cloud["provider"] == "aws":
             cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.ec2}")
+        if cloud["provider"] == "opennebula":
+            cloud.setdefault("endpoint", f"http://127.0.0.1:{ports.one}/RPC2")
+            cloud["auth"] = f"{spec.dir}/one/one_auth"
     port = ports.nodes + spec.static_nodes
     for pool in config["pools"]:
         pool.setdefault("slurmd_port", port)

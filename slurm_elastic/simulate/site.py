@@ -18,6 +18,7 @@ from slurm_elastic.config import (
     FakeCloud,
     InstanceType,
     LocalCloud,
+    OpenNebulaCloud,
     domain_pools,
 )
 from slurm_elastic.errors import ConfigError
@@ -179,7 +180,7 @@ def _price(cloud: AnyCloud, pool: Pool) -> float:
     return min(prices, default=0.0)
 
 
-def _types(cloud: AwsCloud | FakeCloud, pool: Pool) -> Mapping[str, InstanceType]:
+def _types(cloud: AwsCloud | OpenNebulaCloud | FakeCloud, pool: Pool) -> Mapping[str, InstanceType]:
     return {
         name: kind
         for name, kind in cloud.types.items()

@@ -66,6 +66,11 @@ def test_the_keys_are_data() -> None:
             "spot at $0.1000/h is not cheaper than on-demand at $0.1000/h",
         ),
         (replace(OFFER, free=0), {}, "aws has 0 free"),
+        (
+            replace(OFFER, free=0, free_reason="the quota is 8"),
+            {},
+            "aws has 0 free: the quota is 8",
+        ),
     ],
 )
 def test_rejections_say_why(offer: Offer, pool: dict[str, object], words: str) -> None:

@@ -15,7 +15,13 @@ import pytest
 from emulated_ec2 import running_ec2
 from providers.contract import UUID
 
-from slurm_elastic.config import AwsCloud, FakeCloud, InstanceType
+from slurm_elastic.config import (
+    AwsCloud,
+    FakeCloud,
+    InstanceType,
+    OneTemplate,
+    OpenNebulaCloud,
+)
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.model import Location
 from slurm_elastic.sandbox.ec2_control import Ec2Control
@@ -25,6 +31,7 @@ from slurm_elastic.sandbox.endpoints import (
     require_emulated,
     require_loopback,
 )
+from slurm_elastic.sandbox.one_control import OneControl
 
 REAL = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
@@ -120,6 +127,20 @@ def test_clouds_of_a_rehearsal_must_be_emulated(guarded: list[object]) -> None:
         require_emulated([cloud(endpoint="https://ec2.us-east-1.amazonaws.com")])
     with pytest.raises(SandboxError, match="'public' names a profile"):
         require_emulated([cloud(profile="production")])
+    assert guarded == []
+
+
+def test_an_opennebula_elsewhere_is_refused(guarded: list[object]) -> None:
+    def nebula(endpoint: str) -> OpenNebulaCloud:
+        kind = OneTemplate(cpus=1, memory=1, template=0)
+        place = Location.ON_PREMISES
+        return OpenNebulaCloud(name="n", location=place, endpoint=endpoint, types={"t": kind})
+
+    require_emulated([nebula("http://127.0.0.1:2633/RPC2")])
+    with pytest.raises(SandboxError, match="not on this host's loopback"):
+        require_emulated([nebula("http://front-end:2633/RPC2")])
+    with pytest.raises(SandboxError, match="endpoint"):
+        OneControl("http://10.0.0.1:2633")
     assert guarded == []
 
 

@@ -118,3 +118,15 @@ def test_power_off_from_the_records_alone_and_twice(layout):
     for _ in range(2):
         Machines(layout.machines).power_off("i-9")
     assert not nodeproc.alive(process)
+
+
+def test_each_cloud_ends_only_its_own_machines(layout):
+    ec2 = Runner(layout, boot_seconds=0.0)
+    nebula = Runner(layout, boot_seconds=0.0, prefix="one-")
+    ec2.step([seen()], now=1000.0)
+    nebula.step([seen("one-0", "neb1"), seen("one-1", "neb2", state="off")], now=1000.0)
+    assert alive(layout) == {"pub1", "neb1"}
+    ec2.step([], now=1001.0)
+    assert alive(layout) == {"neb1"}
+    nebula.step([], now=1002.0)
+    assert alive(layout) == set()

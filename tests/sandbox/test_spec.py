@@ -30,10 +30,10 @@ def test_the_default_configuration_is_valid_and_its_nodes_have_ports_of_their_ow
     config = configfile.load(path)
     assert [c.partition_name for c in config.clouds] == ["onprem", "aws"]
     assert [(p.nodes, p.slurmd_port) for p in config.pools] == [
-        ("op[1-2]", 21005),
-        ("pub[1-6]", 21007),
+        ("op[1-2]", 21006),
+        ("pub[1-6]", 21008),
     ]
-    assert ports_needed(SandboxSpec(dir=DIR)) == 3 + 2 + 2 + 6
+    assert ports_needed(SandboxSpec(dir=DIR)) == 4 + 2 + 2 + 6
 
 
 def test_overrides_merge_by_name_and_drop_leaves_out():

@@ -1,0 +1,396 @@
+"""OpenNebula's XML-RPC (oned 6.10 to 7.4), by pyone. Credentials as its own tools find them.
+
+oned starts one machine a call and knows no idempotency token, so a launch first looks for machines
+that carry its generation, the ended ones included, and starts what is missing in a few threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster, OneTemplate, OpenNebulaCloud
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers import opennebula_reading as reading
+from slurm_elastic.providers import opennebula_request as request
+from slurm_elastic.providers.opennebula_claim import UNCLEAR, Claim, claim_of, owner
+from slurm_elastic.providers.opennebula_client import each, open_server
+from slurm_elastic.providers.opennebula_context import read_user_data
+from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
+from slurm_elastic.providers.opennebula_reading import Vm
+from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
+
+log = logging.getLogger(__name__)
+
+MINE = -3
+"""The filter for what belongs to the account."""
+ANY_BUT_DONE = -1
+PAGE = 100
+READ_AT_ONCE = 200
+LOOK_BACK = 86400.0
+"""Seconds for which an ended machine of a launch without a date in its name is looked for."""
+CLOCK_SLACK = 600.0
+"""Seconds by which oned's clock and the head's may differ."""
+REMEMBERED = 300.0
+"""Seconds for which a machine that was never placed speaks against the next one."""
+_PAUSE = 0.5
+
+
+class OpenNebulaProvider:
+    """One account of one front end; see protocols.Provider for the contract. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: OpenNebulaCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        claim: Claim | None = None,
+    ) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._cluster = cluster
+        self._claim = claim or claim_of(settings, cluster, None)
+        self._clock = clock
+        self._user_data = read_user_data(settings.user_data, settings.name)
+        self._lock = threading.Lock()
+        self._server: Any = None
+        self._ours: set[str] = set()
+        self._unclear: frozenset[int] = frozenset()
+        self._unplaced: dict[str, tuple[float, str]] = {}
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """The pool's types whose templates are there, with the room that quota and hosts leave.
+
+        Hosts are shown to few accounts; without, and for quotas of the group, a launch will tell.
+        """
+        markets = [m for m in pool.markets if m is not Market.SPOT]
+        if not markets or (pool.zones and reading.ZONE not in pool.zones):
+            return ()
+        found = []
+        for name in pool.instance_types or self._settings.types:
+            kind = self._settings.types.get(name)
+            template = self._template_or_none(kind) if kind else None
+            if kind is not None and template is not None:
+                free, why = self._room(template)
+                found += [self._offer(name, kind, market, free, why) for market in markets]
+        return tuple(found)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """One call for each node, at most ``threads`` at a time; none for more than there is room.
+
+        A call that is refused ends the launch: the machines started so far are the answer, or
+        given back where they are fewer than the minimum.
+        """
+        if not spec.nodes:
+            return ()
+        standing, gone = self._earlier(spec.generation)
+        missing = [n for n in spec.nodes if n not in standing and n not in gone]
+        started: list[Instance] = []
+        refusal: ProviderError | None = None
+        if missing:
+            started, refusal = self._start(spec, missing, len(standing))
+        place = {node: n for n, node in enumerate(spec.nodes)}
+        machines = [*(reading.instance(v, self._settings) for v in standing.values()), *started]
+        machines.sort(key=lambda i: place.get(i.node, len(place)))
+        if len(machines) < max(min(spec.minimum, len(spec.nodes)), 1):
+            self._give_back(spec, machines)
+            raise refusal or CapacityError(
+                self.name, "MachinesGone", f"{len(gone)} machines of this launch have ended"
+            )
+        if refusal is not None:
+            log.info("launch is partial generation=%s error=%s", spec.generation, refusal)
+        return tuple(machines)
+
+    def instances(self) -> Sequence[Instance]:
+        """The account's machines with our tag. Those that the scheduler could not place for
+        ``pending_limit``, and those whose start failed, are ended, and told once as TERMINATED.
+        """
+        found = self._live()
+        hopeless = {v.id: v for v in found if self._is_hopeless(v)}
+        ended = self._end_hopeless(tuple(hopeless.values())) if hopeless else frozenset()
+        return tuple(
+            reading.instance(replace(v, state=reading.DONE) if v.id in ended else v, self._settings)
+            for v in found
+        )
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """terminate-hard, which oned refuses while a machine boots: asked again until the time-out,
+        then TransientError. An id that was never seen with our tag is left alone.
+        """
+        wanted = list(dict.fromkeys(ids))
+        if not self._ours.issuperset(wanted):
+            self._live()
+        for instance_id in wanted:
+            if instance_id not in self._ours:
+                log.warning(
+                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
+                )
+        numbers = (reading.number_of(self.name, i) for i in wanted if i in self._ours)
+        threads, deadline = self._settings.threads, time.monotonic() + self._settings.timeout
+        results = each([n for n in numbers if n is not None], self._terminate_by(deadline), threads)
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            # What must be repeated is said before what will not get better.
+            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def notices(self) -> Sequence[Notice]:
+        """None: oned announces no end of a machine."""
+        return ()
+
+    def check(self) -> None:
+        """The account's own record: one row, and only with the right password."""
+        self._call("user.info", -1)
+
+    # room
+
+    def _offer(
+        self, name: str, kind: OneTemplate, market: Market, free: int | None, why: str
+    ) -> Offer:
+        return Offer(
+            cloud=self.name,
+            location=self._settings.location,
+            instance_type=name,
+            zone=reading.ZONE,
+            market=market,
+            price=kind.price,
+            cpus=kind.cpus,
+            memory=kind.memory,
+            gres=kind.gres,
+            on_demand_price=kind.price,
+            free=free,
+            free_reason=why,
+        )
+
+    def _template_or_none(self, kind: OneTemplate) -> Mapping[str, Any] | None:
+        try:
+            return self._template(kind)
+        except (AuthError, TransientError):
+            raise
+        except ProviderError as error:
+            log.warning(
+                "not offered cloud=%s template=%d error=%s", self.name, kind.template, error
+            )
+            return None
+
+    def _template(self, kind: OneTemplate) -> Mapping[str, Any]:
+        template: Mapping[str, Any] = self._call("template.info", kind.template).TEMPLATE
+        return {**template, **(request.size(kind) if kind.resize else {})}
+
+    def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
+        """How many more machines there can be, and what bounds them; None where nobody tells."""
+        return min(bounds(self._call, template), default=(None, ""))
+
+    def _tell_unplaced(self, name: str) -> CapacityError | None:
+        """Once: from then on the cool-down of whoever asked stands for it."""
+        until, why = self._unplaced.pop(name, (0.0, ""))
+        if self._clock() >= until:
+            return None
+        return CapacityError(self.name, "NotPlaced", f"an earlier machine was given up: {why}")
+
+    # launching
+
+    def _earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
+        """The machines of a launch by node, and the nodes whose machine has ended since."""
+        mine = [v for v in self._live() if v.generation == generation]
+        standing: dict[str, Vm] = {}
+        doubles: list[Vm] = []
+        for one in sorted(mine, key=lambda v: v.id):
+            if one.node in standing:
+                doubles.append(one)
+            standing.setdefault(one.node, one)
+        if doubles:
+            # A call that we had given up was carried out after the look-up before its repetition.
+            log.warning("ended, started twice generation=%s count=%d", generation, len(doubles))
+            self.terminate([reading.instance_id(self.name, v.id) for v in doubles])
+        return standing, {v.node for v in self._ended(generation)} - standing.keys()
+
+    def _ended(self, generation: str) -> Iterable[Vm]:
+        """Ended machines of a launch: newest first, page by page, not beyond its beginning."""
+        since = (reading.decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
+        start = 0
+        while True:
+            page = self._call("vmpool.infoextended", MINE, start, -PAGE, reading.DONE)
+            for one in self._read(page):
+                if one.generation == generation:
+                    yield one
+            if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
+                return
+            start += PAGE
+
+    def _start(
+        self, spec: LaunchSpec, nodes: Sequence[str], have: int
+    ) -> tuple[list[Instance], ProviderError | None]:
+        """Machines for these nodes and, where they are fewer, the refusal. In doubt it raises."""
+        kind = self._settings.types.get(spec.offer.instance_type)
+        if kind is None:
+            text = f"the settings have no type {spec.offer.instance_type}"
+            return [], ProviderError(self.name, "NoType", text)
+        if told := self._tell_unplaced(spec.offer.instance_type):
+            return [], told
+        template = self._template(kind)
+        free, why = self._room(template)
+        count = len(nodes) if free is None else min(free, len(nodes))
+        refusal: ProviderError | None = None
+        if count < len(nodes):
+            kind_of = QuotaError if why.startswith(QUOTA_WORDS) else CapacityError
+            refusal = kind_of(self.name, "NoRoom", why)
+        if have + count < spec.minimum or not count:
+            return [], refusal
+        context = template.get("CONTEXT") or {}
+        stop = threading.Event()
+
+        def start(item: tuple[int, str]) -> tuple[str, int] | None:
+            place, node = item
+            if stop.is_set() and place >= self._settings.threads:
+                return None
+            extra = request.extra_template(
+                self._cluster, spec, node, kind, context, self._user_data
+            )
+            name = request.name(self._cluster, spec, node)
+            try:
+                number = self._call(
+                    "template.instantiate", kind.template, name, False, extra, False
+                )
+            except BaseException:
+                stop.set()
+                raise
+            return node, int(number)
+
+        results = each(list(enumerate(nodes[:count])), start, self._settings.threads)
+        numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
+        self._ours.update(reading.instance_id(self.name, n) for n in numbers.values())
+        failed = [e for r in results if (e := r.exception())]
+        for error in failed:
+            if not isinstance(error, ProviderError) or isinstance(error, TransientError):
+                raise error
+        refused = next((e for e in failed if isinstance(e, ProviderError)), refusal)
+        return self._fresh(spec, numbers), refused
+
+    def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
+        """Machines just started, with their addresses, which oned leases at once."""
+        known: dict[int, Vm] = {}
+        some = list(numbers.values())
+        try:
+            for start in range(0, len(some), READ_AT_ONCE):
+                ids = ",".join(str(n) for n in some[start : start + READ_AT_ONCE])
+                page = self._call("vmpool.infoset", ids, True)
+                known |= {v.id: v for v in self._read(page)}
+        except ProviderError as error:
+            log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
+        return [
+            reading.instance(known.get(number) or self._unread(spec, node, number), self._settings)
+            for node, number in numbers.items()
+        ]
+
+    def _unread(self, spec: LaunchSpec, node: str, number: int) -> Vm:
+        return Vm(
+            id=number,
+            state=reading.PENDING,
+            lcm=0,
+            started=self._clock(),
+            tags=request.tags(self._cluster, spec, node),
+            address=None,
+        )
+
+    def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
+        """End the machines of a launch that cannot reach its minimum."""
+        if not machines:
+            return
+        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
+        try:
+            self.terminate([i.id for i in machines])
+        except ProviderError as error:
+            # The caller repeats the launch, which comes here again.
+            text = f"machines of an incomplete launch could not be ended: {error.message}"
+            raise TransientError(self.name, error.code, text) from error
+
+    # reading and ending
+
+    def _live(self) -> list[Vm]:
+        """Our machines that are not DONE. Only the extended answer has the tags."""
+        pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
+        found = self._read(pool)
+        self._ours.update(reading.instance_id(self.name, v.id) for v in found)
+        return found
+
+    def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
+        """The machines of an answer that are this cloud's by their tags."""
+        owned = [(owner(self._claim, v.tags), v) for v in map(reading.vm, pool.VM)]
+        unclear = frozenset(v.id for whose, v in owned if whose == UNCLEAR)
+        if unclear - self._unclear:
+            log.error(
+                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
+                ",".join(sorted(self._claim.clouds)), sorted(unclear),
+            )  # fmt: skip
+        self._unclear |= unclear
+        return [v for whose, v in owned if whose == self.name]
+
+    def _is_hopeless(self, one: Vm) -> bool:
+        waited = self._clock() - one.started
+        return one.never_up or (bool(one.trouble) and waited > self._settings.pending_limit)
+
+    def _end_hopeless(self, some: Sequence[Vm]) -> frozenset[int]:
+        """End them and remember their types; the numbers of those that are ended."""
+        for one in some:
+            log.warning(
+                "machine given up cloud=%s id=%d node=%s reason=%s",
+                self.name, one.id, one.node, one.trouble,
+            )  # fmt: skip
+            until = self._clock() + REMEMBERED
+            self._unplaced[one.tags.get(request.TYPE, "")] = (until, one.trouble)
+        results = each([v.id for v in some], self._ask_to_end, self._settings.threads)
+        for result in results:
+            if error := result.exception():
+                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
+        done = zip(some, results, strict=True)
+        return frozenset(v.id for v, result in done if not result.exception())
+
+    def _terminate_by(self, deadline: float) -> Callable[[int], None]:
+        def end(number: int) -> None:
+            while True:
+                try:
+                    return self._ask_to_end(number)
+                except TransientError as error:
+                    if error.code != WRONG_STATE or time.monotonic() + _PAUSE > deadline:
+                        raise
+                time.sleep(_PAUSE)
+
+        return end
+
+    def _ask_to_end(self, number: int) -> None:
+        try:
+            self._call("vm.action", "terminate-hard", number)
+        except InstanceNotFound:
+            log.info("already gone cloud=%s id=%d", self.name, number)
+
+    # calling
+
+    def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
+        """One request to oned, translated."""
+        try:
+            with translated(self.name):
+                return functools.reduce(getattr, method.split("."), self._opened())(*arguments)
+        except AuthError:
+            # A password or token may be renewed while we run: the file is read anew.
+            self._server = None
+            raise
+
+    def _opened(self) -> Any:  # noqa: ANN401
+        with self._lock:
+            if self._server is None:
+                self._server = open_server(self._settings)
+            return self._server

@@ -1,0 +1,154 @@
+"""pyone with a transport of ours: a time limit that holds, and refusals with their code.
+
+pyone's own ``timeout`` sets a default for all sockets of the process and none for its own, which
+go through ``requests`` without one; and it keeps only the class and the text of a refusal. Both
+releases in use (6.10 and 7.x, whose OneServer moved) take another transport in the same place.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import ssl
+import stat
+import time
+import xmlrpc.client
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_elastic.config import OpenNebulaCloud
+
+try:
+    from pyone.server_xrpc import OneServerXRPC as OneServer
+except ModuleNotFoundError as error:
+    if error.name != "pyone.server_xrpc":
+        raise
+    from pyone import OneServer  # 6.10
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_CONNECT = 0.3
+"""The part of the time-out that connecting may take."""
+_CHUNK = 1 << 16
+
+
+class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failure of ours
+    """oned's answer ``[false, message, code, ...]``; ``code`` is a bit of its error table."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code:#06x} {message}")
+        self.code = code
+        self.message = message
+
+
+class NoCredentials(Exception):  # noqa: N818
+    """There is no usable session string; the text says why, without any part of it."""
+
+
+class Transport(xmlrpc.client.Transport):
+    """One connection a request, as oned closes it anyway; an answer is whole within ``timeout``.
+
+    No proxy, no ``~/.netrc``, no redirect: the session string goes to the endpoint alone.
+    """
+
+    user_agent = "slurm-elastic"
+
+    def __init__(self, timeout: float, context: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self._timeout = timeout
+        self._tls = context
+
+    def request(
+        self,
+        host: Any,  # noqa: ANN401 - as xmlrpc.client has it
+        handler: str,
+        request_body: Any,  # noqa: ANN401
+        verbose: bool = False,  # noqa: ARG002
+    ) -> tuple[Any, ...]:
+        """Post one call; Refused where oned says no."""
+        answer, _ = xmlrpc.client.loads(self._post(str(host), handler, request_body))
+        head: Any = answer[0]
+        if not head[0]:
+            raise Refused(int(head[2]), str(head[1]))
+        return answer
+
+    def _post(self, host: str, handler: str, body: bytes) -> bytes:
+        deadline = time.monotonic() + self._timeout
+        connection = self._opened(host)
+        try:
+            connection.connect()
+            sock: socket.socket = connection.sock
+            sock.settimeout(_left(deadline))
+            headers = {"Content-Type": "text/xml", "User-Agent": self.user_agent}
+            connection.request("POST", handler, body, headers)
+            with connection.getresponse() as response:
+                # Bounded as a whole: a byte now and then must not hold us either.
+                chunks = []
+                while chunk := response.read1(_CHUNK):
+                    chunks.append(chunk)
+                    sock.settimeout(_left(deadline))
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise xmlrpc.client.ProtocolError(
+                f"{host}{handler}", response.status, response.reason, dict(response.getheaders())
+            )
+        return b"".join(chunks)
+
+    def _opened(self, host: str) -> http.client.HTTPConnection:
+        limit = self._timeout * _CONNECT
+        if self._tls is None:
+            return http.client.HTTPConnection(host, timeout=limit)
+        return http.client.HTTPSConnection(host, timeout=limit, context=self._tls)
+
+
+def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has no types
+    """A pyone server object; the credentials are read anew. NoCredentials, OSError (ca_file)."""
+    secure = settings.endpoint.startswith("https://")
+    context = ssl.create_default_context(cafile=settings.ca_file) if secure else None
+    server = OneServer(settings.endpoint, session=session(settings, os.environ))
+    server._ServerProxy__transport = Transport(settings.timeout, context)
+    return server
+
+
+def each(items: Sequence[Item], do: Callable[[Item], Result], threads: int) -> list[Future[Result]]:
+    """``do`` for each item, so many at a time; all are done on return, in the items' order."""
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return [pool.submit(do, item) for item in items]
+
+
+def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:
+    """``user:password`` from the cloud's ``auth`` file, else ONE_AUTH's, else ~/.one/one_auth."""
+    named = settings.auth or env.get("ONE_AUTH")
+    path = Path(named) if named else Path.home() / ".one" / "one_auth"
+    try:
+        with path.open(encoding="utf-8") as file:
+            _require_private(path, os.fstat(file.fileno()))
+            lines: Iterable[str] = file.read(4096).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise NoCredentials(f"{path} cannot be read: {why}") from None
+    line = next((line.strip() for line in lines if line.strip()), "")
+    user, colon, secret = line.partition(":")
+    if not (user and colon and secret):
+        raise NoCredentials(f"{path} has no line of the form user:password")
+    return line
+
+
+def _require_private(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise NoCredentials(f"{path} may be read by others (mode {mode:04o}); chmod 600 it")
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the answer took too long")
+    return left

@@ -1,0 +1,345 @@
+"""The XML-RPC methods of the emulated OpenNebula: arguments, rights, answers and refusals.
+
+The order of oned's checks is kept: the session, the arguments, the object, the right to it.
+"""
+
+from __future__ import annotations
+
+import xmlrpc.client
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.sandbox import one_xml as xml
+from slurm_elastic.sandbox.one_cloud import (
+    DONE,
+    HOLD,
+    LCM_STATES,
+    PENDING,
+    STATES,
+    Cloud,
+    Order,
+    Refusal,
+    Vm,
+    order_from,
+)
+from slurm_elastic.sandbox.one_template import ParseError, Template, parse, scalars, vectors
+from slurm_elastic.sandbox.one_world import User, VmTemplate
+
+Result = int | str
+_INT, _STR, _BOOL = "integer", "string", "boolean"
+_TYPES: Mapping[str, type] = {_INT: int, _STR: str, _BOOL: bool}
+_ALL_STATES = frozenset({-2, -1, *range(12)})
+_RESTRICTED_NIC = frozenset({"MAC", "VLAN_ID", "BRIDGE"})
+_ACTIONS = {
+    "poweroff", "poweroff-hard", "suspend", "stop", "resume", "reboot", "reboot-hard", "hold",
+    "release", "undeploy", "undeploy-hard", "resched", "unresched",
+}  # fmt: skip
+_UP = frozenset({(3, 3)})
+_OFF = frozenset({(4, 0), (5, 0), (8, 0), (9, 0)})
+_INSTANT: Mapping[str, tuple[frozenset[tuple[int, int]], tuple[int, int]]] = {
+    "poweroff": (_UP, (8, 0)),
+    "poweroff-hard": (_UP, (8, 0)),
+    "suspend": (_UP, (5, 0)),
+    "stop": (_UP, (4, 0)),
+    "resume": (_OFF, (3, 3)),
+}
+_RECOVER_DELETE = 3
+
+
+class Request(Struct, frozen=True):
+    """One call of one account, its arguments checked."""
+
+    user: User
+    args: tuple[Any, ...]
+    now: float
+
+
+class Method(Struct, frozen=True):
+    """``required`` of the argument ``types`` must be there; further ones are passed over."""
+
+    do: Callable[[Cloud, Request], Result]
+    types: tuple[str, ...] = ()
+    required: int = 0
+
+
+def call(cloud: Cloud, name: str, params: Sequence[Any], now: float) -> Result:
+    """The answer to one call. Refusal, or xmlrpc's Fault where the protocol is misused."""
+    method = METHODS.get(name)
+    if method is None:
+        raise xmlrpc.client.Fault(-506, f"Method '{name}' not defined")
+    if not params:
+        raise xmlrpc.client.Fault(-501, "Not enough parameters")
+    cloud.advance(now)
+    user = cloud.user(str(params[0]))
+    args = tuple(params[1:])
+    if len(args) < method.required:
+        raise xmlrpc.client.Fault(-501, "Not enough parameters")
+    for value, kind in zip(args, method.types, strict=False):
+        if type(value) is not _TYPES[kind]:
+            raise xmlrpc.client.Fault(-501, f"Parameter that is supposed to be {kind} is not")
+    try:
+        return method.do(cloud, Request(user, args, now))
+    except ParseError as error:
+        raise Refusal(0x2000, f"Parse error: {error}") from None
+
+
+def _instantiate(cloud: Cloud, request: Request) -> Result:
+    number, name, hold, text = (*request.args, *(False, "")[len(request.args) - 2 :])[:4]
+    template = _template(cloud, number)
+    if not (request.user.id in (0, template.uid) or template.everybody):
+        raise _unauthorized(request.user, f"USE TEMPLATE [{number}]")
+    extra = parse(text)
+    _refuse_restricted(request.user, extra)
+    return cloud.start(request.user, order_from(template, name, hold, extra), request.now).id
+
+
+def _refuse_restricted(user: User, extra: Template) -> None:
+    restricted = any(_RESTRICTED_NIC & nic.keys() for nic in vectors(extra, "NIC"))
+    if user.id != 0 and restricted:
+        words = "User Template includes a restricted attribute NIC."
+        raise Refusal(0x0200, f"User [{user.id}] : {words}")
+
+
+def _allocate(cloud: Cloud, request: Request) -> Result:
+    text, hold = (*request.args, False)[:2]
+    base = parse(text)
+    name = scalars(base).get("NAME", "")
+    return cloud.start(request.user, Order(name=name, hold=hold, base=base), request.now).id
+
+
+def _template_info(cloud: Cloud, request: Request) -> Result:
+    template = _template(cloud, request.args[0])
+    if not (request.user.id in (0, template.uid) or template.everybody):
+        raise _unauthorized(request.user, f"USE TEMPLATE [{template.id}]")
+    return xml.template(template, _owner(cloud, template.uid))
+
+
+def _templates(cloud: Cloud, request: Request) -> Result:
+    seen = [t for t in cloud.world.templates if request.user.id in (0, t.uid) or t.everybody]
+    seen.sort(key=lambda t: -t.id)
+    return xml.pool("VMTEMPLATE_POOL", (xml.template(t, _owner(cloud, t.uid)) for t in seen))
+
+
+def _vm_info(cloud: Cloud, request: Request) -> Result:
+    return xml.vm_full(_vm(cloud, request, "USE"))
+
+
+def _vms(cloud: Cloud, request: Request) -> Result:
+    return xml.pool("VM_POOL", map(xml.vm_short, _listed(cloud, request)))
+
+
+def _vms_extended(cloud: Cloud, request: Request) -> Result:
+    return xml.pool("VM_POOL", map(xml.vm_full, _listed(cloud, request)))
+
+
+def _listed(cloud: Cloud, request: Request) -> list[Vm]:
+    """Newest first. ``start, end``: a range of ids, or with a negative end a page."""
+    owner, start, end, state = request.args[:4]
+    if owner < -4:
+        raise Refusal(0x1000, "Incorrect filter_flag")
+    if state not in _ALL_STATES:
+        raise Refusal(0x1000, "Incorrect filter_flag, state")
+    if len(request.args) > 4 and request.args[4]:
+        raise Refusal(0x2000, "JSON query search is not supported by the SQL backend")
+    fresh = request.now - cloud.world.pace.visible_after
+    found = [
+        vm
+        for vm in sorted(cloud.vms.values(), key=lambda v: -v.id)
+        if _visible(vm, request.user, owner)
+        and _in_state(vm, state)
+        and (vm.began <= fresh or not cloud.world.pace.visible_after)
+    ]
+    if end < -1:
+        return found[max(start, 0) :][:-end]
+    return [vm for vm in found if vm.id >= start and (end < 0 or vm.id <= end)]
+
+
+def _visible(vm: Vm, user: User, owner: int) -> bool:
+    if owner >= 0:
+        return vm.owner.id == owner and user.id in (0, owner)
+    if owner == -3:
+        return vm.owner.id == user.id
+    if owner == -4:
+        return vm.owner.gid == user.gid and user.id in (0, vm.owner.id)
+    return user.id in (0, vm.owner.id)
+
+
+def _in_state(vm: Vm, state: int) -> bool:
+    return state == -2 or (vm.state != DONE if state == -1 else vm.state == state)
+
+
+def _vm_set(cloud: Cloud, request: Request) -> Result:
+    wanted = {int(part) for part in request.args[0].split(",") if part.strip().isdigit()}
+    render = xml.vm_full if request.args[1] else xml.vm_short
+    seen = [
+        vm
+        for vm in sorted(cloud.vms.values(), key=lambda v: -v.id)
+        if vm.id in wanted and request.user.id in (0, vm.owner.id)
+    ]
+    return xml.pool("VM_POOL", map(render, seen))
+
+
+def _action(cloud: Cloud, request: Request) -> Result:
+    action, number = request.args[:2]
+    if not (action in _ACTIONS or action in ("terminate", "terminate-hard")):
+        raise Refusal(0x0800, f'Action "{action}" is not supported')
+    vm = _vm(cloud, request, "MANAGE", about=1)
+    if action.startswith("terminate"):
+        cloud.terminate(vm, action, request.now)
+    elif action == "release":
+        _require_state(vm, action, vm.state == HOLD)
+        vm.state, vm.due = PENDING, request.now + cloud.world.pace.schedule
+    elif action in _INSTANT:
+        sources, target = _INSTANT[action]
+        _require_state(vm, action, (vm.state, vm.lcm) in sources)
+        vm.state, vm.lcm = target
+    return int(number)
+
+
+def _require_state(vm: Vm, action: str, allowed: bool) -> None:
+    if not allowed:
+        name = LCM_STATES.get(vm.lcm, "?") if vm.state == 3 else STATES.get(vm.state, "?")
+        words = f"This action is not available for state {name}"
+        raise Refusal(0x0800, f'Error performing action "{action}": {words}')
+
+
+def _update(cloud: Cloud, request: Request) -> Result:
+    number, text, append = request.args[:3]
+    vm = _vm(cloud, request, "MANAGE")
+    new = scalars(parse(text))
+    vm.user_template = (vm.user_template | new) if append else new
+    return int(number)
+
+
+def _recover(cloud: Cloud, request: Request) -> Result:
+    number, operation = request.args[:2]
+    vm = _vm(cloud, request, "ADMIN")
+    if operation not in range(6):
+        raise Refusal(0x0800, "Wrong recovery operation code")
+    if operation == _RECOVER_DELETE:
+        if vm.state != DONE:
+            cloud.end(vm, request.now)
+        return int(number)
+    state = STATES.get(vm.state) or LCM_STATES.get(vm.lcm, "?")
+    names = {0: "failure", 1: "success", 2: "retry"}
+    what = names.get(operation, "recover")
+    raise Refusal(0x0800, f"Could not perform a {what} on VM {number}, wrong state {state}.")
+
+
+def _deploy(cloud: Cloud, request: Request) -> Result:
+    number, host = request.args[:2]
+    vm = _vm(cloud, request, "ADMIN")
+    vm.host = next((h for h in cloud.world.hosts if h.id == host), None)
+    vm.state, vm.lcm, vm.deployed = 3, 1, request.now
+    vm.due = request.now + cloud.world.pace.boot / 2
+    return int(number)
+
+
+def _rename(cloud: Cloud, request: Request) -> Result:
+    _vm(cloud, request, "MANAGE").name = request.args[1]
+    return int(request.args[0])
+
+
+def _lock(cloud: Cloud, request: Request) -> Result:
+    vm = _vm(cloud, request, "USE")
+    vm.locked = True
+    return vm.id
+
+
+def _unlock(cloud: Cloud, request: Request) -> Result:
+    vm = _vm(cloud, request, "USE")
+    vm.locked = False
+    return vm.id
+
+
+def _user_info(cloud: Cloud, request: Request) -> Result:
+    number = request.args[0]
+    own = number in (-1, request.user.id)
+    if not own and request.user.id != 0:
+        raise _unauthorized(request.user, f"USE USER [{number}]")
+    found = request.user if own else _owner(cloud, number)
+    return xml.user(found, cloud)
+
+
+def _user_quota(cloud: Cloud, request: Request) -> Result:
+    number, text = request.args[:2]
+    if request.user.id != 0:
+        raise _unauthorized(request.user, f"ADMIN USER [{number}]")
+    if number == 0:
+        raise Refusal(0x0800, "Cannot set quotas for oneadmin user")
+    user = _owner(cloud, number)
+    for vector in vectors(parse(text), "VM"):
+        user.quota |= {key: float(value) for key, value in vector.items()}
+    for vector in vectors(parse(text), "NETWORK"):
+        user.leases[int(vector["ID"])] = int(vector["LEASES"])
+    return int(number)
+
+
+def _hosts(cloud: Cloud, request: Request) -> Result:
+    seen = cloud.world.hosts if request.user.id == 0 else []
+    return xml.pool("HOST_POOL", (xml.host(h, cloud) for h in sorted(seen, key=lambda h: -h.id)))
+
+
+def _users(cloud: Cloud, request: Request) -> Result:
+    return xml.users((u for u in cloud.world.users if request.user.id in (0, u.id)), cloud)
+
+
+def _version(cloud: Cloud, _request: Request) -> Result:
+    return cloud.world.version
+
+
+def _template(cloud: Cloud, number: int) -> VmTemplate:
+    for template in cloud.world.templates:
+        if template.id == number:
+            return template
+    raise Refusal(0x0400, f"Error getting virtual machine template [{number}].", number)
+
+
+def _owner(cloud: Cloud, number: int) -> User:
+    for user in cloud.world.users:
+        if user.id == number:
+            return user
+    raise Refusal(0x0400, f"Error getting user [{number}].", number)
+
+
+def _vm(cloud: Cloud, request: Request, right: str, about: int = 0) -> Vm:
+    number = request.args[about]
+    vm = cloud.vms.get(number)
+    if vm is None:
+        raise Refusal(0x0400, f"Error getting virtual machine [{number}].", number)
+    user = request.user
+    given = user.id == 0 or (user.id == vm.owner.id and right != "ADMIN")
+    if not given or (vm.locked and right == "MANAGE" and user.id != 0):
+        raise _unauthorized(user, f"{right} VM [{number}]")
+    return vm
+
+
+def _unauthorized(user: User, what: str) -> Refusal:
+    return Refusal(0x0200, f"User [{user.id}] : Not authorized to perform {what}.")
+
+
+_LIST = (_INT, _INT, _INT, _INT, _STR)
+METHODS: Mapping[str, Method] = {
+    "one.system.version": Method(_version),
+    "one.template.instantiate": Method(_instantiate, (_INT, _STR, _BOOL, _STR, _BOOL), 2),
+    "one.template.info": Method(_template_info, (_INT,), 1),
+    "one.templatepool.info": Method(_templates, (_INT, _INT, _INT), 3),
+    "one.vm.allocate": Method(_allocate, (_STR, _BOOL), 1),
+    "one.vm.info": Method(_vm_info, (_INT,), 1),
+    "one.vm.action": Method(_action, (_STR, _INT), 2),
+    "one.vm.update": Method(_update, (_INT, _STR, _INT), 3),
+    "one.vm.recover": Method(_recover, (_INT, _INT), 2),
+    "one.vm.deploy": Method(_deploy, (_INT, _INT, _BOOL, _INT, _STR), 5),
+    "one.vm.rename": Method(_rename, (_INT, _STR), 2),
+    "one.vm.lock": Method(_lock, (_INT, _INT), 2),
+    "one.vm.unlock": Method(_unlock, (_INT,), 1),
+    "one.vmpool.info": Method(_vms, _LIST, 4),
+    "one.vmpool.infoextended": Method(_vms_extended, _LIST, 4),
+    "one.vmpool.infoset": Method(_vm_set, (_STR, _BOOL), 2),
+    "one.user.info": Method(_user_info, (_INT,), 1),
+    "one.user.quota": Method(_user_quota, (_INT, _STR), 2),
+    "one.userpool.info": Method(_users),
+    "one.hostpool.info": Method(_hosts),
+}

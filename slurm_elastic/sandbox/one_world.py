@@ -1,0 +1,125 @@
+"""What an emulated OpenNebula consists of before any machine: accounts, templates, hosts, nets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from slurm_elastic.sandbox.one_template import Template, Value
+
+ADMIN = "oneadmin"
+ELASTIC = "elastic"
+"""The account that slurm-elastic uses in a sandbox."""
+
+
+class User(Struct, kw_only=True):
+    """An account. ``quota`` by name (VMS, CPU, MEMORY): -1 the default, -2 no bound;
+    ``leases`` by the id of a network.
+    """
+
+    id: int
+    name: str
+    password: str
+    gid: int = 1
+    group: str = "users"
+    quota: dict[str, float] = field(default_factory=dict)
+    leases: dict[int, int] = field(default_factory=dict)
+
+
+class Host(Struct, kw_only=True):
+    """``cpu`` in hundredths of a cpu, ``memory`` in KiB, as oned counts them."""
+
+    id: int
+    name: str
+    cpu: int = 800
+    memory: int = 16 * 1024 * 1024
+
+
+class Net(Struct, kw_only=True):
+    """A network with one range of addresses."""
+
+    id: int
+    name: str
+    first: str = "10.0.0.10"
+    size: int = 900
+
+
+class VmTemplate(Struct, kw_only=True):
+    """A VM template; ``everybody`` may use it, or its owner only."""
+
+    id: int
+    name: str
+    template: dict[str, list[str | dict[str, str]]]
+    uid: int = 0
+    everybody: bool = True
+
+    @property
+    def values(self) -> Template:
+        """A copy that may be changed."""
+        return {key: list[Value](values) for key, values in self.template.items()}
+
+
+class Pace(Struct, kw_only=True):
+    """How long (s) a machine waits for the scheduler, boots and shuts down; how long a fresh one is
+    missing from lists. Machines for whose names ``broken`` (a shell pattern) fits fail to boot.
+    """
+
+    schedule: float = 0.3
+    boot: float = 0.3
+    shutdown: float = 0.2
+    visible_after: float = 0.0
+    broken: str = ""
+
+
+class World(Struct, kw_only=True):
+    """All of it. ``groups`` are quotas by the group's id."""
+
+    users: list[User]
+    templates: list[VmTemplate]
+    hosts: list[Host] = field(
+        default_factory=lambda: [Host(id=n, name=f"node0{n}") for n in range(3)]
+    )
+    nets: list[Net] = field(default_factory=lambda: [Net(id=0, name="lan")])
+    groups: dict[int, dict[str, float]] = field(default_factory=dict)
+    images: tuple[int, ...] = (0,)
+    pace: Pace = field(default_factory=Pace)
+    version: str = "6.10.5"
+
+
+def vm_template(
+    number: int, name: str, cpus: float, memory: int, net: int | None = 0
+) -> VmTemplate:
+    """A template with a disk, a network card and a CONTEXT."""
+    values: dict[str, list[str | dict[str, str]]] = {
+        "CONTEXT": [{"NETWORK": "YES", "SSH_PUBLIC_KEY": "$USER[SSH_PUBLIC_KEY]"}],
+        "CPU": [f"{cpus:g}"],
+        "DISK": [{"IMAGE_ID": "0"}],
+        "MEMORY": [str(memory)],
+        "VCPU": [str(max(int(cpus), 1))],
+    }
+    if net is not None:
+        values["NIC"] = [{"NETWORK_ID": str(net)}]
+    return VmTemplate(id=number, name=name, template=values)
+
+
+def sandbox_world(clouds: Iterable[Mapping[str, Any]], password: str) -> World:
+    """For the clouds of a sandbox, as configured: a template for each of their types."""
+    kinds = {
+        int(kind["template"]): (name, kind)
+        for cloud in clouds
+        for name, kind in cloud["types"].items()
+    }
+    return World(
+        users=[
+            User(id=0, name=ADMIN, password=password, gid=0, group=ADMIN),
+            User(id=2, name=ELASTIC, password=password),
+        ],
+        templates=[
+            vm_template(number, name, kind["cpus"], kind["memory"])
+            for number, (name, kind) in kinds.items()
+        ],
+        hosts=[Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)],
+        pace=Pace(schedule=0.5, boot=0.5, shutdown=0.5),
+    )

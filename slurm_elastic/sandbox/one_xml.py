@@ -1,0 +1,239 @@
+"""The emulated OpenNebula's objects as the XML that oned answers, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from xml.sax.saxutils import escape
+
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, used
+from slurm_elastic.sandbox.one_template import Template, scalars, vectors
+from slurm_elastic.sandbox.one_world import Host, User, VmTemplate
+
+_PERMISSIONS = tuple(f"{who}_{what}" for who in ("OWNER", "GROUP", "OTHER") for what in "UMA")
+_NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
+_DISK_SHORT = ("DISK_ID", "DATASTORE", "DATASTORE_ID", "IMAGE", "IMAGE_ID", "SIZE", "TYPE", "CLONE",
+               "CLONE_TARGET", "LN_TARGET", "DISK_SNAPSHOT_TOTAL_SIZE")  # fmt: skip
+_QUOTAS = ("CPU", "MEMORY", "RUNNING_CPU", "RUNNING_MEMORY", "RUNNING_VMS", "SYSTEM_DISK_SIZE",
+           "VMS")  # fmt: skip
+_DEFAULT_QUOTAS = (
+    "<DEFAULT_USER_QUOTAS><DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA></NETWORK_QUOTA>"
+    "<VM_QUOTA></VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA></DEFAULT_USER_QUOTAS>"
+)
+_TAGS_SHORT = ("LABELS", "ERROR", "USER_PRIORITY")
+
+
+def pool(name: str, members: Iterable[str]) -> str:
+    """A pool; an empty one has both of its tags."""
+    return f"<{name}>{''.join(members)}</{name}>"
+
+
+def vm_full(vm: Vm) -> str:
+    """As one.vm.info and the extended pools have it."""
+    parts = [
+        *_identity(vm.id, vm.owner, vm.name),
+        _permissions(everybody=False),
+        *_life(vm),
+        f"<PREV_STATE>{vm.state}</PREV_STATE><PREV_LCM_STATE>{vm.lcm}</PREV_LCM_STATE>",
+        *_times(vm),
+        "<MONITORING></MONITORING><SCHED_ACTIONS></SCHED_ACTIONS>",
+        _template("TEMPLATE", vm.template),
+        _template("USER_TEMPLATE", {k: [v] for k, v in vm.user_template.items()}),
+        f"<HISTORY_RECORDS>{_history(vm)}</HISTORY_RECORDS>" if vm.host else "<HISTORY_RECORDS/>",
+        "<BACKUPS><BACKUP_CONFIG/><BACKUP_IDS></BACKUP_IDS></BACKUPS>",
+    ]
+    return f"<VM>{''.join(parts)}</VM>"
+
+
+def vm_short(vm: Vm) -> str:
+    """As one.vmpool.info has it: of the tags only those that oned itself knows."""
+    plain = scalars(vm.template)
+    sizes = "".join(f"<{k}>{escape(plain.get(k, ''))}</{k}>" for k in ("CPU", "MEMORY", "VCPU"))
+    parts = [_some("DISK", d, _DISK_SHORT) for d in vectors(vm.template, "DISK")]
+    parts += [_some("NIC", n, _NIC_SHORT) for n in vectors(vm.template, "NIC")]
+    known = {
+        k: v for k, v in vm.user_template.items() if k in _TAGS_SHORT or k.startswith("SCHED_")
+    }
+    tags = {k: v for k, v in known.items() if v}
+    inner = "".join(leaf(k, v) for k, v in sorted(tags.items()))
+    return "".join(
+        [
+            "<VM>",
+            *_identity(vm.id, vm.owner, vm.name),
+            *_life(vm),
+            *_times(vm),
+            f"<TEMPLATE>{sizes}{''.join(parts)}</TEMPLATE><MONITORING/>",
+            f"<USER_TEMPLATE>{inner}</USER_TEMPLATE>" if inner else "<USER_TEMPLATE/>",
+            f"<HISTORY_RECORDS>{_history_short(vm)}</HISTORY_RECORDS>"
+            if vm.host
+            else "<HISTORY_RECORDS/>",
+            "</VM>",
+        ]
+    )
+
+
+def template(one: VmTemplate, owner: User) -> str:
+    """A VM template."""
+    return "".join(
+        [
+            "<VMTEMPLATE>",
+            *_identity(one.id, owner, one.name),
+            _permissions(everybody=one.everybody),
+            "<REGTIME>1795145306</REGTIME>",
+            _template("TEMPLATE", one.values),
+            "</VMTEMPLATE>",
+        ]
+    )
+
+
+def host(one: Host, cloud: Cloud) -> str:
+    """A host, without its devices and NUMA nodes."""
+    cpu, memory = cloud.host_use(one)
+    there = [vm.id for vm in cloud.living() if vm.host is one]
+    share = {
+        "MEM_USAGE": int(memory),
+        "CPU_USAGE": round(cpu),
+        "TOTAL_MEM": one.memory,
+        "TOTAL_CPU": one.cpu,
+        "MAX_MEM": one.memory,
+        "MAX_CPU": one.cpu,
+        "RUNNING_VMS": len(there),
+        "VMS_THREAD": 1,
+    }
+    ids = "".join(f"<ID>{number}</ID>" for number in there)
+    return (
+        f"<HOST><ID>{one.id}</ID><NAME>{escape(one.name)}</NAME><STATE>2</STATE>"
+        "<PREV_STATE>2</PREV_STATE><IM_MAD><![CDATA[dummy]]></IM_MAD>"
+        "<VM_MAD><![CDATA[dummy]]></VM_MAD><CLUSTER_ID>0</CLUSTER_ID><CLUSTER>default</CLUSTER>"
+        f"<HOST_SHARE>{''.join(f'<{k}>{v}</{k}>' for k, v in share.items())}"
+        "<DATASTORES></DATASTORES><PCI_DEVICES></PCI_DEVICES><NUMA_NODES></NUMA_NODES></HOST_SHARE>"
+        f"<VMS>{ids}</VMS><TEMPLATE></TEMPLATE><MONITORING></MONITORING></HOST>"
+    )
+
+
+def user(one: User, cloud: Cloud) -> str:
+    """An account with its quotas and their defaults."""
+    return f"<USER>{_account(one)}{_quotas(one, cloud)}{_DEFAULT_QUOTAS}</USER>"
+
+
+def users(some: Iterable[User], cloud: Cloud) -> str:
+    """The pool has the quotas beside the accounts."""
+    members = "".join(
+        f"<USER>{_account(one)}</USER><QUOTAS><ID>{one.id}</ID>{_quotas(one, cloud)}</QUOTAS>"
+        for one in some
+    )
+    return f"<USER_POOL>{members}{_DEFAULT_QUOTAS}</USER_POOL>"
+
+
+def leaf(name: str, value: str) -> str:
+    """A value as oned wraps it."""
+    return f"<{name}><![CDATA[{value}]]></{name}>"
+
+
+def _account(one: User) -> str:
+    return "".join(
+        [
+            f"<ID>{one.id}</ID><GID>{one.gid}</GID><GROUPS><ID>{one.gid}</ID></GROUPS>",
+            f"<GNAME>{escape(one.group)}</GNAME><NAME>{escape(one.name)}</NAME>",
+            leaf("PASSWORD", "0" * 64),
+            leaf("AUTH_DRIVER", "core"),
+            "<ENABLED>1</ENABLED>",
+            "<TEMPLATE>" + leaf("TOKEN_PASSWORD", "0" * 64) + "</TEMPLATE>",
+        ]
+    )
+
+
+def _quotas(one: User, cloud: Cloud) -> str:
+    mine = [vm for vm in cloud.living() if vm.owner.id == one.id]
+    nets = "".join(
+        f"<NETWORK>{leaf('ID', str(n))}{leaf('LEASES', str(limit))}"
+        f"{leaf('LEASES_USED', str(sum(len(vm.addresses) for vm in mine)))}</NETWORK>"
+        for n, limit in one.leases.items()
+    )
+    return (
+        f"<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA>{nets}</NETWORK_QUOTA>"
+        f"<VM_QUOTA>{_vm_quota(one, mine)}</VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA>"
+    )
+
+
+def _vm_quota(one: User, mine: Sequence[Vm]) -> str:
+    if not one.quota:
+        return ""
+    values: dict[str, str] = {}
+    for key in _QUOTAS:
+        values[key] = f"{one.quota.get(key, -1):g}"
+        base = key.removeprefix("RUNNING_")
+        amount = used(mine, base) if base in ("CPU", "MEMORY", "VMS") else 0.0
+        values[f"{key}_USED"] = f"{amount:g}"
+    return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
+
+
+def _identity(number: int, owner: User, name: str) -> list[str]:
+    return [
+        f"<ID>{number}</ID><UID>{owner.id}</UID><GID>{owner.gid}</GID>",
+        f"<UNAME>{escape(owner.name)}</UNAME><GNAME>{escape(owner.group)}</GNAME>",
+        f"<NAME>{escape(name)}</NAME>",
+    ]
+
+
+def _permissions(*, everybody: bool) -> str:
+    given = {"OWNER_U", "OWNER_M"} | ({"GROUP_U", "OTHER_U"} if everybody else set())
+    inner = "".join(f"<{name}>{int(name in given)}</{name}>" for name in _PERMISSIONS)
+    return f"<PERMISSIONS>{inner}</PERMISSIONS>"
+
+
+def _life(vm: Vm) -> list[str]:
+    return [f"<LAST_POLL>0</LAST_POLL><STATE>{vm.state}</STATE><LCM_STATE>{vm.lcm}</LCM_STATE>"]
+
+
+def _times(vm: Vm) -> list[str]:
+    deploy = f"{vm.host.name}:{vm.name}:dummy" if vm.host else ""
+    return [
+        f"<RESCHED>0</RESCHED><STIME>{int(vm.began)}</STIME><ETIME>{int(vm.ended)}</ETIME>",
+        f"<DEPLOY_ID>{escape(deploy)}</DEPLOY_ID>",
+    ]
+
+
+def _template(name: str, values: Template) -> str:
+    inner = ""
+    for key in sorted(values):
+        for value in values[key]:
+            if isinstance(value, str):
+                inner += leaf(key, value)
+            else:
+                inner += f"<{key}>{''.join(leaf(k, v) for k, v in sorted(value.items()))}</{key}>"
+    return f"<{name}>{inner}</{name}>"
+
+
+def _some(name: str, values: Mapping[str, str], keys: Sequence[str]) -> str:
+    return f"<{name}>{''.join(leaf(k, values[k]) for k in keys if k in values)}</{name}>"
+
+
+def _history(vm: Vm) -> str:
+    start, end = int(vm.deployed), int(vm.ended)
+    ended = end if vm.state == DONE else 0
+    actor = vm.owner.id if vm.state == DONE else -1
+    return "".join(
+        [
+            f"<HISTORY><OID>{vm.id}</OID><SEQ>0</SEQ>{_place(vm)}",
+            f"<STIME>{start}</STIME><ETIME>{ended}</ETIME>",
+            leaf("VM_MAD", "dummy"),
+            leaf("TM_MAD", "dummy"),
+            f"<DS_ID>101</DS_ID><PSTIME>{start}</PSTIME><PETIME>{start}</PETIME>",
+            f"<RSTIME>{start}</RSTIME><RETIME>{ended}</RETIME>",
+            f"<ESTIME>{ended}</ESTIME><EETIME>{ended}</EETIME><ACTION>{vm.action}</ACTION>",
+            f"<UID>{actor}</UID><GID>{actor}</GID><REQUEST_ID>{actor}</REQUEST_ID></HISTORY>",
+        ]
+    )
+
+
+def _history_short(vm: Vm) -> str:
+    return (
+        f"<HISTORY><OID>{vm.id}</OID><SEQ>0</SEQ>{_place(vm)}<DS_ID>101</DS_ID>"
+        f"{leaf('VM_MAD', 'dummy')}{leaf('TM_MAD', 'dummy')}"
+        f"{leaf('ACTION', str(vm.action))}</HISTORY>"
+    )
+
+
+def _place(vm: Vm) -> str:
+    name, number = (vm.host.name, vm.host.id) if vm.host else ("", -1)
+    return f"<HOSTNAME>{escape(name)}</HOSTNAME><HID>{number}</HID><CID>0</CID>"

@@ -1,0 +1,273 @@
+"""An OpenNebula front end on loopback, for rehearsals and tests: oned's XML-RPC and its manners.
+
+``python -m slurm_elastic.sandbox.opennebula --dir DIR [--port N] [--world FILE]`` serves it, writes
+``DIR/one/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. ``one_control`` steers
+it: faults, quotas, hosts, pace. Its state is in memory: it ends with the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import xmlrpc.client
+from collections import Counter
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from xml.parsers.expat import ExpatError
+from xml.sax.saxutils import escape
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.errors import SandboxError, SlurmElasticError
+from slurm_elastic.sandbox import one_api, one_control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind, Faults, Stage, Target
+from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
+from slurm_elastic.sandbox.one_world import World, sandbox_world
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+PATH = "/RPC2"
+INSTANTIATE = ("one.template.instantiate", "one.vm.allocate")
+_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<methodResponse>\n'
+_ERRORS = {
+    FaultKind.CAPACITY: Refusal(
+        0x4000,
+        "Error allocating a new virtual machine template. "
+        "Cannot get IP/MAC lease from virtual network 0.",
+    ),
+    FaultKind.QUOTA: Refusal(0x0200, "User [2] : user [2] limit of 0 reached for VMS quota in VM."),
+    FaultKind.AUTH: Refusal(0x0100, "User couldn't be authenticated, aborting call."),
+    FaultKind.INTERNAL: Refusal(0x2000, "Error in the database: database is locked"),
+}
+
+
+class Answer(Struct, frozen=True):
+    """What goes back to the client."""
+
+    status: int
+    body: bytes
+    type: str = "text/xml"
+
+
+class Front:
+    """All requests come here. ``clock`` gives Unix time."""
+
+    def __init__(self, world: World, clock: Callable[[], float] = time.time) -> None:
+        self.cloud = Cloud(world)
+        self.faults = Faults()
+        self.calls: Counter[str] = Counter()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End what waits."""
+        self._stopped.set()
+
+    def control(self, method: str, name: str, body: bytes) -> Answer:
+        """One order of ``one_control``."""
+        try:
+            with self._lock:
+                self.cloud.advance(self._clock())
+                result = one_control.carry_out(self, method, name, body, self._clock())
+        except SandboxError as error:
+            return Answer(400, msgspec.json.encode({"error": str(error)}), "application/json")
+        return Answer(200, msgspec.json.encode(result), "application/json")
+
+    def rpc(self, body: bytes) -> Answer:
+        """One XML-RPC call. ConnectionError where a fault drops the connection."""
+        try:
+            params, name = xmlrpc.client.loads(body)
+        except (ExpatError, xmlrpc.client.ResponseError):
+            return Answer(200, _fault(-503, "Call is not valid XML."))
+        method = name or ""
+        with self._lock:
+            self.calls[method] += 1
+        struck = self._strike(method, Stage.ENTRY)
+        if struck is None and method in INSTANTIATE:
+            struck = self._strike(method, Stage.STOCK)
+        if struck is None:
+            answer = self._serve(method, params)
+            struck = self._strike(method, Stage.ANSWER) or answer
+        return struck
+
+    def _serve(self, method: str, params: Sequence[object]) -> Answer:
+        try:
+            with self._lock:
+                result = one_api.call(self.cloud, method, params, self._clock())
+        except Refusal as error:
+            return Answer(200, refusal(method, error))
+        except xmlrpc.client.Fault as error:
+            return Answer(200, _fault(error.faultCode, error.faultString))
+        return Answer(200, success(result))
+
+    def _strike(self, method: str, stage: Stage) -> Answer | None:
+        fault = self.faults.take(Target(action=method), stage)
+        if fault is None:
+            return None
+        log.info("fault method=%s kind=%s", method, fault.kind)
+        if fault.kind in (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER):
+            self._stopped.wait(fault.seconds)
+        return _struck(fault, method)
+
+
+def _struck(fault: Fault, method: str) -> Answer:
+    """A throttle is a proxy's: oned has none."""
+    if fault.kind is FaultKind.THROTTLE:
+        return Answer(503, b"Service Unavailable", "text/plain")
+    error = _ERRORS.get(fault.kind)
+    if error is None:
+        raise ConnectionAbortedError(f"fault {fault.kind}")
+    return Answer(200, refusal(method, error))
+
+
+def success(result: int | str) -> bytes:
+    """``[true, result, 0]``."""
+    value = (
+        f"<i4>{result}</i4>" if isinstance(result, int) else f"<string>{escape(result)}</string>"
+    )
+    return _array("<boolean>1</boolean>", value, "<i4>0</i4>")
+
+
+def refusal(method: str, error: Refusal) -> bytes:
+    """``[false, message, code, object, replication]``: five, of which pyone reads three."""
+    return _array(
+        "<boolean>0</boolean>",
+        f"<string>[{method}] {escape(error.message)}</string>",
+        f"<i4>{error.code}</i4>",
+        f"<i4>{error.about}</i4>",
+        "<i8>-1</i8>",
+    )
+
+
+def _array(*values: str) -> bytes:
+    lines = "\n".join(f"<value>{value}</value>" for value in values)
+    text = (
+        f"{_HEAD}<params>\n<param><value><array><data>\n{lines}\n</data></array></value></param>\n"
+    )
+    return f"{text}</params>\n</methodResponse>\n".encode()
+
+
+def _fault(code: int, text: str) -> bytes:
+    members = (
+        f"<member><name>faultCode</name>\n<value><i4>{code}</i4></value></member>\n"
+        f"<member><name>faultString</name>\n<value><string>{escape(text)}</string></value></member>\n"
+    )
+    return (
+        f"{_HEAD}<fault>\n<value><struct>\n{members}</struct></value>\n</fault>\n</methodResponse>\n"
+    ).encode()
+
+
+def default_world() -> World:
+    """An administrator and a user, both with the password ``sandbox``, a template of 2 cpus."""
+    small = {"cpus": 2, "memory": 2048, "template": 0}
+    return sandbox_world([{"types": {"worker": small}}], "sandbox")
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+
+def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.path.startswith(one_control.PREFIX):
+                self._answer(front.control("POST", self.path[len(one_control.PREFIX) :], body))
+            elif self.path == PATH:
+                self._rpc(body)
+            else:
+                self._answer(Answer(404, b"", "text/plain"))
+
+        def do_GET(self) -> None:
+            if self.path.startswith(one_control.PREFIX):
+                self._answer(front.control("GET", self.path[len(one_control.PREFIX) :], b""))
+            else:
+                self._answer(Answer(404, b"", "text/plain"))
+
+        def _rpc(self, body: bytes) -> None:
+            try:
+                answer = front.rpc(body)
+            except ConnectionAbortedError:
+                self.close_connection = True
+                return
+            self._answer(answer)
+
+        def _answer(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            log.debug("http " + format, *args)
+
+    return Handler
+
+
+def serve(directory: Path, port: int, world: World) -> None:
+    """Serve until SIGTERM or SIGINT. ``port`` 0 takes a free one."""
+    front = Front(world)
+    try:
+        server = _Server((HOST, port), _handler(front))
+    except OSError as error:
+        raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # shutdown waits for the loop that this very thread runs, so another one has to call it.
+        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    _announce(directory, server.server_port)
+    try:
+        server.serve_forever(poll_interval=0.1)
+    finally:
+        front.stop()
+        server.server_close()
+
+
+def _announce(directory: Path, port: int) -> None:
+    place = directory / "one"
+    place.mkdir(parents=True, exist_ok=True)
+    draft = place / "ready.new"
+    draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
+    draft.replace(place / "ready")
+    log.info("emulated OpenNebula ready url=http://%s:%d%s", HOST, port, PATH)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program; 2 where it cannot start."""
+    parser = argparse.ArgumentParser(prog="slurm_elastic.sandbox.opennebula", description=__doc__)
+    parser.add_argument("--dir", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--world", type=Path, help="a JSON file: accounts, templates, hosts, nets")
+    args = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    (args.dir / "one" / "ready").unlink(missing_ok=True)
+    try:
+        serve(args.dir, args.port, _world(args.world))
+    except SlurmElasticError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def _world(path: Path | None) -> World:
+    if path is None:
+        return default_world()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=World)
+    except (OSError, msgspec.DecodeError) as error:
+        raise SandboxError(f"{path}: {error}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""An on-premises OpenNebula on real Slurm: used first; full by quota or by its hosts, jobs go on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.one_control import Quota
+from slurm_elastic.sandbox.one_world import Host
+from tests.e2e.world import back_to_zero, ledger, partition_of, running_nodes, submit_many
+
+pytestmark = pytest.mark.e2e
+pytest.importorskip("pyone", reason="pyone is not installed")
+FULL = "--cpus-per-task=2"
+ELASTIC, USERS = 2, 1
+CLOUD = {
+    "name": "nebula", "provider": "opennebula", "location": "on-premises",
+    "types": {"small": {"cpus": 2, "memory": 2048, "template": 3}}, "pending_limit": 10,
+}  # fmt: skip
+POOL = {
+    "name": "neb", "cloud": "nebula", "nodes": "neb[1-4]", "cpus": 2, "memory": 1256,
+    "real_memory": 1000, "instance_types": ["small"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    aws = {"name": "aws", "provider": "aws"}
+    return sandbox(
+        static_nodes=1, drop=("onprem",), elastic={"clouds": [aws, CLOUD], "pools": [POOL]}
+    )
+
+
+@pytest.fixture(autouse=True)
+def healthy(site: Sandbox) -> Iterator[None]:
+    yield
+    site.one.heal()
+    site.one.quota(Quota(user=ELASTIC))
+    site.one.quota(Quota(group=USERS))
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+    back_to_zero(site)
+    assert [m for m in site.one.state().machines if m.state != 6] == []
+    site.wait_for(lambda: not held(site), 150, "all holds are over")
+
+
+def held(site: Sandbox) -> list[str]:
+    nodes = site.nodes().values()
+    return [n.name for n in nodes if n.reason.startswith("slurm-elastic:hold:")]
+
+
+def reasons(site: Sandbox, job: int) -> str:
+    book = ledger(site)
+    try:
+        return " ".join(d.reason for d in book.decisions(f"job:{job}"))
+    finally:
+        book.close()
+
+
+def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
+    """oned tells of a group's quota only when it refuses, and it does so at once."""
+    site.one.quota(Quota(group=USERS, vm={"VMS": 2}))
+    first = submit_many(site, 2, "sleep 30", FULL, "--partition=nebula,aws")
+    nodes = running_nodes(site, first)
+    assert all(n.startswith("neb") for j in first for n in nodes[j])
+    began = time.monotonic()
+    more = submit_many(site, 2, "sleep 2", FULL, "--partition=nebula,aws")
+    for job in more:
+        assert site.wait_job(job)["Partition"] == "aws"
+    assert time.monotonic() - began < 60, "that is as slow as ResumeTimeout"
+    told = " ".join(reasons(site, job) for job in more)
+    assert "group [1] limit of 2 reached for VMS quota in VM" in told
+    for job in first:
+        site.wait_job(job)
+
+
+def test_full_by_the_accounts_own_quota_nothing_is_even_asked(site: Sandbox) -> None:
+    site.one.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
+    (first,) = submit_many(site, 1, "sleep 20", FULL, "--partition=nebula,aws")
+    running_nodes(site, [first])
+    before = site.one.state().calls["one.template.instantiate"]
+    (second,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
+    assert site.wait_job(second)["Partition"] == "aws"
+    assert site.one.state().calls["one.template.instantiate"] == before
+    assert "VMS quota is 1 and 1 are used" in reasons(site, second)
+    assert site.wait_job(first)["Partition"] == "nebula"
+
+
+def test_a_plain_job_runs_on_opennebula_and_the_machine_knows_its_node(site: Sandbox) -> None:
+    (job,) = submit_many(site, 1, "sleep 3", FULL, "--partition=nebula")
+    (node,) = running_nodes(site, [job])[job]
+    (machine,) = [m for m in site.one.state().machines if m.state == 3]
+    assert machine.context["SLURM_ELASTIC_NODE"] == machine.context["SET_HOSTNAME"] == node
+    assert partition_of(site, job) == {"nebula"}
+    site.wait_job(job)
+
+
+def test_a_machine_that_finds_no_place_is_given_up_and_its_job_goes_on_to_aws(
+    site: Sandbox,
+) -> None:
+    """oned takes the order and its scheduler finds no host: known only after a while."""
+    hosts = [Host(id=n, name=f"node{n:02}", cpu=6400, memory=2**30) for n in range(4)]
+    site.one.hosts([])
+    try:
+        (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=nebula,aws")
+        fields = site.wait_job(job)
+    finally:
+        site.one.hosts(hosts)
+    assert fields["Partition"] == "aws"
+    assert "No host with enough capacity" in reasons(site, job)
+
+
+def test_failures_are_asked_for_and_healed_by_command(site: Sandbox) -> None:
+    def cli(*words: str) -> str:
+        command = [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox"]
+        return site.run([*command, *words, "--dir", str(site.layout.dir)]).stdout
+
+    cli("fail", "internal", "--action", "one.vm.action", "--count", "2")
+    assert [f.action for f in site.one.state().faults] == ["one.vm.action"]
+    assert "failing: internal of one.vm.action, 2 calls" in cli("status")
+    cli("heal")
+    assert site.one.state().faults == ()
