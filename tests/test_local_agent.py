@@ -120,6 +120,7 @@ def test_the_same_generation_starts_nothing_twice_not_even_after_its_end(run, se
     agent = run()
     first = launch(agent)["machines"]
     running(agent, 1)
+    eventually(lambda: starts(settings) == ["n1"])
     again = launch(agent)["machines"]
     assert [m["id"] for m in again] == [m["id"] for m in first]
     ask(agent, "terminate", ids=[first[0]["id"]])

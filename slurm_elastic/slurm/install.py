@@ -13,6 +13,7 @@ import hashlib
 import logging
 import os
 import pwd
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,10 +270,15 @@ def tell_slurmctld(
 
 
 def touch_lua(directory: Path) -> None:
-    """Slurm reads job_submit.lua again when its time changes; ours is loaded from it."""
+    """Slurm reads job_submit.lua, and ours from it, again when it is newer than the last reading.
+
+    Its clock has whole seconds, so the time lies a little ahead: a change within the second of the
+    last reading would be missed until the next change.
+    """
     path = directory / submit_filter.PLUGIN_SCRIPT
     if path.exists():
-        os.utime(path)
+        soon = time.time() + 2
+        os.utime(path, (soon, soon))
 
 
 def _diff(file: PlannedFile) -> str:
