@@ -151,8 +151,11 @@ def test_the_next_machine_of_a_node_waits_for_the_end_of_the_last(run, settings)
     def states():
         return {r.id: r.state for r in read_records(settings.directory)}
 
-    while states()[old["id"]] == InstanceState.STOPPING:
-        assert starts(settings) == ["n1"]
+    while True:
+        started = starts(settings)  # read first: the old one may end between the two readings
+        if states()[old["id"]] != InstanceState.STOPPING:
+            break
+        assert started == ["n1"]
     eventually(lambda: states()[new["id"]] == InstanceState.RUNNING)
 
 
