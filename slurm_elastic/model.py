@@ -270,3 +270,38 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     requeue: bool = True
     restarts: int = 0
     name: str = ""
+
+
+class JobRun(Struct, frozen=True, kw_only=True):
+    """One run of a batch job: from a start on its nodes to its end or requeue.
+
+    ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
+    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time.
+    """
+
+    job: int
+    label: str
+    attempt: int
+    user: str
+    uid: int
+    gid: int
+    nodes: tuple[str, ...]
+    partition: str
+    started: float
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """A checkpoint of a job's run that was found complete. ``path`` is its directory ("" where the
+    application keeps it itself), ``size`` bytes, ``seconds`` what taking it took.
+    """
+
+    job: int
+    label: str
+    attempt: int
+    number: int
+    method: str
+    node: str
+    taken: float
+    seconds: float
+    size: int = 0
+    path: str = ""

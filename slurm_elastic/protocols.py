@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from slurm_elastic.model import (
+    Image,
     Instance,
+    JobRun,
     LaunchSpec,
     NodeRequest,
     Notice,
@@ -104,4 +106,37 @@ class Slurm(Protocol):
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=... requeue=0|1``: whether Slurm may requeue the job."""
+        ...
+
+
+class Checkpointer(Protocol):
+    """One way to save a running job's progress. Every call may raise CheckpointError, after which
+    the run goes on as if nothing had been asked. No call blocks beyond its deadline (Unix time).
+    """
+
+    name: str
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        """Save the run and return the image, which was verified: complete, readable, its size.
+
+        With ``stop`` the run does no work after the image: it is held, its job still RUNNING in
+        Slurm, until the job is requeued or cancelled, or until ``release``. Without, it goes on.
+        The images before the last good one may go; that one stays until a newer is complete.
+        """
+        ...
+
+    def release(self, run: JobRun) -> None:
+        """The requeue does not come: a held run goes on where it was stopped, on its nodes."""
+        ...
+
+    def images(self, run: JobRun) -> Sequence[Image]:
+        """The good images from which a next run of this job would go on, newest first."""
+        ...
+
+    def verify(self, image: Image) -> None:
+        """Prove anew, from this host, that the image is whole; CheckpointError says what is not."""
+        ...
+
+    def remove(self, job: int) -> None:
+        """Delete all images of a job that has ended. What is gone already is no error."""
         ...
