@@ -1,7 +1,8 @@
 """Slurm through its own commands with JSON answers: the default client.
 
 Only ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal`` are run, with a list of arguments,
-a time limit and nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost one call.
+a time limit and nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost
+one call.
 """
 
 from __future__ import annotations
