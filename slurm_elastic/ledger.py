@@ -28,6 +28,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
+from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger_rows import (
     DONE,
@@ -56,7 +57,6 @@ from slurm_elastic.ledger_rows import (
     to_json,
     worst_price,
 )
-from slurm_elastic.ledger_schema import open_reader, open_writer
 from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
@@ -75,7 +75,8 @@ class Ledger:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._lock = threading.RLock()
-        self._db = open_reader(path) if read_only else open_writer(path)
+        opened = ledger_schema.open_reader if read_only else ledger_schema.open_writer
+        self._db = opened(path, ledger_schema.LEDGER)
 
     def close(self) -> None:
         """Close the file; closing twice is no error."""

@@ -433,7 +433,9 @@ def test_an_older_schema_is_migrated_by_a_writer_only(
     launched(ledger, "i-1")
     ledger.close()
     more = (*ledger_schema.MIGRATIONS, ("alter table machines add column colour text",))
-    monkeypatch.setattr(ledger_schema, "MIGRATIONS", more)
+    monkeypatch.setattr(
+        ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
+    )
     old, new = len(more) - 1, len(more)
     with pytest.raises(
         SlurmElasticError, match=f"has schema {old}, this release reads schema {new}"
@@ -449,7 +451,10 @@ def test_a_ledger_of_the_first_release_is_brought_up_to_date(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:1])
+        first = msgspec.structs.replace(
+            ledger_schema.LEDGER, migrations=ledger_schema.MIGRATIONS[:1]
+        )
+        patched.setattr(ledger_schema, "LEDGER", first)
         ledger = Ledger(path)
         launched(ledger, "i-1")
         ledger.close()
@@ -467,7 +472,10 @@ def test_a_failed_migration_leaves_the_old_schema(
     ledger.close()
     with monkeypatch.context() as patched:
         broken = ("drop table health", "no such statement")
-        patched.setattr(ledger_schema, "MIGRATIONS", (*ledger_schema.MIGRATIONS, broken))
+        more = (*ledger_schema.MIGRATIONS, broken)
+        patched.setattr(
+            ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
+        )
         with pytest.raises(sqlite3.OperationalError):
             Ledger(path)
     ledger = Ledger(path)
