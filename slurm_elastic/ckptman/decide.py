@@ -72,9 +72,10 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
 
 
 def _first_action(facts: JobFacts) -> Action | None:
-    if facts.choice.method == "none":
+    choice = facts.choice
+    if choice.method == "none" or (choice.move_only and not facts.threatened):
         return None
-    found = (facts.choice.policy.decide(situation) for situation in facts.situations)
+    found = (choice.policy.decide(situation) for situation in facts.situations)
     return next((action for action in found if action is not None), None)
 
 

@@ -304,7 +304,7 @@ class Service:
         """Nothing threatens it any more, unless its node is gone and it begins anew already."""
         after = watch(self.site, one, jobs.get(one.run.job))
         if after.step is Step.WAITING and not self._lost(one):
-            moving.over(self.site, one, Step.STAYED, "its notice was taken back")
+            moving.over(self.site, one, Step.STAYED, "no notice stands against its nodes any more")
 
     def _lost(self, one: Rescue) -> bool:
         """Whether its machine, not only the notice, is gone."""
@@ -327,8 +327,10 @@ class Service:
             site.journal.note("ckpt-now", "ckpt-refused", subjects, "it does not run")
             return
         choice = self._choice(job)
-        if choice.method == "none":
-            why = choice.refused or "no checkpoint method is set for it"
+        if choice.method == "none" or choice.move_only:
+            none = "no checkpoint method is set for it"
+            ends = "it ends when it saves itself: that is only done to move it"
+            why = choice.refused or (ends if choice.move_only else none)
             site.journal.note("ckpt-now", "ckpt-refused", subjects, why)
             return
         facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())

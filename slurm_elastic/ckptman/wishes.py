@@ -22,13 +22,15 @@ _SIGNAL_CHECKS = {
 
 class Choice(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
-    such a job is never saved, rather than in a way that its user did not mean.
+    such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
+    save ends the run, so it is only made to move the job.
     """
 
     method: str
     policy: AnyPolicy
     options: dict[str, str] = field(default_factory=dict)
     refused: str = ""
+    move_only: bool = False
 
 
 def choose(comment: str, pool: PoolCheckpoint, settings: CheckpointSettings) -> Choice:
@@ -38,10 +40,9 @@ def choose(comment: str, pool: PoolCheckpoint, settings: CheckpointSettings) -> 
         wish = parse_comment(comment)
     except ValueError as error:
         return Choice(method="none", policy=Never(), refused=str(error))
-    if wish is None:
-        return Choice(method=pool.method or settings.method, policy=policy)
-    method, options = wish
-    return Choice(method=method, policy=policy, options=options)
+    method, options = wish or (pool.method or settings.method, {})
+    ends = method == "signal" and options.get("saved", settings.signal.saved) == "exit"
+    return Choice(method=method, policy=policy, options=options, move_only=ends)
 
 
 def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
