@@ -10,6 +10,7 @@ from slurm_elastic.config import (
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
@@ -52,6 +53,13 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
 
             return OpenNebulaProvider(
                 settings, cluster, claim=claim_of_one(settings, cluster, config)
+            )
+        case OpenStackCloud():
+            from slurm_elastic.providers.openstack import OpenStackProvider
+            from slurm_elastic.providers.openstack_claim import claim_of as claim_of_stack
+
+            return OpenStackProvider(
+                settings, cluster, claim=claim_of_stack(settings, cluster, config)
             )
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
