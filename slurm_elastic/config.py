@@ -206,7 +206,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises.
+    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
+    the machines of the others stay for the next jobs, instead of being ended at once.
     """
 
     name: str
@@ -223,6 +224,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    partial_jobs: bool = False
     slurmd_port: Port | None = None
 
     @property
@@ -345,6 +347,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            partial_jobs=p.partial_jobs,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

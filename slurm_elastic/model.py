@@ -33,6 +33,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
     for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
     empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    ``partial_jobs``: machines stay although not all nodes of their job could be had.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_price: float | None = None
     max_nodes: int | None = None
     max_age: float | None = None
+    partial_jobs: bool = False
     weight: int = 1
 
 

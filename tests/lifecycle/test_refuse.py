@@ -85,15 +85,6 @@ def test_a_node_that_an_admin_drained_while_it_boots_keeps_its_drain(empty: Worl
     assert empty.slurm.node("pub1").reason == ADMIN
 
 
-def test_of_a_two_node_job_the_one_that_was_served_is_not_taken_away(world: World) -> None:
-    world.clouds["pub"].limit("*", 1)
-    world.slurm.submit(1, PUB, 2)
-    world.advance(20)
-    assert "PENDING" in world.slurm.queue()[1].states
-    assert [i.node for i in world.alive()] == ["pub1"]
-    assert phase(world.slurm.node("pub1")) in (Phase.POWERING_UP, Phase.UP)
-
-
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5])
 def test_slurm_that_fails_in_the_middle_is_asked_again(empty: World, failing: int) -> None:
     """Whichever command it is: nodes, drain, jobs, power_down; the request stays until done."""
