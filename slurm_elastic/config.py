@@ -25,6 +25,7 @@ Cpus = Annotated[int, Meta(ge=1, le=65533)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
 Dollars = Annotated[float, Meta(gt=0)]
+PerSecond = Annotated[float, Meta(gt=0)]
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -141,7 +142,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -155,6 +158,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
