@@ -13,6 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.configjoin import Join
 from slurm_elastic.model import Limits, Location, Market, Pool
 
 # What a number means and may be; configshape reads these, nothing else checks them.
@@ -246,6 +247,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    join: Join = field(default_factory=Join)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",
