@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from slurm_elastic.configckptfit import CHECKPOINT_FITS
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
 from slurm_elastic.configjoinfit import check_join
@@ -36,7 +37,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS, check_join):
+    for one in (*_CHECKS, *FITS, check_join, *CHECKPOINT_FITS):
         one(draft)
 
 

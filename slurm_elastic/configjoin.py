@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from slurm_elastic.confignumbers import Port, Seconds
+
 CONSOLE = "console"
 """``Ssh.host_key`` where each machine's own keys are read from its console output."""
 
@@ -21,10 +23,10 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key: str
     munge_key: str
     user: str = "root"
-    port: Annotated[int, Meta(ge=1, le=65535)] = 22
+    port: Port = 22
     host_key: str = CONSOLE
     target: str = "/etc/munge/munge.key"
-    timeout: Annotated[float, Meta(gt=0, extra={"unit": "duration"})] = 20.0
+    timeout: Seconds = 20.0
     at_once: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
@@ -39,6 +41,6 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     head: str | None = None
     template: str | None = None
-    heartbeat_timeout: Annotated[float, Meta(gt=0, extra={"unit": "duration"})] = 900.0
+    heartbeat_timeout: Seconds = 900.0
     stop_command: str = "shutdown -h now"
     ssh: Ssh | None = None
