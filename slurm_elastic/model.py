@@ -220,12 +220,18 @@ class NoticeKind(StrEnum):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one."""
+    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one.
+
+    ``node`` is set instead of ``instance`` where a person or an agent warns of a node; ``reason``
+    is in their words.
+    """
 
     instance: str
     kind: NoticeKind
     seen: float
     deadline: float | None = None
+    node: str = ""
+    reason: str = ""
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -256,7 +262,10 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
-    """A queued or running job; ``nodes`` is empty while pending, times are Unix, 0 unknown."""
+    """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
+    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    """
 
     id: int
     states: frozenset[str]
@@ -270,6 +279,21 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     requeue: bool = True
     restarts: int = 0
     name: str = ""
+    uid: int = -1
+    gid: int = -1
+    array: int = 0
+    task: int | None = None
+    batch: bool = True
+    comment: str = ""
+    required: str = ""
+    directory: str = ""
+    output: str = ""
+    killed_by: int = 0
+
+    @property
+    def label(self) -> str:
+        """What Slurm's commands call it: of an array ``12_3``, as ``12`` is all of its tasks."""
+        return str(self.id) if self.task is None else f"{self.array}_{self.task}"
 
 
 class JobRun(Struct, frozen=True, kw_only=True):

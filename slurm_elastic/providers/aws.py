@@ -36,7 +36,7 @@ from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_offers import Offers
 from slurm_elastic.providers.aws_pacing import Pace, pace_of
-from slurm_elastic.providers.aws_user_data import read_user_data
+from slurm_elastic.providers.aws_user_data import read_parts
 
 log = logging.getLogger(__name__)
 
@@ -55,12 +55,13 @@ class AwsProvider:
         claim: Claim | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         pace: Pace | None = None,
+        joining: str = "",
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
-        self._user_data = read_user_data(settings.user_data, settings.name)
+        self._parts = read_parts(settings.user_data, settings.name, joining)
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
         self._claim = claim or claim_of(settings, cluster, None)
@@ -171,7 +172,7 @@ class AwsProvider:
             nodes,
             number=number,
             minimum=minimum,
-            site_user_data=self._user_data,
+            parts=self._parts,
         )
         try:
             answer = self._api.send("run_instances", request, len(nodes))
