@@ -14,11 +14,13 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configjoin import Join
 from slurm_elastic.confignumbers import (
     Count,
     Cpus,
     Dollars,
     Mebibytes,
+    PerSecond,
     Port,
     Seconds,
     SlurmSeconds,
@@ -142,7 +144,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -156,6 +160,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -250,6 +256,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",

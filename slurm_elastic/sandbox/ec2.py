@@ -131,6 +131,9 @@ class Front:
             self.cloud.calls[call.action] += 1
             self.cloud.access_keys.add(call.key)
             target = self._target(call)
+            too_fast = self.cloud.buckets.refuse(call)
+        if too_fast:
+            return _error(too_fast)
         refusal = self._strike(target, Stage.ENTRY)
         if refusal:
             return refusal
