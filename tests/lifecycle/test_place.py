@@ -52,7 +52,7 @@ def together(world: World, *jobs: Sequence[str]) -> None:
         world.slurm.submit(number, nodes, len(nodes))
     for file in (world.dir / "requests").glob("*.json"):
         file.unlink()
-    world.program("resume", [n for of in jobs for n in of], {j: of for j, of in enumerate(jobs, 1)})
+    world.program("resume", [n for of in jobs for n in of], dict(enumerate(jobs, 1)))
 
 
 def nodes_of(machines: Sequence[Instance]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.policies.phase import is_drained
 from tests.lifecycle.world import PUB, World
 
 ADMIN = "fan is broken"
