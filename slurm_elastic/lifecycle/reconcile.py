@@ -127,7 +127,7 @@ class Round:
         nodes = self._nodes_of(actions)
         for reason in {a.reason for a in actions}:
             ids = [a.subject for a in actions if a.reason == reason]
-            self._site.ledger.ended(ids, reason, self._site.now())
+            self._site.ledger.ended(self._cloud, ids, reason, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
 
     def _abandon(self, actions: Sequence[Action]) -> None:
@@ -135,7 +135,7 @@ class Round:
             self._site.ledger.failed(action.subject, action.reason, self._site.now())
 
     def _terminate(self, actions: Sequence[Action]) -> None:
-        machines = {m.instance.id: m for m in self._site.ledger.machines()}
+        machines = {m.instance.id: m for m in _machines_of(self._site, self._cloud)}
         for reason in {a.reason for a in actions}:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
@@ -169,7 +169,7 @@ class Round:
         self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
-        machines = {m.instance.id: m.instance.node for m in self._site.ledger.machines()}
+        machines = {m.instance.id: m.instance.node for m in _machines_of(self._site, self._cloud)}
         return {a.subject: machines.get(a.subject, a.subject) for a in actions}
 
     def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
