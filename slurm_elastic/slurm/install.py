@@ -272,7 +272,7 @@ def tell_slurmctld(
 def touch_lua(directory: Path) -> None:
     """Slurm reads job_submit.lua, and ours from it, again when it is newer than the last reading.
 
-    Its clock has whole seconds, so the time lies a little ahead, of the last such time too: a change
+    Its clock has whole seconds, so the time lies a little ahead, also of the last one: a change
     within the second of the last reading would be missed until the next change.
     """
     path = directory / submit_filter.PLUGIN_SCRIPT
