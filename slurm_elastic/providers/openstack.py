@@ -20,7 +20,7 @@ from slurm_elastic.errors import AuthError, CapacityError, ProviderError, Transi
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import openstack_reading as reading
 from slurm_elastic.providers import openstack_request as request
-from slurm_elastic.providers.aws_user_data import NOVA, read_user_data
+from slurm_elastic.providers.aws_user_data import NOVA, read_parts
 from slurm_elastic.providers.openstack_catalog import Catalog
 from slurm_elastic.providers.openstack_claim import Claim, claim_of
 from slurm_elastic.providers.openstack_client import Api
@@ -48,12 +48,13 @@ class OpenStackProvider:
         cluster: Cluster,
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
+        joining: str = "",
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
-        self._user_data = read_user_data(settings.user_data, settings.name, NOVA)
+        self._parts = read_parts(settings.user_data, settings.name, joining, NOVA)
         self._lock = threading.Lock()
         self._api: Api | None = None
         claim = claim or claim_of(settings, cluster, None)
@@ -187,7 +188,7 @@ class OpenStackProvider:
             flavor=flavor.id,
             image=self._catalog.image(),
             networks=self._catalog.networks(),
-            site_user_data=self._user_data,
+            parts=self._parts,
         )
         try:
             answer = self._call("compute", "POST", "/servers", body)

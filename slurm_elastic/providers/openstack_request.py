@@ -15,6 +15,7 @@ from slurm_elastic.config import Cluster, OpenStackCloud
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_user_data import NOVA, compose
+from slurm_elastic.providers.joining import facts_of
 
 ZONE = "default"
 """The zone of an offer where nova is to choose one."""
@@ -84,11 +85,10 @@ def body(
     flavor: str,
     image: str,
     networks: str | Sequence[str],
-    site_user_data: str,
+    parts: tuple[str, ...],
 ) -> Mapping[str, object]:
     """For ``POST /servers``: ``nodes``, at least ``minimum`` of them or none."""
-    facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
-    document = compose(facts, " ".join(nodes), site_user_data, NOVA)
+    document = compose(facts_of(cluster, spec), " ".join(nodes), parts, NOVA)
     server: dict[str, object] = {
         "name": name(cluster.uuid or "", spec, start, nodes),
         "flavorRef": flavor,
