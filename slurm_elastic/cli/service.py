@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 
 DEFAULT_CONFIG = Path("/etc/slurm-elastic/slurm-elastic.yaml")
@@ -52,12 +53,11 @@ def run_service(
     return 0
 
 
-def on_stop(stop: Callable[[], None]) -> None:
-    """Have SIGTERM and SIGINT call ``stop``."""
+def on_stop(stop: Callable[[], object]) -> None:
+    """Have the first SIGTERM or SIGINT call ``stop``."""
     # A service started below slurmctld would inherit its blocked signals, SIGTERM among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop())
+    on_end(stop)
 
 
 def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
