@@ -206,6 +206,17 @@ def _covers(key: str, offer: Offer) -> bool:
     )
 
 
+def touches(key: str, pool: Pool) -> bool:
+    """Whether a cool-down key may name offers of the pool."""
+    cloud, instance_type, zone, of_market = (*key.split("/"), *"***")[:4]
+    return (
+        cloud in ("*", pool.cloud)
+        and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
+        and (not pool.zones or zone in ("*", *pool.zones))
+        and of_market in ("*", *pool.markets)
+    )
+
+
 def _spot_is_cheaper(offer: Offer) -> bool:
     return offer.on_demand_price is None or offer.price < offer.on_demand_price
 
