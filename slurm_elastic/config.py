@@ -200,6 +200,41 @@ class OpenNebulaCloud(
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
 
 
+class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
+
+    ``cpus`` and ``memory`` are the least the flavor must have. ``price``: power, depreciation.
+    """
+
+    flavor: str | None = None
+    price: float = 0.0
+
+
+class OpenStackCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
+):
+    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials:
+    ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
+    ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
+    ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
+    say that it has no place; ``threads``: calls at a time.
+    """
+
+    cloud: str
+    image: str
+    types: Annotated[dict[str, Flavor], Meta(min_length=1)]
+    clouds_file: str | None = None
+    region: str | None = None
+    networks: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    key_name: str | None = None
+    zones: tuple[str, ...] = ()
+    user_data: str | None = None
+    config_drive: bool = False
+    schedule_wait: Seconds = 20.0
+    threads: Annotated[int, Meta(ge=1, le=20)] = 8
+
+
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
 
@@ -209,7 +244,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
