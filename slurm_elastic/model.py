@@ -279,8 +279,9 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
-    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
-    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
+    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
+    nodes that its user named.
     """
 
     id: int
@@ -305,6 +306,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     directory: str = ""
     output: str = ""
     killed_by: int = 0
+    exit_code: int = 0
 
     @property
     def label(self) -> str:

@@ -21,7 +21,7 @@ n=$(cat "$state" 2>/dev/null || echo 0)
 save() { echo "$n" > "$state.new"; mv "$state.new" "$state"; }
 trap 'save' USR1
 trap 'save; while :; do sleep 1; done' USR2
-trap 'save; exit 0' WINCH
+trap 'save; exit 0' HUP
 echo "$n" >> "runs-$SLURM_JOB_ID"
 while [ "$n" -lt STEPS ]; do
   n=$((n+1)); echo "$n" >> "steps-$SLURM_JOB_ID"; sleep 0.25

@@ -28,7 +28,7 @@ from tests.e2e.ckpt import (
 )
 
 pytestmark = pytest.mark.e2e
-EXIT_SIGN = "ckpt=signal,signal=WINCH"
+EXIT_SIGN = "ckpt=signal,signal=HUP"
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +61,8 @@ def test_an_announced_interruption_saves_and_moves_the_job(site: Sandbox) -> Non
     assert first == 0
     assert second >= 8
     settled(site)
-    assert [k for k in kinds(site, f"job:{job}") if k.startswith("ckpt-")] == [
-        "ckpt-planned", "ckpt-saved", "ckpt-requeued", "ckpt-back",
-    ]  # fmt: skip
+    told = [k for k in kinds(site, f"job:{job}") if k.startswith("ckpt-")]
+    assert told[:4] == ["ckpt-planned", "ckpt-saved", "ckpt-requeued", "ckpt-back"]
     assert "ckpt-drained" in kinds(site, node)
 
 
