@@ -63,7 +63,7 @@ class RescueAct:
 
     def _tell(self) -> list[str]:
         script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
-        self.job = self.sandbox.submit(script, *self._where(), user=USER)
+        self.job = self.sandbox.submit(script, user=USER)
         self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")
         first = self._machine()
         self._line(
@@ -74,19 +74,9 @@ class RescueAct:
         interrupt(self.sandbox.ec2, first.node, 120.0)
         moved = self._decision("ckpt-back")
         self._line(f"{self._decision('ckpt-saved', 1).reason}; requeued at once")
-        self._line(f"{moved.reason} of the notice: {_bought(self._machine())}")
+        self._line(f"{moved.reason}: {_bought(self._machine())}")
         self.sandbox.wait_job(self.job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=_DEADLINE)
         return self._verdict(first)
-
-    def _where(self) -> Sequence[str]:
-        """An idle spot machine of act one, if one is left: a boot less to wait for."""
-        nodes = self.sandbox.nodes()
-        for machine in self._machines():
-            node = nodes.get(machine.instance.node)
-            spot = machine.instance.market is Market.SPOT and machine.ended is None
-            if spot and node and node.states == {"IDLE", "CLOUD"}:
-                return (f"--nodelist={node.name}",)
-        return ()
 
     def _spike(self, machine: Instance) -> None:
         self.sandbox.ec2.price(machine.instance_type, machine.zone, SPIKE)

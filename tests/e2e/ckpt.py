@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from slurm_elastic.ckptrows import Rescue
 from slurm_elastic.ckptstate import FILE, CheckpointState
@@ -11,6 +12,19 @@ from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from tests.e2e.world import PATIENCE, ledger
 
+SITE: Mapping[str, Any] = {
+    "static_nodes": 1,
+    "suspend_time": 8.0,
+    "suspend_timeout": 5.0,
+    "elastic": {
+        "checkpoint": {
+            "policy": "on_notice",
+            "expected": "5s",
+            "slack": "1s",
+            "notices": {"every": 1},
+        }
+    },
+}
 STEPS = 60
 FILE_SIGN = "ckpt=signal,saved=file:state-%j,stop_signal=USR2"
 COUNTER = r"""#!/bin/bash

@@ -4,24 +4,21 @@ of it once.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.ckptrows import Step
-from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import (
+    SITE,
     announce,
     begun_at,
     counter,
     each_once,
     kinds,
     node_of,
-    rescues,
     settled,
     steps,
     wait_steps,
@@ -33,19 +30,7 @@ EXIT_SIGN = "ckpt=signal,signal=HUP"
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    return sandbox(
-        static_nodes=1,
-        suspend_time=8.0,
-        suspend_timeout=5.0,
-        elastic={
-            "checkpoint": {
-                "policy": "on_notice",
-                "expected": "5s",
-                "slack": "1s",
-                "notices": {"every": 1},
-            }
-        },
-    )
+    return sandbox(**SITE)
 
 
 def test_an_announced_interruption_saves_and_moves_the_job(site: Sandbox) -> None:
@@ -127,29 +112,6 @@ def test_two_interruptions_of_an_array(site: Sandbox) -> None:
 def _tasks(site: Sandbox, job: int) -> list[int]:
     found = [j for j in site.jobs() if j.array == job and "RUNNING" in j.states]
     return sorted(j.id for j in found) if len(found) == 2 else []
-
-
-@pytest.mark.parametrize(
-    "point",
-    ["rescue.planned", "rescue.after-save", "rescue.saved", "rescue.after-requeue"],
-)
-def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -> None:
-    assert point in POINTS
-    job = counter(site)
-    wait_steps(site, job, 6)
-    once = str(site.layout.dir / "state" / f"died-{point}")
-    site.ckptman_stop()
-    site.ckptman_start({"SLURM_ELASTIC_FAULT": point, "SLURM_ELASTIC_FAULT_ONCE": once})
-    announce(site, node_of(site, job))
-    site.wait_for(lambda: os.path.exists(once), 90, f"ckptman dies at {point}")
-    site.wait_for(lambda: not site.status()["slurm-elastic-ckptman"], 10, "it is dead")
-    site.ckptman_start()
-    assert site.wait_job(job)["Restarts"] == "1"
-    each_once(site, job)
-    settled(site)
-    mine = [r for r in rescues(site) if r.run.job == job]
-    assert [r.step for r in mine] == [Step.BACK]
-    assert mine[0].image is not None
 
 
 def test_a_node_lost_without_notice_goes_on_from_the_last_save(site: Sandbox) -> None:
