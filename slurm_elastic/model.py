@@ -280,7 +280,8 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
     unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
-    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    number of the signal that ended the batch script, ``required`` the nodes that its user named,
+    ``node_count`` how many it wants or has.
     """
 
     id: int
@@ -305,6 +306,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     directory: str = ""
     output: str = ""
     killed_by: int = 0
+    node_count: int = 0
 
     @property
     def label(self) -> str:

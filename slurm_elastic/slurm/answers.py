@@ -80,6 +80,7 @@ def job(raw: JsonObject) -> SlurmJob:
         directory=raw.get("current_working_directory") or "",
         output=raw.get("standard_output") or "",
         killed_by=_signal(raw.get("exit_code")),
+        node_count=_whole(raw.get("node_count"), 0),
     )
 
 
