@@ -13,6 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.configpolicies import CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.model import Limits, Location, Market, Pool
 
 # What a number means and may be; configshape reads these, nothing else checks them.
@@ -108,6 +109,7 @@ class CloudSettings(
     node_address: str = "registration"
     timeout: Seconds = 30.0
     who: Who | None = None
+    policies: CloudPolicies = field(default_factory=CloudPolicies)
     suspend_time: SuspendSeconds | None = None
     resume_timeout: SlurmSeconds | None = None
     suspend_timeout: SlurmSeconds | None = None
@@ -224,6 +226,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_nodes: Count | None = None
     max_age: Seconds | None = None
     slurmd_port: Port | None = None
+    policies: PoolPolicies = field(default_factory=PoolPolicies)
 
     @property
     def slurm_memory(self) -> int:
@@ -246,6 +249,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    policies: SitePolicies = field(default_factory=SitePolicies)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
+from slurm_elastic.configgrowth import GROWS
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown
 from slurm_elastic.policies.ranking import KEYS
@@ -35,7 +36,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS):
+    for one in (*_CHECKS, *FITS, *GROWS):
         one(draft)
 
 

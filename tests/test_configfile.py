@@ -14,6 +14,7 @@ from msgspec.structs import fields, replace
 from slurm_elastic import config as types
 from slurm_elastic import configfile
 from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
+from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
@@ -119,6 +120,9 @@ STRUCTS = (
     types.InstanceType,
     types.PoolSettings,
     Limits,
+    Budget,
+    SitePolicies,
+    PoolPolicies,
 )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from slurm_elastic.config import AnyCloud, Config, blocked_clouds
+from slurm_elastic.configrules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.slurm import conflicts
@@ -235,7 +236,7 @@ def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
 
 def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
     for name, seconds in (
-        ("SuspendTime", config.suspend_time(cloud)),
+        ("SuspendTime", fail_safe(config, cloud)),
         ("ResumeTimeout", config.resume_timeout(cloud)),
         ("SuspendTimeout", config.suspend_timeout(cloud)),
     ):
