@@ -13,19 +13,21 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configjoin import Join
+from slurm_elastic.confignumbers import (
+    Count,
+    Cpus,
+    Dollars,
+    Mebibytes,
+    Port,
+    Seconds,
+    SlurmSeconds,
+    SlurmTime,
+    SuspendSeconds,
+)
 from slurm_elastic.configpolicies import CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.model import Limits, Location, Market, Pool
-
-# What a number means and may be; configshape reads these, nothing else checks them.
-Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
-SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
-SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
-SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
-Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]
-Cpus = Annotated[int, Meta(ge=1, le=65533)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
-Dollars = Annotated[float, Meta(gt=0)]
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -227,6 +229,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_age: Seconds | None = None
     slurmd_port: Port | None = None
     policies: PoolPolicies = field(default_factory=PoolPolicies)
+    checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
     @property
     def slurm_memory(self) -> int:
@@ -250,6 +253,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
     policies: SitePolicies = field(default_factory=SitePolicies)
+    join: Join = field(default_factory=Join)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",

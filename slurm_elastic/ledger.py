@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 2 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 3 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -10,7 +10,7 @@
       id (key), cloud, node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
-    holds              node (key), pool, reason, since, until
+    holds              node, kind (keys), pool, reason, since, until
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
@@ -20,15 +20,12 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger_holdings import Holdings
 from slurm_elastic.ledger_rows import (
     DONE,
     FAILED,
@@ -56,7 +53,6 @@ from slurm_elastic.ledger_rows import (
     to_json,
     worst_price,
 )
-from slurm_elastic.ledger_schema import open_reader, open_writer
 from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
@@ -65,22 +61,13 @@ STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
 
 
-class Ledger:
+class Ledger(Holdings):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
     ``read_only`` needs no right to write in the directory, makes nothing, and raises
     SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
     """
-
-    def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._lock = threading.RLock()
-        self._db = open_reader(path) if read_only else open_writer(path)
-
-    def close(self) -> None:
-        """Close the file; closing twice is no error."""
-        with self._lock:
-            self._db.close()
 
     # launches
 
@@ -207,7 +194,7 @@ class Ledger:
                 [(now, str(InstanceState.TERMINATED), why, id_) for id_ in ids],
             )
 
-    # cool-downs, holds, jobs
+    # cool-downs, jobs
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
@@ -236,25 +223,6 @@ class Ledger:
         """Forget the cool-down of ``key`` and its strikes; whether there was one."""
         with self._transaction() as db:
             return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
-
-    def hold(self, holds: Sequence[Hold]) -> None:
-        """Remember these holds; a node's new hold takes the place of its earlier one."""
-        with self._transaction() as db:
-            db.executemany(
-                "insert or replace into holds (node, pool, reason, since, until) "
-                "values (?, ?, ?, ?, ?)",
-                [astuple(h) for h in holds],
-            )
-
-    def holds(self) -> tuple[Hold, ...]:
-        """All holds, over or not, by node."""
-        rows = self._select("select node, pool, reason, since, until from holds order by node")
-        return tuple(Hold(node=r[0], pool=r[1], reason=r[2], since=r[3], until=r[4]) for r in rows)
-
-    def release(self, nodes: Sequence[str]) -> None:
-        """Forget the holds of these nodes."""
-        with self._transaction() as db:
-            db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
 
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
@@ -337,21 +305,6 @@ class Ledger:
             return db.execute("delete from decisions where at < ?", (before,)).rowcount
 
     # inside
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("begin immediate")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-
-    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
 
     def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
         sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"

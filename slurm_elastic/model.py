@@ -220,12 +220,18 @@ class NoticeKind(StrEnum):
 
 
 class Notice(Struct, frozen=True, kw_only=True):
-    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one."""
+    """A cloud's warning about an instance; ``deadline`` (Unix time) where it gives one.
+
+    ``node`` is set instead of ``instance`` where a person or an agent warns of a node; ``reason``
+    is in their words.
+    """
 
     instance: str
     kind: NoticeKind
     seen: float
     deadline: float | None = None
+    node: str = ""
+    reason: str = ""
 
 
 class Action(Struct, frozen=True, kw_only=True):
@@ -253,10 +259,18 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     memory: int = 0
     last_busy: float = 0.0
     boot_time: float = 0.0
+    weight: int = 0
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
-    """A queued or running job; ``nodes`` is empty while pending, times are Unix, 0 unknown."""
+    """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
+    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+
+    ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
+    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
+    ``features`` what it wants in Slurm's spelling.
+    """
 
     id: int
     states: frozenset[str]
@@ -270,6 +284,28 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     requeue: bool = True
     restarts: int = 0
     name: str = ""
+    uid: int = -1
+    gid: int = -1
+    array: int = 0
+    task: int | None = None
+    batch: bool = True
+    comment: str = ""
+    required: str = ""
+    directory: str = ""
+    output: str = ""
+    killed_by: int = 0
+    tasks: int = 1
+    node_count: int = 1
+    cpus: int = 1
+    limit: int | None = None
+    priority: int = 0
+    gres: str = ""
+    features: str = ""
+
+    @property
+    def label(self) -> str:
+        """What Slurm's commands call it: of an array ``12_3``, as ``12`` is all of its tasks."""
+        return str(self.id) if self.task is None else f"{self.array}_{self.task}"
 
 
 class JobRun(Struct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ from slurm_elastic.providers import aws_reading, aws_request, aws_tags
 from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
 from slurm_elastic.providers.aws_client import open_client
 from slurm_elastic.providers.aws_errors import MISMATCH, translated
-from slurm_elastic.providers.aws_user_data import read_user_data
+from slurm_elastic.providers.aws_user_data import read_parts
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client
@@ -67,13 +67,14 @@ class AwsProvider:
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        joining: str = "",
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
         self._monotonic = monotonic
-        self._user_data = read_user_data(settings.user_data, settings.name)
+        self._parts = read_parts(settings.user_data, settings.name, joining)
         self._lock = threading.Lock()
         self._ec2: EC2Client | None = None
         self._claim = claim or claim_of(settings, cluster, None)
@@ -199,7 +200,7 @@ class AwsProvider:
             nodes,
             number=number,
             minimum=minimum,
-            site_user_data=self._user_data,
+            parts=self._parts,
         )
         try:
             answer = self._send("run_instances", request)

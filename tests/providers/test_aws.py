@@ -456,7 +456,7 @@ def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
     )  # fmt: skip
     request = aws_request.run_instances(
         settings, Cluster(name="c", uuid=UUID), _spec("z", None), ("a",),
-        number=0, minimum=1, site_user_data="",
+        number=0, minimum=1, parts=(),
     )  # fmt: skip
     assert request["SubnetId"] == "subnet-1"
     assert "Placement" not in request
@@ -478,7 +478,7 @@ def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
 ) -> None:
     request = aws_request.run_instances(
         bed.settings(), Cluster(name="c", uuid=UUID), _spec("z", bound), ("a",),
-        number=0, minimum=1, site_user_data="",
+        number=0, minimum=1, parts=(),
     )  # fmt: skip
     options = request["InstanceMarketOptions"]["SpotOptions"]
     assert options.get("MaxPrice") == asked
