@@ -140,7 +140,7 @@ def _choose(
     """The next launch, its intent written; or the placement without any offer."""
     ask = replace(request, nodes=nodes)
     with site.spending:
-        placement = rank(ask, offers, site.scope(), site.now(), site.config.ranking)
+        placement = rank(ask, offers, site.scope(request.pool), site.now(), site.config.ranking)
         _record_ranking(site, placement)
         if not placement.ranked:
             return placement

@@ -33,13 +33,16 @@ T = TypeVar("T")
 
 
 class Asked(NamedTuple):
-    """A waiting job of ``id``, as ``Waiting``; ``pools``: those that could hold it."""
+    """A waiting job of ``id``, as ``Waiting``, or ``times`` such (an array); ``pools``: those that
+    could hold it.
+    """
 
     id: int
     nodes: int
     limit: int
     submit: int
     pools: tuple[str, ...] = ()
+    times: int = 1
 
 
 class Resting(NamedTuple):
@@ -140,8 +143,8 @@ def decide(now: Now) -> Plan:
 def demand_of(now: Now) -> Demand:
     """What the growth policy may know."""
     known = frozenset(now.covered)
-    waiting = tuple(Waiting(job.nodes, job.limit, job.submit) for job in now.queue)
-    fresh = tuple(one for job, one in zip(now.queue, waiting, strict=True) if job.id not in known)
+    waiting = _waiting(now.queue)
+    fresh = _waiting(job for job in now.queue if job.id not in known)
     return Demand(
         now=now.now,
         queue=waiting,
@@ -151,6 +154,14 @@ def demand_of(now: Now) -> Demand:
         busy=sum(len(pool.taken) for pool in now.pools),
         booting=sum(pool.booting for pool in now.pools),
         head_start=now.head_start,
+    )
+
+
+def _waiting(queue: Iterable[Asked]) -> tuple[Waiting, ...]:
+    return tuple(
+        one
+        for job in queue
+        for one in (Waiting(job.nodes, job.limit, job.submit),) * max(job.times, 1)
     )
 
 
