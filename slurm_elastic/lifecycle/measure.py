@@ -19,6 +19,10 @@ from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, ph
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""
+ABOUT_TO_START = 30
+"""Seconds for which a job and an idle machine may be there before they count as not for each other
+(memory, reservations, limits: slurmctld knows why).
+"""
 FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
@@ -94,7 +98,8 @@ def _group(
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
-    queue = _queue(site, view, pools)
+    left, starting = _waiting(_pending(site, view, pools), found, view.at)
+    queue = _coming(site, view, pools) + left
     first = queue[0].nodes if queue else 0
     running = [j for j in view.jobs if _runs(j) and not mine.isdisjoint(j.nodes)]
     return Group(
@@ -105,7 +110,7 @@ def _group(
             pools=tuple(one.now() for one in found),
             queue=tuple(queue),
             covered=tuple(covered.get(pools[0].name, ())),
-            running=len(running),
+            running=len(running) + starting,
             head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},
@@ -157,6 +162,19 @@ class _Pool:
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
         yield from ends.values()
 
+    def fresh(self, at: int, submit: int) -> int:
+        """Idle machines that slurmctld may be about to give to a job submitted then."""
+        return sum(at - max(r.since, submit) < ABOUT_TO_START for r in self._idle)
+
+    def give(self, count: int, at: int, submit: int) -> int:
+        """Up to ``count`` idle machines to a job that slurmctld is about to start on them."""
+        taken = [r for r in self._idle if at - max(r.since, submit) < ABOUT_TO_START][
+            : max(count, 0)
+        ]
+        self._idle = [r for r in self._idle if r not in taken]
+        self._taken += [r.node for r in taken]
+        return len(taken)
+
     def _room(self) -> int:
         most = self.pool.max_nodes
         there = len(self._idle) + len(self._taken) + len(self._booting)
@@ -199,37 +217,62 @@ class _Pool:
         self._idle.append(Resting(node.name, min(int(started), self._view.at), int(since)))
 
 
-def _queue(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
-    """Jobs whose machines boot, and those that wait for any; the one that comes first first."""
+def _coming(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
+    """Jobs whose machines boot, each with so many nodes as do."""
     booting = {
         name
         for pool in pools
         for name in pool.nodes
         if name in view.nodes and phase(view.nodes[name]) is Phase.POWERING_UP
     }
-    queue: list[Asked] = []
-    for job in sorted(view.jobs, key=lambda j: (-j.priority, j.submit, j.id)):
-        if "CONFIGURING" in job.states:
-            mine = [n for n in job.nodes if n in booting]
-            if mine:
-                own = (site.pool_of[mine[0]].name,)
-                queue.insert(0, _asked(site, job, pools, own, len(mine)))
-        elif "PENDING" in job.states and not job.reason.startswith(_KEPT):
+    found = []
+    for job in _in_order(view.jobs):
+        mine = [n for n in job.nodes if n in booting] if "CONFIGURING" in job.states else []
+        if mine:
+            own = (site.pool_of[mine[0]].name,)
+            found.append(_asked(site, job, pools, own)._replace(nodes=len(mine), times=1))
+    return found
+
+
+def _pending(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
+    """Jobs that wait for nodes, the one that comes first first."""
+    found = []
+    for job in _in_order(view.jobs):
+        if "PENDING" in job.states and not job.reason.startswith(_KEPT):
             able = tuple(pool.name for pool in pools if _could(site, job, pool))
             if able:
-                queue.append(_asked(site, job, pools, able))
-    return queue
+                found.append(_asked(site, job, pools, able))
+    return found
 
 
-def _asked(
-    site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...], nodes: int = 0
-) -> Asked:
+def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
+    return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
+
+
+def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[list[Asked], int]:
+    """The jobs for which there is no machine yet, and how many slurmctld is about to start: it
+    looks at its queue a moment after a machine or a job has come.
+    """
+    left: list[Asked] = []
+    for job in queue:
+        able = [pool for pool in pools if pool.pool.name in job.pools]
+        served = 0
+        while served < job.times and sum(p.fresh(at, job.submit) for p in able) >= job.nodes:
+            need = job.nodes
+            for pool in able:
+                need -= pool.give(need, at, job.submit)
+            served += 1
+        if served < job.times:
+            left.append(job._replace(times=job.times - served))
+    return left, sum(job.times for job in queue) - sum(job.times for job in left)
+
+
+def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> Asked:
     pool = next(pool for pool in pools if pool.name in able)
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
-    need = nodes or max(job.node_count, math.ceil(job.cpus / pool.cpus))
-    times = 1 if nodes else min(job.tasks, MOST_TASKS)
-    return Asked(job.id, need, int(limit), int(job.submit), able, times)
+    need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
+    return Asked(job.id, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:

@@ -214,7 +214,7 @@ class TimedSlurm(FakeSlurm):
         if "ALLOCATED" in node.states:
             states = (node.states - {"ALLOCATED"}) | {"IDLE"}
             if phase(node) is Phase.UP:
-                self._become(name, states=states)
+                self._become(name, states=states, last_busy=self._clock())
             else:
                 self._nodes[name] = replace(node, states=frozenset(states))
 
@@ -255,7 +255,9 @@ class TimedSlurm(FakeSlurm):
         for job in list(self._jobs.values()):
             up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and up:
-                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}))
+                self._jobs[job.id] = replace(
+                    job, states=frozenset({"RUNNING"}), start=self._clock()
+                )
 
 
 def _can_resume(node: SlurmNode) -> bool:
