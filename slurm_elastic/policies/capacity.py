@@ -307,9 +307,9 @@ def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
     if bounds.windows and not any(window.open(now) for window in bounds.windows):
         return "outside the times at which machines may be started"
     if bounds.per_day is not None and spent.day >= bounds.per_day:
-        return f"the budget of ${bounds.per_day:.2f} a day is spent"
+        return f"the budget of ${bounds.per_day:g} a day is spent"
     if bounds.per_month is not None and spent.month >= bounds.per_month:
-        return f"the budget of ${bounds.per_month:.2f} a month is spent"
+        return f"the budget of ${bounds.per_month:g} a month is spent"
     return None
 
 

@@ -13,8 +13,11 @@ from slurm_elastic.config import FakeCloud
 from slurm_elastic.configpolicies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.ledger import Decision
 from slurm_elastic.ledger_rows import POLICY
+from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.policies.fleet import Now, Plan
 from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.simulate.replay import differences, entry
 from tests.lifecycle.world import PUB, SHAPE, T0, World, make_config
 
 
@@ -61,6 +64,25 @@ def drained(world: World) -> list[str]:
 
 def up(world: World) -> list[str]:
     return [n for n in PUB if phase(world.slurm.node(n)) is Phase.UP]
+
+
+@pytest.fixture(autouse=True)
+def _simulator_agrees(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """What the daemon journalled in any of these tests is what the simulator decides."""
+    kept: list[tuple[Now, Plan]] = []
+    record = Site.record
+
+    def keep(site: Site, *args: Any, **kwargs: Any) -> None:
+        detail = next((a for a in args if isinstance(a, dict)), None)
+        if found := entry(detail):
+            kept.append(found)
+        record(site, *args, **kwargs)
+
+    monkeypatch.setattr(Site, "record", keep)
+    yield
+    assert differences(kept) == []
 
 
 def policies(world: World) -> list[Decision]:
