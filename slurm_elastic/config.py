@@ -20,6 +20,7 @@ from slurm_elastic.confignumbers import (
     Cpus,
     Dollars,
     Mebibytes,
+    PerSecond,
     Port,
     Seconds,
     SlurmSeconds,
@@ -145,7 +146,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -159,6 +162,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,6 +197,41 @@ class OpenNebulaCloud(
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
 
 
+class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
+
+    ``cpus`` and ``memory`` are the least the flavor must have. ``price``: power, depreciation.
+    """
+
+    flavor: str | None = None
+    price: float = 0.0
+
+
+class OpenStackCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
+):
+    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials:
+    ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
+    ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
+    ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
+    say that it has no place; ``threads``: calls at a time.
+    """
+
+    cloud: str
+    image: str
+    types: Annotated[dict[str, Flavor], Meta(min_length=1)]
+    clouds_file: str | None = None
+    region: str | None = None
+    networks: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    key_name: str | None = None
+    zones: tuple[str, ...] = ()
+    user_data: str | None = None
+    config_drive: bool = False
+    schedule_wait: Seconds = 20.0
+    threads: Annotated[int, Meta(ge=1, le=20)] = 8
+
+
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
 
@@ -201,7 +241,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,7 +250,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises.
+    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
+    the machines of the others stay for the next jobs, instead of being ended at once.
     """
 
     name: str
@@ -227,6 +268,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    partial_jobs: bool = False
     slurmd_port: Port | None = None
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
@@ -354,6 +396,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            partial_jobs=p.partial_jobs,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)
