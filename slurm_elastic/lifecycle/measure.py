@@ -179,7 +179,8 @@ class _Pool:
         most = self.pool.max_nodes
         there = len(self._idle) + len(self._taken) + len(self._booting)
         left = len(self.off) if most is None else min(len(self.off), most - there)
-        return max(left, 0)
+        at_once = self.pool.max_booting
+        return max(left if at_once is None else min(left, at_once - len(self._booting)), 0)
 
     def _sort(self, node: SlurmNode) -> None:
         name, where = node.name, phase(node)
