@@ -288,6 +288,13 @@ def _timings(draft: Draft) -> None:
             draft.problems.add(("pools", i, "max_age"), _time(pool.max_age), expected)
 
 
+def _booting(draft: Draft) -> None:
+    for i, pool, cloud in _pools_with_clouds(draft):
+        if pool.max_booting and cloud.max_booting and pool.max_booting > cloud.max_booting:
+            expected = f"at most {cloud.max_booting}, the max_booting of cloud {cloud.name}"
+            draft.problems.add(("pools", i, "max_booting"), describe(pool.max_booting), expected)
+
+
 def _at_least(draft: Draft, key: str, floor: str) -> None:
     value, least = draft.timing(key), draft.timing(floor)
     if value is not None and least is not None and value < least:
@@ -405,6 +412,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _ports,
     _local_hosts,
     _timings,
+    _booting,
     _who_times,
     _limits,
 )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.configrules import rules_of
 from slurm_elastic.ledger import Decision, Ledger
@@ -80,12 +80,15 @@ class Site:
     def scope(self, pool: Pool) -> Scope:
         """All bounds of a launch for that pool, as they are now."""
         stop = stop_of(self.config, self.ledger, self.rules, self.now()).get(pool.name)
+        machines, launches = self.ledger.machines(), self.ledger.open_launches()
         return Scope(
             limits=self.config.limits,
             cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
-            usage=self.usage(),
+            usage=usage(machines, launches),
             cool_downs=self.ledger.cool_downs(self.now()),
             blocked=blocked_clouds(self.config) | ({pool.cloud: stop} if stop else {}),
+            breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},
+            booting=booting(machines, launches),
         )
 
     def record(
