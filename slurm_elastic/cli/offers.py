@@ -116,10 +116,10 @@ def gather(
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             about, pools, count = _asked(site, job, pool)
-            scope = site.scope()
+            scopes = {p.name: site.scope(p) for p in pools}
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
-    rankings = [_of_pool(config, p, scope, now, nodes or count) for p in pools]
+    rankings = [_of_pool(config, p, scopes[p.name], now, nodes or count) for p in pools]
     return Offers(at=now, about=about, pools=tuple(rankings))
 
 
