@@ -13,18 +13,21 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configjoin import Join
+from slurm_elastic.confignumbers import (
+    Count,
+    Cpus,
+    Dollars,
+    Mebibytes,
+    PerSecond,
+    Port,
+    Seconds,
+    SlurmSeconds,
+    SlurmTime,
+    SuspendSeconds,
+)
 from slurm_elastic.model import Limits, Location, Market, Pool
-
-# What a number means and may be; configshape reads these, nothing else checks them.
-Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
-SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
-SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
-SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
-Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]
-Cpus = Annotated[int, Meta(ge=1, le=65533)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
-Dollars = Annotated[float, Meta(gt=0)]
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -78,7 +81,8 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds, all of them. ``misses`` is how many reads in a row must lack a machine before it
     counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an
-    orphan.
+    orphan. After ``boot_failures`` machines in a row that booted but never registered, a pool is
+    paused for ``boot_cooldown``.
     """
 
     suspend_time: SuspendSeconds = 600.0
@@ -91,6 +95,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transient_deadline: Seconds = 60.0
     grace: Seconds = 120.0
     misses: Count = 3
+    boot_failures: Count = 10
+    boot_cooldown: Seconds = 3600.0
     heartbeat_stale: Seconds = 120.0
 
 
@@ -99,6 +105,7 @@ class CloudSettings(
 ):
     """What every cloud has. ``partition`` defaults to ``name``; ``node_address`` says who tells
     slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS).
+    ``max_booting``: so many machines at most boot at once, the others wait for their turn.
     """
 
     name: str
@@ -107,6 +114,7 @@ class CloudSettings(
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
     timeout: Seconds = 30.0
+    max_booting: Count | None = None
     who: Who | None = None
     suspend_time: SuspendSeconds | None = None
     resume_timeout: SlurmSeconds | None = None
@@ -141,7 +149,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -155,6 +165,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -188,6 +200,41 @@ class OpenNebulaCloud(
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
 
 
+class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
+
+    ``cpus`` and ``memory`` are the least the flavor must have. ``price``: power, depreciation.
+    """
+
+    flavor: str | None = None
+    price: float = 0.0
+
+
+class OpenStackCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
+):
+    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials:
+    ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
+    ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
+    ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
+    say that it has no place; ``threads``: calls at a time.
+    """
+
+    cloud: str
+    image: str
+    types: Annotated[dict[str, Flavor], Meta(min_length=1)]
+    clouds_file: str | None = None
+    region: str | None = None
+    networks: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    key_name: str | None = None
+    zones: tuple[str, ...] = ()
+    user_data: str | None = None
+    config_drive: bool = False
+    schedule_wait: Seconds = 20.0
+    threads: Annotated[int, Meta(ge=1, le=20)] = 8
+
+
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
 
@@ -197,7 +244,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,7 +253,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises.
+    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
+    the machines of the others stay for the next jobs, instead of being ended at once.
     """
 
     name: str
@@ -223,7 +271,10 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    partial_jobs: bool = False
+    max_booting: Count | None = None
     slurmd_port: Port | None = None
+    checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
     @property
     def slurm_memory(self) -> int:
@@ -246,6 +297,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    join: Join = field(default_factory=Join)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",
@@ -345,6 +398,8 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            partial_jobs=p.partial_jobs,
+            max_booting=p.max_booting,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)
