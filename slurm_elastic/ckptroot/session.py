@@ -44,7 +44,7 @@ class Method(Protocol):
         """Bring back what the image holds, or Refused."""
 
     def dump(self, image: Path, within: float) -> dict[str, int]:
-        """Save; sizes of what is open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
+        """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
 
     def go_on(self) -> None:
         """Run on after a dump."""
@@ -276,7 +276,8 @@ class Session:
         with contextlib.suppress(OSError):  # a full disk must not end the job
             self._store.publish(
                 state, job=self._caller.job, label=self._meta.label, attempt=self._attempt,
-                uid=self._caller.uid, node=self._node, method=self._method.name, answer=self._answer,
+                uid=self._caller.uid, node=self._node, method=self._method.name,
+                answer=self._answer,
             )  # fmt: skip
 
     def _say(self, line: str) -> None:

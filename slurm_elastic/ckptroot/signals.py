@@ -1,8 +1,8 @@
 """Which signals reach the payload: each once, however Slurm sends it.
 
-``scancel --batch`` sends to the batch script's process alone, which is sudo, and sudo passes it
-on to us: then we pass it on to the payload. Otherwise slurmstepd sends to every process of the step: to
-sudo, to us and to the payload itself, and what sudo passes on is a second copy.
+``scancel --batch`` sends to the batch script's process alone, which is sudo, and sudo passes it on
+to us: then we pass it on to the payload. Otherwise slurmstepd sends to every process of the step:
+to sudo, to us and to the payload itself, and what sudo passes on is a second copy.
 """
 
 from __future__ import annotations
