@@ -395,10 +395,10 @@ end
 -- How the job's progress is to be saved: as it says itself (--comment=ckpt=METHOD), else as the
 -- first of its partitions does that says so.
 local function checkpoint_method(job, part_list)
-  for word in string.gmatch(job.comment or "", "[^%s,;]+") do
-    local method = string.match(word, "^ckpt=(%w+)$")
+  for word in string.gmatch(job.comment or "", "[^%s;]+") do
+    local method = string.match(word, "^ckpt=([^,]*)")
     if method then
-      return string.lower(method)
+      return method
     end
   end
   for name in items(blank(job.partition) and default_of(part_list) or job.partition) do
