@@ -18,9 +18,10 @@ from benchmarks.report import Report, Row, holds, noted, report, within
 from benchmarks.traces import VARIABLE, history
 from slurm_elastic.policies.capacity import AnyGrowth, Bursts, OnDemand, SemiElastic, Slurm
 from slurm_elastic.policies.checkpoint import Hour
+from slurm_elastic.policies.portfolio import ReservedClass, allocate, breakeven
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Order
 from slurm_elastic.simulate import easy, swf
-from slurm_elastic.simulate.billing import Curve, Hourly, ReservedClass, allocate, breakeven
+from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
