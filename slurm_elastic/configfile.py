@@ -11,10 +11,10 @@ import contextlib
 import os
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import msgspec.inspect as mi
 from msgspec.structs import replace
@@ -71,7 +71,7 @@ def _converted(
         raise ConfigError(f"{source}: found an empty file, expected {keys}")
     problems = Problems(document)
     shape = Shape(problems)
-    value = shape.convert(_schema(kind), document.value, ())
+    value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
     if also:
         also(Draft(problems, shape))
     sentences = problems.sentences()
@@ -165,5 +165,5 @@ def _text(path: Path) -> str:
 
 
 @cache
-def _schema(kind: type[Any]) -> mi.Type:
+def _schema(kind: Hashable) -> mi.Type:
     return mi.type_info(kind)

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "clouds, pools, nodes and machines now, with what they cost",
     "explain": "why a node or a job is where it is: the decisions in order",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
+    "plan": "what to reserve and which policy to use, going by a job history",
     "simulate": "what policies would have cost on a job history, and how long jobs waited",
     "quickstart": "ten jobs on a sandbox, from sbatch to the last machine's end",
 }

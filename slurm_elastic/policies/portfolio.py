@@ -49,11 +49,11 @@ class ReservedClass(Struct, frozen=True, kw_only=True):
 
 
 class Bought(NamedTuple):
-    """``count`` machines of the class with this index, reserved at the beginning of ``week``."""
+    """``machines`` of the class with this index, reserved at the beginning of ``week``."""
 
     week: int
     kind: int
-    count: int
+    machines: int
 
 
 class Bill(Struct, frozen=True, kw_only=True):
