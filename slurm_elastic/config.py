@@ -13,18 +13,21 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configjoin import Join
+from slurm_elastic.confignumbers import (
+    Count,
+    Cpus,
+    Dollars,
+    Mebibytes,
+    PerSecond,
+    Port,
+    Seconds,
+    SlurmSeconds,
+    SlurmTime,
+    SuspendSeconds,
+)
 from slurm_elastic.model import Limits, Location, Market, Pool
-
-# What a number means and may be; configshape reads these, nothing else checks them.
-Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
-SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
-SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
-SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
-Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]
-Cpus = Annotated[int, Meta(ge=1, le=65533)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Count = Annotated[int, Meta(ge=1)]
-Dollars = Annotated[float, Meta(gt=0)]
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -141,7 +144,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -155,6 +160,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -206,7 +213,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises.
+    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
+    the machines of the others stay for the next jobs, instead of being ended at once.
     """
 
     name: str
@@ -223,7 +231,9 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    partial_jobs: bool = False
     slurmd_port: Port | None = None
+    checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
     @property
     def slurm_memory(self) -> int:
@@ -246,6 +256,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    join: Join = field(default_factory=Join)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",
@@ -345,6 +357,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            partial_jobs=p.partial_jobs,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

@@ -11,8 +11,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
 
+from slurm_elastic.configckptfit import CHECKPOINT_FITS
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
+from slurm_elastic.configjoinfit import check_join
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown
 from slurm_elastic.policies.ranking import KEYS
@@ -35,7 +37,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS):
+    for one in (*_CHECKS, *FITS, check_join, *CHECKPOINT_FITS):
         one(draft)
 
 
@@ -199,6 +201,9 @@ def _paths(draft: Draft) -> None:
         _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
         for key in ("user_data", "auth", "ca_file"):
             _path(draft, (*at, key), draft.value((*at, key), str))
+    _path(draft, ("join", "template"), draft.value(("join", "template"), str))
+    for key in ("key", "munge_key", "target"):
+        _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))
 
 
 def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:

@@ -82,8 +82,8 @@ class Slurm(Protocol):
         """All nodes (or these) by name, powered-down cloud nodes included. One command."""
         ...
 
-    def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs in the queue. One command."""
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+        """All jobs in the queue, surely with those that have just ``ended``. One command."""
         ...
 
     def update_nodes(
@@ -106,6 +106,22 @@ class Slurm(Protocol):
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=... requeue=0|1``: whether Slurm may requeue the job."""
+        ...
+
+    def signal(self, job: int, name: str, *, full: bool) -> None:
+        """``scancel --signal``: to the batch script alone, or with ``full`` to its children too."""
+        ...
+
+    def any_nodes(self, job: int) -> None:
+        """A PENDING job may start elsewhere than on the nodes that its user named (``-w``)."""
+        ...
+
+    def release(self, job: int) -> None:
+        """``scontrol release``: end a hold (priority 0) that is on a PENDING job."""
+        ...
+
+    def output(self, job: int) -> str:
+        """The path of the job's standard output as Slurm has expanded it."""
         ...
 
 

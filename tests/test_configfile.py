@@ -12,8 +12,9 @@ import yaml
 from msgspec.structs import fields, replace
 
 from slurm_elastic import config as types
-from slurm_elastic import configfile
+from slurm_elastic import configckpt, configfile
 from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
+from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
@@ -118,6 +119,12 @@ STRUCTS = (
     types.FakeCloud,
     types.InstanceType,
     types.PoolSettings,
+    Join,
+    Ssh,
+    configckpt.CheckpointSettings,
+    configckpt.NoticeSettings,
+    configckpt.PriceSettings,
+    configckpt.SignalSettings,
     Limits,
 )
 

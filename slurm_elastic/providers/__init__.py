@@ -13,6 +13,7 @@ from slurm_elastic.config import (
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.joining import program_of
 
 
 def open_provider(settings: AnyCloud, cluster: Cluster, config: Config | None = None) -> Provider:
@@ -36,12 +37,14 @@ def open_provider(settings: AnyCloud, cluster: Cluster, config: Config | None = 
 
 
 def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provider:
+    joining = program_of(config, settings) if config else ""
     match settings:
         case AwsCloud():
             from slurm_elastic.providers.aws import AwsProvider
             from slurm_elastic.providers.aws_claim import claim_of
 
-            return AwsProvider(settings, cluster, claim=claim_of(settings, cluster, config))
+            claim = claim_of(settings, cluster, config)
+            return AwsProvider(settings, cluster, claim=claim, joining=joining)
         case LocalCloud():
             from slurm_elastic.providers.local import LocalProvider
 
@@ -50,9 +53,8 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
             from slurm_elastic.providers.opennebula import OpenNebulaProvider
             from slurm_elastic.providers.opennebula_claim import claim_of as claim_of_one
 
-            return OpenNebulaProvider(
-                settings, cluster, claim=claim_of_one(settings, cluster, config)
-            )
+            one = claim_of_one(settings, cluster, config)
+            return OpenNebulaProvider(settings, cluster, claim=one, joining=joining)
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
 

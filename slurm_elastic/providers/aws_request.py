@@ -9,17 +9,20 @@ from slurm_elastic.config import AwsCloud, Cluster
 from slurm_elastic.model import LaunchSpec, Market
 from slurm_elastic.providers.aws_tags import MAX_NODE_TAGS, node_tags, tags_of
 from slurm_elastic.providers.aws_user_data import compose
+from slurm_elastic.providers.joining import facts_of
 
 MAX_PER_CALL = 1000
 _MAX_TOKEN = 64
 _TAGGED = ("instance", "volume")
 
 
-def chunks(nodes: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The nodes in parts of one call each: at most 1000, and a list that the tags can hold."""
+def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
+    """The nodes in parts of one call each: at most 1000 or what EC2 starts at once, and a list that
+    the tags can hold.
+    """
     start = 0
     while start < len(nodes):
-        size = MAX_PER_CALL
+        size = min(settings.launch_burst or MAX_PER_CALL, MAX_PER_CALL)
         while len(node_tags(nodes[start : start + size])) > MAX_NODE_TAGS:
             size //= 2
         yield nodes[start : start + size]
@@ -45,7 +48,7 @@ def run_instances(
     *,
     number: int,
     minimum: int,
-    site_user_data: str,
+    parts: tuple[str, ...],
 ) -> dict[str, object]:
     """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
     tags = tags_of(spec, nodes, cluster, settings.name)
@@ -65,7 +68,7 @@ def run_instances(
             "HttpEndpoint": "enabled",
             "InstanceMetadataTags": "enabled",
         },
-        "UserData": _user_data(spec, nodes, cluster, site_user_data),
+        "UserData": _user_data(spec, nodes, cluster, parts),
     }
     return request | _place(settings, spec.offer.zone) | _market(spec) | _optional(settings)
 
@@ -74,9 +77,10 @@ def _spot(spec: LaunchSpec) -> bool:
     return spec.offer.market is Market.SPOT
 
 
-def _user_data(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, site: str) -> bytes:
-    facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
-    return compose(facts, ",".join(node_tags(nodes).values()), site)
+def _user_data(
+    spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, parts: tuple[str, ...]
+) -> bytes:
+    return compose(facts_of(cluster, spec), ",".join(node_tags(nodes).values()), parts)
 
 
 def _place(settings: AwsCloud, zone: str) -> dict[str, object]:

@@ -1,89 +1,51 @@
-"""The user data of a machine: what it must know to find its node name, then the site's own.
+"""The user data of an EC2 machine: what it must know to find its node name, then other parts.
 
 EC2 bounds user data at 16 KiB before base64. The same launch must give the same bytes, or EC2
 takes a repeated call for another one (IdempotentParameterMismatch): nothing random, no time.
-Everything here can be read by every process on the machine, so it holds no secret.
 """
 
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.providers.user_data import multipart, read_user_data
 
 MAX_BYTES = 16384
 _OURS = 2048
 """Bytes of it that are kept for what we say ourselves."""
-_BOUNDARY = "==slurm-elastic=="
 _NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
-_KINDS = {
-    "#cloud-config": "text/cloud-config",
-    "#cloud-boothook": "text/cloud-boothook",
-    "#include": "text/x-include-url",
-    "#!": "text/x-shellscript",
-    "#part-handler": "text/part-handler",
-    "## template: jinja": "text/jinja2",
-}
 
 
-def read_user_data(path: str | None, cloud: str) -> str:
-    """The site's file; ConfigError where it cannot be read, is not cloud-init's, or may be written
-    by others: every machine runs it as root.
+def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
+    """The parts after our first: ``joining`` and the site's file; ConfigError where that cannot be
+    used or both are too long.
     """
-    if path is None:
-        return ""
-    try:
-        with Path(path).open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"user_data of cloud {cloud!r} cannot be read: {error}") from error
-    if mode & 0o022:
-        raise ConfigError(
-            f"user_data of cloud {cloud!r}: {path} may be written by others than its owner; "
-            f"chmod go-w {path}"
-        )
-    if text and not any(text.startswith(start) for start in _KINDS):
-        raise ConfigError(
-            f"user_data of cloud {cloud!r}: {path} begins with none of cloud-init's "
-            f"{', '.join(_KINDS)}"
-        )
-    size = len(_document({}, text))
+    parts = tuple(filter(None, (joining, read_user_data(path, cloud))))
+    size = len(_document({}, parts))
     if size > MAX_BYTES - _OURS:
         raise ConfigError(
-            f"user_data of cloud {cloud!r}: {path} is {size} bytes when packed; "
-            f"EC2 leaves room for {MAX_BYTES - _OURS}"
+            f"user_data of cloud {cloud!r}: {path or 'the text of join'} is {size} bytes when "
+            f"packed; EC2 leaves room for {MAX_BYTES - _OURS}"
         )
-    return text
+    return parts
 
 
-def compose(facts: Mapping[str, str], nodes: str, site: str) -> bytes:
+def compose(facts: Mapping[str, str], nodes: str, parts: tuple[str, ...]) -> bytes:
     """A multipart document: first the program that tells the machine its node (aws_boothook),
-    with ``facts`` and ``nodes``; then the site's part.
+    with ``facts`` and ``nodes``; then the other parts.
 
     A list of nodes that does not fit is left out: the machine's tags have it too.
     """
-    whole = _document({**facts, "nodes": nodes}, site)
-    return whole if len(whole) <= MAX_BYTES else _document(facts, site)
+    whole = _document({**facts, "nodes": nodes}, parts)
+    return whole if len(whole) <= MAX_BYTES else _document(facts, parts)
 
 
-def _document(facts: Mapping[str, str], site: str) -> bytes:
+def _document(facts: Mapping[str, str], parts: tuple[str, ...]) -> bytes:
     """Packed where it is long; cloud-init unpacks it by itself."""
-    parts = [("text/cloud-boothook", _boothook(facts))]
-    if site:
-        parts.append((next(k for start, k in _KINDS.items() if site.startswith(start)), site))
-    document = "".join(
-        f'--{_BOUNDARY}\nContent-Type: {kind}; charset="utf-8"\n'
-        f"Content-Transfer-Encoding: 8bit\nMIME-Version: 1.0\n\n{text.rstrip()}\n"
-        for kind, text in parts
-    )
-    whole = (
-        f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"\nMIME-Version: 1.0\n\n'
-        f"{document}--{_BOUNDARY}--\n"
-    ).encode()
+    whole = multipart((_boothook(facts), *parts)).encode()
     return gzip.compress(whole, mtime=0) if len(whole) > MAX_BYTES - _OURS else whole
 
 

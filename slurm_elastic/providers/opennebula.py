@@ -29,7 +29,7 @@ from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.opennebula_claim import UNCLEAR, Claim, claim_of, owner
 from slurm_elastic.providers.opennebula_client import each, open_server
-from slurm_elastic.providers.opennebula_context import read_user_data
+from slurm_elastic.providers.opennebula_context import read_parts
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
 from slurm_elastic.providers.opennebula_reading import Vm
 from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
@@ -59,13 +59,14 @@ class OpenNebulaProvider:
         cluster: Cluster,
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
+        joining: str = "",
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._claim = claim or claim_of(settings, cluster, None)
         self._clock = clock
-        self._user_data = read_user_data(settings.user_data, settings.name)
+        self._parts = read_parts(settings.user_data, settings.name, joining)
         self._lock = threading.Lock()
         self._server: Any = None
         self._ours: set[str] = set()
@@ -257,9 +258,7 @@ class OpenNebulaProvider:
             place, node = item
             if stop.is_set() and place >= self._settings.threads:
                 return None
-            extra = request.extra_template(
-                self._cluster, spec, node, kind, context, self._user_data
-            )
+            extra = request.extra_template(self._cluster, spec, node, kind, context, self._parts)
             name = request.name(self._cluster, spec, node)
             try:
                 number = self._call(

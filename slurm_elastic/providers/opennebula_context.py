@@ -10,18 +10,11 @@ from __future__ import annotations
 import base64
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.providers.user_data import PROGRAM, multipart, read_user_data
 
 MAX_BYTES = 65536
-_BOUNDARY = "==slurm-elastic=="
-_CLOUD_INIT = {
-    "#cloud-config": "text/cloud-config",
-    "#cloud-boothook": "text/cloud-boothook",
-    "#include": "text/x-include-url",
-    "## template: jinja": "text/jinja2",
-}
 _FACTS = """#!/bin/sh
 umask 022
 mkdir -p /run/slurm-elastic
@@ -42,34 +35,35 @@ chmod 700 "$program"
 """
 
 
-def read_user_data(path: str | None, cloud: str) -> str:
-    """The site's file: a program (``#!``) or cloud-init's; ConfigError where it is neither."""
-    if path is None:
-        return ""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"user_data of cloud {cloud!r} cannot be read: {error}") from error
-    if text and not text.startswith(("#!", *_CLOUD_INIT)):
-        known = ", ".join(("#!", *_CLOUD_INIT))
-        raise ConfigError(f"user_data of cloud {cloud!r}: {path} begins with none of {known}")
-    if len(text.encode()) > MAX_BYTES:
+def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
+    """``joining`` and the site's file, a program (``#!``) or cloud-init's; ConfigError where that
+    cannot be used or is too long.
+    """
+    site = read_user_data(path, cloud)
+    if len(site.encode()) > MAX_BYTES:
         raise ConfigError(f"user_data of cloud {cloud!r}: {path} is longer than {MAX_BYTES} bytes")
-    return text
+    return tuple(filter(None, (joining, site)))
 
 
-def merged(template: Mapping[str, object], facts: Mapping[str, str], site: str) -> dict[str, str]:
-    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``."""
+def merged(
+    template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
+) -> dict[str, str]:
+    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``.
+
+    Where a part is for cloud-init the image has that, so the programs go there too: the image may
+    have no one-context.
+    """
     context = {key: str(value or "") for key, value in template.items()}
-    programs = [p for p in (_template_program(context), site if site.startswith("#!") else "") if p]
+    programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]
     context.pop("START_SCRIPT", None)
     context |= {f"SLURM_ELASTIC_{key.upper()}": value for key, value in facts.items()}
     context |= {
         "SET_HOSTNAME": facts["node"],
-        "START_SCRIPT_BASE64": _base64(_start_script(facts, programs)),
+        "START_SCRIPT_BASE64": _base64(_start_script(facts, [p for p in programs if p])),
     }
-    if site and not site.startswith("#!"):
-        context |= {"USER_DATA": _base64(_document(facts, site)), "USERDATA_ENCODING": "base64"}
+    if not all(p.startswith(PROGRAM) for p in parts):
+        document = multipart((f"#cloud-boothook\n{_facts(facts)}", *parts))
+        context |= {"USER_DATA": _base64(document), "USERDATA_ENCODING": "base64"}
         context.pop("USER_DATA_ENCODING", None)
     return context
 
@@ -93,19 +87,6 @@ def _start_script(facts: Mapping[str, str], programs: Sequence[str]) -> str:
 def _facts(facts: Mapping[str, str]) -> str:
     lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
     return _FACTS.format(lines=lines, node=shlex.quote(facts["node"]))
-
-
-def _document(facts: Mapping[str, str], site: str) -> str:
-    """For images with cloud-init: the facts come before the site's own part."""
-    kind = next(k for start, k in _CLOUD_INIT.items() if site.startswith(start))
-    parts = (("text/cloud-boothook", f"#cloud-boothook\n{_facts(facts)}"), (kind, site))
-    document = "".join(
-        f'--{_BOUNDARY}\nContent-Type: {kind}; charset="utf-8"\n'
-        f"Content-Transfer-Encoding: 8bit\nMIME-Version: 1.0\n\n{text.rstrip()}\n"
-        for kind, text in parts
-    )
-    head = f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"\nMIME-Version: 1.0\n\n'
-    return f"{head}{document}--{_BOUNDARY}--\n"
 
 
 def _base64(text: str, *, wrap: bool = False) -> str:

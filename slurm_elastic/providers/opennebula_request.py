@@ -6,11 +6,12 @@ flat one it makes ``KEY="value"`` lines without any escaping.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic.config import Cluster, InstanceType, OneTemplate
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import opennebula_context
+from slurm_elastic.providers.joining import facts_of
 
 PREFIX = "SLURM_ELASTIC_"
 CLUSTER = PREFIX + "CLUSTER"
@@ -56,18 +57,13 @@ def extra_template(
     node: str,
     kind: OneTemplate,
     context: Mapping[str, object],
-    site: str,
+    parts: Sequence[str],
 ) -> dict[str, dict[str, object]]:
     """The fourth argument of ``one.template.instantiate``; ``context`` is the template's own."""
-    facts = {
-        "cluster": cluster.name,
-        "pool": spec.pool.name,
-        "generation": spec.generation,
-        "node": node,
-    }
+    facts = facts_of(cluster, spec) | {"node": node}
     template: dict[str, object] = {
         **tags(cluster, spec, node),
-        "CONTEXT": opennebula_context.merged(context, facts, site),
+        "CONTEXT": opennebula_context.merged(context, facts, parts),
     }
     return {"TEMPLATE": template | (size(kind) if kind.resize else {})}
 

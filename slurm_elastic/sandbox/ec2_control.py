@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``reset``. Bodies and answers are JSON; an answer other than 200
-carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``buckets``, ``advance``, ``reset``. Bodies and answers are JSON; an
+answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,14 @@ class _Interrupt(_Order, frozen=True, kw_only=True):
     notice: float = 120.0
 
 
+class _Buckets(_Order, frozen=True, kw_only=True):
+    frozen: bool = False
+
+
+class _Advance(_Order, frozen=True, kw_only=True):
+    seconds: float
+
+
 def carry_out(cloud: EmulatedCloud, method: str, name: str, body: bytes, now: float) -> object:
     """One request to the control API: what it answers. SandboxError where it is wrong."""
     if (method, name) == ("GET", "state"):
@@ -104,6 +112,18 @@ def _interrupt(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     return cloud.interrupt(order.ids, order.notice, now)
 
 
+def _buckets(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    cloud.buckets.begin(frozen=msgspec.json.decode(body, type=_Buckets).frozen)
+    return {}
+
+
+def _advance(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    if not cloud.buckets.on:
+        raise SandboxError("there are no buckets whose time could be set ahead")
+    cloud.buckets.advance(msgspec.json.decode(body, type=_Advance).seconds)
+    return {}
+
+
 def _reset(cloud: EmulatedCloud, _body: bytes, now: float) -> object:
     cloud.reset(now)
     return {}
@@ -115,6 +135,8 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "prices": _prices,
     "settings": _settings,
     "interrupt": _interrupt,
+    "buckets": _buckets,
+    "advance": _advance,
     "reset": _reset,
 }
 
@@ -162,6 +184,14 @@ class Ec2Control:
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
         """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
         self._ask("POST", "interrupt", _Interrupt(ids=tuple(ids), notice=notice))
+
+    def throttle(self, *, frozen: bool = False) -> None:
+        """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""
+        self._ask("POST", "buckets", _Buckets(frozen=frozen))
+
+    def advance(self, seconds: float) -> None:
+        """Have so much more time gone by for those limits."""
+        self._ask("POST", "advance", _Advance(seconds=seconds))
 
     def reset(self) -> None:
         """Have the cloud forget everything."""

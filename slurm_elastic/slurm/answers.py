@@ -56,6 +56,7 @@ def node(raw: JsonObject) -> SlurmNode:
 def job(raw: JsonObject) -> SlurmJob:
     """One element of ``jobs`` of ``squeue --json``."""
     nodes = raw.get("nodes") or ""
+    task = number(raw.get("array_task_id"))
     return SlurmJob(
         id=int(raw["job_id"]),
         states=states(raw.get("job_state")),
@@ -69,7 +70,31 @@ def job(raw: JsonObject) -> SlurmJob:
         requeue=bool(raw.get("requeue", True)),
         restarts=int(number(raw.get("restart_cnt")) or 0),
         name=raw.get("name") or "",
+        uid=_whole(raw.get("user_id"), -1),
+        gid=_whole(raw.get("group_id"), -1),
+        array=_whole(raw.get("array_job_id"), 0),
+        task=None if task is None else int(task),
+        batch=bool(raw.get("batch_flag", True)),
+        comment=raw.get("comment") or "",
+        required=raw.get("required_nodes") or "",
+        directory=raw.get("current_working_directory") or "",
+        output=raw.get("standard_output") or "",
+        killed_by=_signal(raw.get("exit_code")),
     )
+
+
+def _whole(value: object, unknown: int) -> int:
+    read = number(value)
+    return unknown if read is None else int(read)
+
+
+def _signal(value: object) -> int:
+    """The signal in an exit code: 22.05 gives wait(2)'s status, data_parser a mapping."""
+    if isinstance(value, Mapping):
+        killed = value.get("signal")
+        killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, Mapping) else None
+        return _whole(killed, 0)
+    return _whole(value, 0) & 0x7F
 
 
 def version(text: str) -> tuple[int, int]:

@@ -1,7 +1,8 @@
 """Slurm through its own commands with JSON answers: the default client.
 
-Only ``scontrol``, ``squeue`` and ``sinfo`` are run, with a list of arguments, a time limit and
-nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost one call.
+Only ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal`` are run, with a list of arguments,
+a time limit and nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost
+one call.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +48,7 @@ class SlurmCli:
     def __init__(self, settings: SlurmSettings) -> None:
         self._settings = settings
         self._version: tuple[int, int] | None = None
+        self._labels: dict[int, str] = {}
         self.calls: dict[str, int] = defaultdict(int)
 
     def version(self) -> tuple[int, int]:
@@ -69,10 +72,13 @@ class SlurmCli:
         wanted = None if names is None else set(names)
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
-    def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs of the queue, array tasks apart."""
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+        """All jobs of the queue, array tasks apart; ``ended`` ones are there for MinJobAge."""
         form = _form(self.version()) or "--json"
-        return self._read("jobs", answers.job, "squeue", "--all", form)
+        states = ("--states=all",) if ended else ()
+        found = self._read("jobs", answers.job, "squeue", "--all", *states, form)
+        self._labels = {job.id: job.label for job in found}
+        return found
 
     def update_nodes(
         self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
@@ -92,16 +98,41 @@ class SlurmCli:
             self._run("scontrol", "update", f"nodename={names}", f"nodeaddr={values}")
 
     def requeue(self, job: int) -> None:
-        """``scontrol requeue JOB``."""
-        self._run("scontrol", "requeue", str(job))
+        """``scontrol requeue JOB``; of an array the task that the last list of jobs had so."""
+        self._run("scontrol", "requeue", self._label(job))
 
     def start_now(self, job: int) -> None:
         """``scontrol update jobid=JOB starttime=now``."""
-        self._run("scontrol", "update", f"jobid={job}", "starttime=now")
+        self._run("scontrol", "update", f"jobid={self._label(job)}", "starttime=now")
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=JOB requeue=0|1``."""
-        self._run("scontrol", "update", f"jobid={job}", f"requeue={int(requeue)}")
+        self._run("scontrol", "update", f"jobid={self._label(job)}", f"requeue={int(requeue)}")
+
+    def signal(self, job: int, name: str, *, full: bool) -> None:
+        """``scancel --signal=NAME --batch|--full JOB``."""
+        scope = "--full" if full else "--batch"
+        self._run("scancel", f"--signal={name}", scope, self._label(job))
+
+    def any_nodes(self, job: int) -> None:
+        """``scontrol update jobid=JOB reqnodelist=``."""
+        self._run("scontrol", "update", f"jobid={self._label(job)}", "reqnodelist=")
+
+    def release(self, job: int) -> None:
+        """``scontrol release JOB``."""
+        self._run("scontrol", "release", self._label(job))
+
+    def output(self, job: int) -> str:
+        """StdOut of ``scontrol show job``."""
+        command = ("scontrol", "--oneliner", "show", "job", self._label(job))
+        found = re.search(r"\sStdOut=(.*?)(?: \w+=|\s*$)", self._run(*command))
+        if found is None:
+            raise SlurmError(command, 0, "answered no StdOut")
+        return found[1]
+
+    def _label(self, job: int) -> str:
+        """The base id of an array would be all of its tasks."""
+        return self._labels.get(job, str(job))
 
     def _read(self, key: str, read: Callable[[Any], T], *command: str) -> tuple[T, ...]:
         """The values of a list in a JSON answer; an answer of an unknown shape is a SlurmError."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ class FakeSlurm:
 
     ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
     ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
-    ``latency`` (s) is how long each command takes.
+    ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class FakeSlurm:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.latency = 0.0
+        self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
 
     # What a test sets.
 
@@ -76,8 +77,8 @@ class FakeSlurm:
             wanted = self._nodes if names is None else set(names)
             return {name: node for name, node in self._nodes.items() if name in wanted}
 
-    def jobs(self) -> Sequence[SlurmJob]:
-        """All jobs, by id."""
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:  # noqa: ARG002
+        """All jobs, by id; ``remove_job`` is what makes Slurm forget one."""
         with self._lock:
             self._command("jobs")
             return tuple(self._jobs[job] for job in sorted(self._jobs))
@@ -127,6 +128,31 @@ class FakeSlurm:
         with self._lock:
             self._command("set_requeue", job=job, requeue=requeue)
             self._jobs[job] = msgspec.structs.replace(self._known_job(job), requeue=requeue)
+
+    def signal(self, job: int, name: str, *, full: bool) -> None:
+        """Told to ``on_signal``, as a program would catch it."""
+        with self._lock:
+            self._command("signal", job=job, signal=name, full=full)
+            self._known_job(job)
+        self.on_signal(job, name)
+
+    def any_nodes(self, job: int) -> None:
+        """No required nodes any more."""
+        with self._lock:
+            self._command("any_nodes", job=job)
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required="")
+
+    def release(self, job: int) -> None:
+        """No reason that holds it."""
+        with self._lock:
+            self._command("release", job=job)
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), reason="None")
+
+    def output(self, job: int) -> str:
+        """As the job's own field has it."""
+        with self._lock:
+            self._command("output", job=job)
+            return self._known_job(job).output
 
     def _command(self, name: str, **changes: Any) -> None:  # noqa: ANN401
         with self._lock:

@@ -81,15 +81,15 @@ def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_pa
 
 def test_the_list_gives_way_to_the_sites_part() -> None:
     site = "#!/bin/sh\n" + "x" * 10
-    assert b"'nodes': 'p[1-9]'" in compose({}, "p[1-9]", site)
+    assert b"'nodes': 'p[1-9]'" in compose({}, "p[1-9]", (site,))
     noise = "".join(chr(33 + n * n % 89) for n in range(12 * MAX_BYTES))
-    crowded = compose({}, noise, site)
+    crowded = compose({}, noise, (site,))
     assert len(crowded) <= MAX_BYTES
 
 
 def test_the_same_launch_makes_the_same_bytes() -> None:
     site = "#cloud-config\n" + "a: b\n" * 5000
-    assert compose({"a": "b"}, "p1", site) == compose({"a": "b"}, "p1", site)
+    assert compose({"a": "b"}, "p1", (site,)) == compose({"a": "b"}, "p1", (site,))
 
 
 @given(

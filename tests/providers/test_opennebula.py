@@ -510,7 +510,7 @@ def test_the_program_of_a_machine_writes_its_facts_and_runs_the_others(tmp_path:
     out = tmp_path / "out"
     template = {"START_SCRIPT": f"echo from-template >> {out}", "SSH_PUBLIC_KEY": "$USER[KEY]"}
     facts = {"cluster": "it's", "node": "op1"}
-    context = merged(template, facts, f"#!/bin/sh\necho 'site $0' >> {out}\n")
+    context = merged(template, facts, [f"#!/bin/sh\necho 'site $0' >> {out}\n"])
     assert "START_SCRIPT" not in context
     assert context["SSH_PUBLIC_KEY"] == "$USER[KEY]"
     text = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
@@ -526,7 +526,7 @@ def test_the_program_of_a_machine_writes_its_facts_and_runs_the_others(tmp_path:
 def test_cloud_init_text_goes_into_the_user_data() -> None:
     from slurm_elastic.providers.opennebula_context import merged
 
-    context = merged({}, {"node": "op1"}, "#cloud-config\npackages: [munge]\n")
+    context = merged({}, {"node": "op1"}, ["#cloud-config\npackages: [munge]\n"])
     assert context["USERDATA_ENCODING"] == "base64"
     text = base64.b64decode(context["USER_DATA"]).decode()
     assert text.index("cloud-boothook") < text.index("text/cloud-config")

@@ -45,6 +45,21 @@ def test_both_forms_of_a_job_are_one_value() -> None:
     assert answers.job(OLD_JOB | {"nodes": "n[1-2]"}).nodes == ("n1", "n2")
 
 
+def test_what_a_checkpoint_needs_of_a_job() -> None:
+    old = {"user_id": 1001, "group_id": 100, "comment": "ckpt=signal", "required_nodes": "n1",
+           "array_job_id": 5, "array_task_id": 2, "exit_code": 10, "batch_flag": True}  # fmt: skip
+    new = old | {
+        "array_job_id": num(5), "array_task_id": num(2),
+        "exit_code": {"status": ["SIGNALED"], "signal": {"id": num(10), "name": "SIGUSR1"}},
+    }  # fmt: skip
+    job = answers.job(OLD_JOB | old)
+    assert job == answers.job(NEW_JOB | new)
+    assert (job.uid, job.gid, job.label, job.killed_by) == (1001, 100, "5_2", 10)
+    assert (job.comment, job.required) == ("ckpt=signal", "n1")
+    unset = {"set": False, "infinite": False, "number": 0}
+    assert answers.job(NEW_JOB | {"array_job_id": num(0), "array_task_id": unset}).label == "7"
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [

@@ -74,6 +74,33 @@ def test_no_addresses_no_command(stub: Stub) -> None:
     assert client.calls == {}
 
 
+def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
+    """The base id of an array is one of its tasks, and to Slurm's commands all of them."""
+    tasks = [JOB | {"job_id": 5, "array_job_id": 5, "array_task_id": 4}, JOB | {"job_id": 6}]
+    stub.command("squeue", json.dumps({"jobs": tasks}))
+    stub.command("scancel")
+    client = stub.client()
+    assert [job.label for job in client.jobs(ended=True)] == ["5_4", "6"]
+    client.requeue(5)
+    client.signal(5, "USR1", full=False)
+    client.signal(6, "STOP", full=True)
+    client.any_nodes(5)
+    client.release(6)
+    assert stub.ran() == [
+        "squeue --all --states=all --json",
+        "scontrol requeue 5_4",
+        "scancel --signal=USR1 --batch 5_4",
+        "scancel --signal=STOP --full 6",
+        "scontrol update jobid=5_4 reqnodelist=",
+        "scontrol release 6",
+    ]
+
+
+def test_the_output_of_a_job_as_slurm_has_expanded_it(stub: Stub) -> None:
+    stub.command("scontrol", "JobId=7 StdErr=/w/e x StdIn=/dev/null StdOut=/w/a b-7.out Power=")
+    assert stub.client().output(7) == "/w/a b-7.out"
+
+
 def test_jobs_commands(stub: Stub) -> None:
     client = stub.client()
     client.requeue(7)

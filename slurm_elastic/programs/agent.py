@@ -1,0 +1,303 @@
+#!/usr/bin/python3 -I
+"""Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS``.
+
+It starts slurmd when the munge key is there, and is the dead-man switch: a machine costs money, and
+the head that would end it may be gone. Slurm itself is asked, by ``scontrol show node`` over munge:
+as long as slurmctld answers and does not have this node powered down, the machine is needed. So no
+further port is open on the head, and the switch also works where slurmctld runs and the daemon that
+ends machines does not: slurmctld then has the node powered down, and nobody ends its machine. Only
+after ``heartbeat_timeout`` seconds without need, each of them watched, and only while no slurmstepd
+runs, does ``stop_command`` run. A restart of slurmctld or of the network is far shorter.
+Older than ``max_age`` and another timeout, an idle machine ends also when it is needed.
+
+Warnings of EC2's metadata service (IMDSv2) go to the head as the comment of the Slurm node, which
+root on the node may set (as site health checks set a node's reason): see slurm/node_notice.py.
+
+Standard library only, any Python from 3.6 on. SETTINGS has ``key=value`` lines, values to the end
+of the line; it is read once.
+"""
+
+import calendar
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from typing import Dict, List, Set, Tuple  # noqa: UP035 - the machine's Python may be an old one
+
+PERIOD = 5.0
+"""Seconds between two looks at the machine."""
+ANSWER = 60.0
+"""Seconds that a Slurm command may take."""
+SETTLE = 60.0
+"""Seconds without slurmstepd before a machine is idle: a job's end may be on its way."""
+GONE = {"POWERED_DOWN", "POWERING_DOWN"}
+INTERRUPTION = "meta-data/spot/instance-action"
+REBALANCE = "meta-data/events/recommendations/rebalance"
+
+
+class Switch:
+    """Whether the machine has had its day; ``now`` is monotonic, all in seconds."""
+
+    def __init__(self, timeout: float, max_age: float, now: float, gap: float = 4 * PERIOD) -> None:
+        self.timeout = timeout
+        self.max_age = max_age
+        self.settle = min(SETTLE, timeout)
+        self.gap = gap
+        self.last = now
+        self.busy_at = now
+        self.alone = 0.0
+
+    def reason(self, now: float, age: float, unneeded: str, busy: bool) -> str:
+        """Why to stop now, '' not to. ``unneeded`` is why nobody needs the machine ('': needed).
+
+        Time in which nobody looked, as when the host had stopped the machine, counts as ``gap`` at
+        most: the world may have been well meanwhile.
+        """
+        step, self.last = min(now - self.last, self.gap), now
+        self.alone = self.alone + step if unneeded else 0.0
+        if busy:
+            self.busy_at = now
+        if now - self.busy_at < self.settle:
+            return ""
+        if self.alone >= self.timeout:
+            return "%s, for %.0f s; no job runs" % (unneeded, self.alone)  # noqa: UP031
+        if self.max_age and age >= self.max_age + self.timeout:
+            return "%.0f s old, %.0f are allowed; no job runs" % (age, self.max_age)  # noqa: UP031
+        return ""
+
+
+class Slurm:
+    """The machine's node in Slurm, by ``scontrol``."""
+
+    def __init__(self, node: str, scontrol: str) -> None:
+        self.node = node
+        self.scontrol = scontrol
+
+    def unneeded(self) -> str:
+        """Why nobody needs this machine, '' if slurmctld does."""
+        code, text = self.run("show", "node", self.node)
+        found = re.search(r"\bState=(\S+)", text)
+        if found is None:
+            said = text.strip().splitlines()[-1:] or ["exit %d" % code]  # noqa: UP031
+            return "slurmctld does not know or answer this node: " + said[0]
+        words = set(re.split(r"[+*~#!%$@^-]+", found.group(1).upper()))
+        if words & GONE and "POWERING_UP" not in words:
+            return "Slurm has this node powered down"
+        return ""
+
+    def tell(self, comment: str) -> bool:
+        """Put a comment on the node; whether slurmctld has taken it."""
+        return self.run("update", "nodename=" + self.node, "comment=" + comment)[0] == 0
+
+    def run(self, *words: str) -> Tuple[int, str]:  # noqa: UP006
+        """Exit code and all output of an scontrol."""
+        try:
+            done = subprocess.run(
+                [self.scontrol, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=ANSWER,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 124, "no answer in %.0f s" % ANSWER  # noqa: UP031
+        except OSError as error:
+            return 127, str(error)
+        return done.returncode, done.stdout.decode(errors="replace")
+
+
+def busy(workdir: str) -> bool:
+    """Whether a slurmstepd runs (``workdir``: in that directory only). In doubt, yes."""
+    try:
+        pids = [entry for entry in os.listdir("/proc") if entry.isdigit()]
+    except OSError:
+        return True
+    return any(is_step(pid, workdir) for pid in pids)
+
+
+def is_step(pid: str, workdir: str) -> bool:
+    """Whether the process is the slurmstepd of a job. One that is gone meanwhile is not."""
+    try:
+        with open("/proc/%s/comm" % pid) as file:  # noqa: UP031
+            if file.read().strip() != "slurmstepd":
+                return False
+        with open("/proc/%s/cmdline" % pid, "rb") as file:  # noqa: UP031
+            # cgroup/v2 keeps a "slurmstepd infinity" as long as slurmd runs.
+            if file.read().split(b"\0")[1:2] == [b"infinity"]:
+                return False
+        where = os.readlink("/proc/%s/cwd" % pid) if workdir else ""  # noqa: UP031
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+    return where.replace(" (deleted)", "") == workdir
+
+
+class Metadata:
+    """EC2's warnings, by IMDSv2."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.token = ""
+        self.renew = 0.0
+
+    def warning(self, now: float) -> str:
+        """``KIND:DEADLINE`` (Unix time, 0 unknown) of what EC2 warns of, '' if of nothing."""
+        if now >= self.renew:
+            self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
+            self.renew = now + (240 if self.token else 30)
+        if not self.token:
+            return ""
+        said = self.get(INTERRUPTION)
+        if said.get("action"):
+            return "interruption:%d" % unix(said.get("time"))  # noqa: UP031
+        return "rebalance:0" if self.get(REBALANCE) else ""
+
+    def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
+        """The JSON object there, an empty one if there is none."""
+        try:
+            said = json.loads(self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token) or "{}")
+        except ValueError:
+            return {}
+        return said if isinstance(said, dict) else {}
+
+    def ask(self, path: str, method: str, header: str, value: str) -> str:
+        """The answer's text; '' for none (404: there is no warning)."""
+        request = urllib.request.Request(  # noqa: S310
+            self.url + path, headers={header: value}, method=method
+        )
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=2) as answer:
+                return str(answer.read().decode())
+        except (OSError, ValueError):
+            return ""
+
+
+def unix(text: object) -> int:
+    """``2017-09-18T08:22:00Z`` as Unix time, 0 where it cannot be read."""
+    try:
+        return calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))
+    except ValueError:
+        return 0
+
+
+class Agent:
+    """All of it, one look after the other."""
+
+    def __init__(self, path: str, settings: Dict[str, str]) -> None:  # noqa: UP006
+        self.path = path
+        self.settings = settings
+        self.timeout = float(settings["heartbeat_timeout"])
+        # Often enough that a short timeout still sees some answers.
+        self.period = min(PERIOD, self.timeout / 5)
+        self.slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
+        max_age = float(settings.get("max_age") or 0)
+        gap = max(4 * self.period, ANSWER + self.period)
+        self.switch = Switch(self.timeout, max_age, time.monotonic(), gap)
+        self.metadata = Metadata(settings["metadata"]) if settings.get("metadata") else None
+        self.began = self.first("began", "%.0f" % clock())  # noqa: UP031
+        self.unneeded = ""
+        self.next_look = 0.0
+        self.told = ""
+
+    def tick(self) -> str:
+        """One look; why the machine was told to stop, '' if it was not."""
+        self.start()
+        self.relay()
+        now = time.monotonic()
+        if now >= self.next_look:
+            self.unneeded = self.slurm.unneeded()
+            self.next_look = time.monotonic() + min(30.0, self.timeout / 5)
+        age = clock() - float(self.began)
+        why = self.switch.reason(
+            time.monotonic(), age, self.unneeded, busy(self.settings.get("workdir", ""))
+        )
+        if why:
+            say("this machine stops itself: " + why)
+            self.run(shlex.split(self.settings["stop_command"]))
+        return why
+
+    def start(self) -> None:
+        """Run ``start_command`` once a boot, when the munge key has come."""
+        command, mark = self.settings.get("start_command"), self.settings.get("key_mark")
+        done = self.path + ".started"
+        if not command or os.path.exists(done) or (mark and not os.path.exists(mark)):
+            return
+        say("starting slurmd")
+        self.run(shlex.split(command))
+        with open(done, "w"):
+            pass
+
+    def relay(self) -> None:
+        """Tell Slurm of a warning, once each, again until slurmctld has taken it."""
+        said = self.metadata.warning(time.monotonic()) if self.metadata else ""
+        if not said or said == self.told:
+            return
+        generation = self.settings.get("generation", "")
+        if self.slurm.tell("slurm-elastic:notice:%s:%s" % (said, generation)):  # noqa: UP031
+            say("told Slurm of " + said)
+            self.told = said
+
+    def run(self, command: List[str]) -> None:  # noqa: UP006
+        """A command of the settings; what goes wrong is said, and it is tried again."""
+        try:
+            code = subprocess.call(command, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            say("%s: %s" % (command, error))  # noqa: UP031
+            return
+        if code:
+            say("%s: exit %d" % (command, code))  # noqa: UP031
+
+    def first(self, name: str, value: str) -> str:
+        """What was kept under that name since the boot; ``value`` from now on if nothing was."""
+        path = self.path + "." + name
+        try:
+            with open(path) as file:
+                return str(float(file.read()))
+        except (OSError, ValueError):
+            with open(path, "w") as file:
+                file.write(value)
+            return value
+
+
+def clock() -> float:
+    """Seconds since the boot, those in which the machine was suspended included."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", 7))
+
+
+def read(path: str) -> Dict[str, str]:  # noqa: UP006
+    """The settings."""
+    with open(path, encoding="utf-8") as file:
+        lines = [line.rstrip("\n").partition("=") for line in file if "=" in line]
+    return {key.strip(): value.strip() for key, _, value in lines}
+
+
+def say(text: str) -> None:
+    """To the journal."""
+    sys.stderr.write("slurm-elastic-agent: %s\n" % text)  # noqa: UP031
+    sys.stderr.flush()
+
+
+def main(argv: List[str]) -> int:  # noqa: UP006
+    """For ever: the machine ends, not the agent."""
+    agent = Agent(argv[1], read(argv[1]))
+    missing: Set[str] = {"node", "stop_command"} - set(agent.settings)  # noqa: UP006
+    if missing:
+        say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
+        return 2
+    while True:
+        try:
+            agent.tick()
+        except Exception as error:  # noqa: BLE001 - a switch that dies is none
+            say("%s: %s" % (type(error).__name__, error))  # noqa: UP031
+        time.sleep(agent.period)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,57 @@
+#!/bin/sh
+# slurm-elastic: makes this machine the Slurm node whose name is in /run/slurm-elastic/node: slurmd
+# with the configuration of the head, and the agent that ends the machine when nobody needs it.
+# A site's own text (join.template) replaces all of it; docs/joining.md has the placeholders.
+set -u
+umask 022
+dir=/run/slurm-elastic
+mkdir -p "$dir"
+# An image may have both cloud-init and one-context, which both run this.
+mkdir "$dir/joined" 2>/dev/null || exit 0
+node=$(cat "$dir/node") || exit 1
+generation= max_age=
+. "$dir/launch"
+hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
+
+cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
+@{agent}
+SLURM_ELASTIC_AGENT
+
+cat >"$dir/agent" <<'SLURM_ELASTIC_SETTINGS'
+heartbeat_timeout=@{heartbeat_timeout}
+stop_command=@{stop_command}
+metadata=@{metadata}
+key_mark=@{key_mark}
+SLURM_ELASTIC_SETTINGS
+cat >>"$dir/agent" <<END
+node=$node
+generation=$generation
+max_age=$max_age
+start_command=/bin/sh $dir/start
+END
+
+# What slurmd's unit and Debian's /etc/default/slurmd call it.
+echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
+
+if [ -d /run/systemd/system ]; then
+  drop_in=/run/systemd/system/slurmd.service.d
+  mkdir -p "$drop_in"
+  printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
+    >"$drop_in/slurm-elastic.conf"
+  systemctl daemon-reload
+  echo 'systemctl restart munge.service && systemctl restart slurmd.service' >"$dir/start"
+  if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
+    systemctl --no-block start slurm-elastic-agent.service
+  else
+    systemd-run --quiet --unit=slurm-elastic-agent --property=Restart=always \
+      --property=RestartSec=10 /usr/bin/env python3 -I "$dir/agent.py" "$dir/agent"
+  fi
+else
+  cat >"$dir/start" <<END
+pkill -x munged && sleep 1
+mkdir -p -m 755 /run/munge && chown munge:munge /run/munge
+setpriv --reuid=munge --regid=munge --clear-groups munged --force
+slurmd -b -N $node --conf-server @{head}
+END
+  setsid python3 -I "$dir/agent.py" "$dir/agent" >"$dir/agent.log" 2>&1 </dev/null &
+fi
