@@ -14,8 +14,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from benchmarks.papers_standin import ec3_figure, ec3_table, steady_or_on_demand, users_vary, vhec
 from benchmarks.report import Report, Row, holds, noted, report, within
-from benchmarks.traces import VARIABLE, history
+from benchmarks.traces import VARIABLE, data, history
 from slurm_elastic.policies.capacity import AnyGrowth, Bursts, OnDemand, SemiElastic, Slurm
 from slurm_elastic.policies.checkpoint import Hour
 from slurm_elastic.policies.portfolio import ReservedClass, allocate, breakeven
@@ -41,9 +42,11 @@ MEDIUM = ReservedClass(name="3Y-Medium", term=THREE_YEARS, upfront=6378, price=0
 
 def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench papers")
-    parser.add_argument("--only", choices=("exact", "easy", "sec"), help="one group of rows")
+    groups: dict[str, Callable[[], list[Row]]] = {
+        "exact": exact, "easy": plain_easy, "sec": sec, "standin": stand_ins,
+    }  # fmt: skip
+    parser.add_argument("--only", choices=tuple(groups), help="one group of rows")
     options = parser.parse_args(arguments)
-    groups: dict[str, Callable[[], list[Row]]] = {"exact": exact, "easy": plain_easy, "sec": sec}
     chosen = [options.only] if options.only else list(groups)
     return report("papers", [row for name in chosen for row in groups[name]()])
 
@@ -166,6 +169,17 @@ def sec() -> list[Row]:
         noted("13 SEC 3Y-Light machines (paper: 40)", counts[1], ""),
     ]
     return rows + orders(jobs, base.cost, ours) + limits(jobs, base.cost, ours)
+
+
+def stand_ins() -> list[Row]:
+    """Rows whose inputs are only described (see ``papers_standin``)."""
+    rows = ec3_table() + steady_or_on_demand() + vhec()
+    directory, path = data(), missing(DATASTAR)
+    if directory is not None:
+        rows += ec3_figure(directory)
+    if path is not None:
+        rows += users_vary(swf.load(path).jobs)
+    return rows
 
 
 def orders(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:
