@@ -3,8 +3,8 @@
 - EC3, table 2 (row 4): its figure 5 shows 83 jobs of one node and 41 of two, of one or two hours.
   Ours come 300 s apart, every third one of two nodes, hours in turn.
 - EC3, figure 11 (rows 6 to 8): the prices of 9 to 14 September 2015 and the thirteen jobs are not
-  to be had. Ours are thirteen jobs of 50 % to 150 % of the mean length (so that five last longer than 60
-  hours, as five of theirs were killed between hours 57 and 63), on the prices of the same
+  to be had. Ours are thirteen jobs of 50 % to 150 % of the mean length, so that five last longer
+  than 60 hours, as five of theirs were killed between hours 57 and 63; on the prices of the same
   type in zone 1a of that spring, at their first crossing of the bid after 60 hours below it.
 - VHEC (row 22): 10, 2 and 2 jobs of 55 min at minutes 17, 50 and 85; its front end takes none.
 - Elastic Site, figure 4 (row 20): 60 jobs of 60 s at once.
