@@ -141,3 +141,16 @@ def test_what_is_no_history_is_refused(tmp_path: Path, text: str, message: str) 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         sacct.load(tmp_path / "none")
+
+
+def test_what_a_slurmdbd_of_22_05_says_is_the_same_in_either_form() -> None:
+    data = Path(__file__).parent.parent / "data"
+    text = sacct.load(data / "sacct-22.05.txt")
+    document = sacct.load(data / "sacct-22.05.json")
+    assert len(text.complaints) == len(document.complaints) == 0
+    by_number = {text.jobs[i].number: text.jobs[i] for i in range(len(text.jobs))}
+    assert by_number == {
+        document.jobs[i].number: document.jobs[i] for i in range(len(document.jobs))
+    }
+    assert by_number[1].limit == 300
+    assert by_number[2].procs == 2
