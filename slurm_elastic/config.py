@@ -8,6 +8,7 @@ it and is the only place that raises ConfigError for it. Durations are seconds (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -140,11 +141,28 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gres: dict[str, Count] = field(default_factory=dict)
 
 
+class Strategy(StrEnum):
+    """How EC2 is asked for machines."""
+
+    RUN = "run"
+    FLEET = "fleet"
+
+
+class Allocation(StrEnum):
+    """Who chooses among a fleet's offers: EC2 by price and capacity, or our ranking."""
+
+    PRICE = "price"
+    RANK = "rank"
+
+
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
+    other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
+    and capacity, or our ``rank``). ``launch_template`` is the site's own (id or name); all that is
+    set here goes over it. ``launch_burst`` and ``launch_rate`` are what EC2
     lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
     published default, or with an ``endpoint`` no limit.
     """
@@ -160,6 +178,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    strategy: Strategy = Strategy.RUN
+    allocation: Allocation = Allocation.PRICE
+    launch_template: str | None = None
     launch_burst: Count | None = None
     launch_rate: PerSecond | None = None
 

@@ -77,6 +77,11 @@ class Offer(Struct, frozen=True, kw_only=True):
         """The name cool-downs go by: ``cloud/type/zone/market``."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
 
+    @property
+    def worst_price(self) -> float:
+        """What the machine could come to cost: a spot price never rises over the on-demand one."""
+        return max(self.price, self.on_demand_price or 0.0)
+
 
 class NodeRequest(Struct, frozen=True, kw_only=True):
     """Nodes of one pool that Slurm wants up, for these jobs; ``id`` is the correlation id.
@@ -152,7 +157,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
     All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
-    launch. Each machine of the answer says by its ``node`` whose it is.
+    launch. Each machine of the answer says by its ``node`` whose it is. ``alternatives`` are offers
+    of the same cloud and market that may serve any of the nodes instead of ``offer``, best first;
+    only a ``protocols.Chooser`` is given some.
     """
 
     generation: str
@@ -161,6 +168,12 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     offer: Offer
     minimum: int = 1
     jobs: tuple[int, ...] = ()
+    alternatives: tuple[Offer, ...] = ()
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that machines may come from."""
+        return (self.offer, *self.alternatives)
 
 
 class InstanceState(StrEnum):

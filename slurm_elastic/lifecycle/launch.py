@@ -109,6 +109,7 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         offer=launch_row.offer,
         minimum=launch_row.minimum,
         jobs=launch_row.jobs,
+        alternatives=launch_row.alternatives,
     )
 
 

@@ -15,7 +15,6 @@ from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
-from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -280,7 +279,7 @@ def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, flo
         except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
             log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
             continue
-        worst.update({offer.key: worst_price(offer) for offer in offers})
+        worst.update({offer.key: offer.worst_price for offer in offers})
     return worst
 
 

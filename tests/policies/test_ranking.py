@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.model import CoolDown, Limits, Location, Market, Offer, Usage
-from slurm_elastic.policies.ranking import Scope, rank, worst_price
+from slurm_elastic.policies.ranking import Scope, rank
 from tests.policies.strategies import NOW, offers, request
 
 OFFER = Offer(
@@ -110,7 +110,7 @@ def test_the_tightest_limit_bounds_the_room() -> None:
 def test_the_hourly_cap_counts_spot_at_the_on_demand_price() -> None:
     scope = Scope(limits=Limits(dollars_per_hour=0.35), usage=Usage(dollars_per_hour={"": 0.05}))
     assert rank(request(), [SPOT], scope, NOW).ranked[0].room == 3
-    assert worst_price(SPOT) == 0.10
+    assert SPOT.worst_price == 0.10
 
 
 def test_a_full_limit_is_a_readable_rejection() -> None:
