@@ -199,7 +199,7 @@ def _paths(draft: Draft) -> None:
     for i in draft.indices("clouds"):
         at = ("clouds", i)
         _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
-        for key in ("user_data", "auth", "ca_file"):
+        for key in ("user_data", "auth", "ca_file", "clouds_file"):
             _path(draft, (*at, key), draft.value((*at, key), str))
     _path(draft, ("join", "template"), draft.value(("join", "template"), str))
     for key in ("key", "munge_key", "target"):

@@ -33,6 +33,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
     for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
     empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    ``partial_jobs``: machines stay although not all nodes of their job could be had.
+    ``max_booting``: so many machines at most boot at once.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_price: float | None = None
     max_nodes: int | None = None
     max_age: float | None = None
+    partial_jobs: bool = False
+    max_booting: int | None = None
     weight: int = 1
 
 
@@ -153,6 +157,19 @@ class CoolDown(Struct, frozen=True, kw_only=True):
     strikes: int = 1
 
 
+class Breaker(Struct, frozen=True, kw_only=True):
+    """Machines of a pool that booted but never registered with Slurm, in a row.
+
+    ``until`` is set where they were too many: the pool is paused until then, and one machine is
+    tried afterwards.
+    """
+
+    pool: str
+    failures: int = 0
+    until: float | None = None
+    reason: str = ""
+
+
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
@@ -188,8 +205,7 @@ class InstanceState(StrEnum):
 class Instance(Struct, frozen=True, kw_only=True):
     """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
 
-    ``id`` must be unique among all clouds of a site: a provider whose cloud only counts its
-    machines puts the cloud's name in front.
+    ``id`` is unique within its cloud, while it is there and afterwards.
     """
 
     id: str
@@ -298,7 +314,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     task: int | None = None
     batch: bool = True
     comment: str = ""
-    required: str = ""
+    required: tuple[str, ...] = ()
     directory: str = ""
     output: str = ""
     killed_by: int = 0
@@ -313,7 +329,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
 
     ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
-    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time.
+    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time. ``options`` are
+    what its user says of the method; ``directory`` is the job's working directory.
     """
 
     job: int
@@ -325,6 +342,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     partition: str
     started: float
+    options: dict[str, str] = field(default_factory=dict)
+    directory: str = ""
 
 
 class Image(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, LocalC
 from slurm_elastic.config import Who as Allowed
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.model import (
+    Breaker,
     CoolDown,
     InstanceState,
     Limits,
@@ -128,8 +129,8 @@ def busy_ledger(path: Path) -> Ledger:
         pub4="i-0cccccccccccccc04",
         pub5="i-0ccccccccccccccc5",
     )
-    ledger.suspending(["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
-    ledger.ended(["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
+    ledger.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
+    ledger.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
     ledger.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
     ledger.cool_down(
         CoolDown(
@@ -150,6 +151,8 @@ def busy_ledger(path: Path) -> Ledger:
     ledger.report_health(
         Health(name="aws", checked=NOW - 8, error="aws: UnauthorizedOperation: no", code="auth")
     )
+    ledger.set_breaker(Breaker(pool="general", failures=10, until=NOW + 3000, reason="10 in a row"))
+    ledger.set_breaker(Breaker(pool="rack", failures=2))
     decide(ledger)
     return ledger
 

@@ -116,6 +116,8 @@ STRUCTS = (
     types.AwsCloud,
     types.OpenNebulaCloud,
     types.OneTemplate,
+    types.OpenStackCloud,
+    types.Flavor,
     types.FakeCloud,
     types.InstanceType,
     types.PoolSettings,
