@@ -21,6 +21,7 @@ from slurm_elastic.confignumbers import (
     Cpus,
     Dollars,
     Mebibytes,
+    PerHour,
     PerSecond,
     Port,
     Seconds,
@@ -167,7 +168,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
     other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
     and capacity, or our ``rank``). ``launch_template`` is the site's own (id or name); all that is
-    set here goes over it. ``launch_burst`` and ``launch_rate`` are what EC2
+    set here goes over it. ``interruption_rates``: how often an hour EC2 takes a spot machine of a
+    type, for the ranking key ``risk``. ``launch_burst`` and ``launch_rate`` are what EC2
     lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
     published default, or with an ``endpoint`` no limit.
     """
@@ -183,6 +185,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    interruption_rates: dict[str, PerHour] = field(default_factory=dict)
     strategy: Strategy = Strategy.RUN
     allocation: Allocation = Allocation.PRICE
     launch_template: str | None = None
@@ -292,6 +295,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    interruption_loss: Seconds = 1800.0
     partial_jobs: bool = False
     max_booting: Count | None = None
     slurmd_port: Port | None = None
@@ -419,6 +423,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            interruption_loss=p.interruption_loss,
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
             weight=1000 + 10 * rank,

@@ -32,7 +32,9 @@ class Pool(Struct, frozen=True, kw_only=True):
 
     ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
     for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
-    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get,
+    ``interruption_loss`` (s) what its node loses when the cloud takes it: work since the last
+    checkpoint, and the restart.
     ``partial_jobs``: machines stay although not all nodes of their job could be had.
     ``max_booting``: so many machines at most boot at once.
     """
@@ -50,6 +52,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_price: float | None = None
     max_nodes: int | None = None
     max_age: float | None = None
+    interruption_loss: float = 1800.0
     partial_jobs: bool = False
     max_booting: int | None = None
     weight: int = 1
@@ -60,7 +63,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
     ``free`` is how many the cloud says it has (None: it does not say), and ``free_reason`` why so
-    few, in the cloud's words.
+    few, in the cloud's words. ``interruption_rate``: how often an hour the cloud takes it.
     """
 
     cloud: str
@@ -75,6 +78,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     on_demand_price: float | None = None
     free: int | None = None
     free_reason: str = ""
+    interruption_rate: float = 0.0
 
     @property
     def key(self) -> str:

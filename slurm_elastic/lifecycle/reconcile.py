@@ -102,6 +102,7 @@ class Round:
             "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some),
             "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),

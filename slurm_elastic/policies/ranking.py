@@ -67,6 +67,21 @@ def price(_request: NodeRequest, offer: Offer) -> float:
     return offer.price
 
 
+def risk(request: NodeRequest, offer: Offer) -> float:
+    """Dollars for an hour of work that is kept: the price, and what is paid for work that a spot
+    interruption takes.
+
+    With ``rate`` interruptions an hour, each of which loses ``loss`` hours, an hour of kept work
+    takes ``1 + rate * loss`` hours of machine, to first order in ``rate * loss`` (as in J. T. Daly,
+    FGCS 22 (2006), eq. 9, where ``loss`` is half an interval and the restart). The idea of EC2's
+    price-capacity-optimized, and of SpotOn (SoCC 2015): the market with the least expected cost.
+    """
+    if offer.market is not Market.SPOT:
+        return offer.price
+    lost = offer.interruption_rate * request.pool.interruption_loss / 3600
+    return offer.price * (1 + lost)
+
+
 def waste(request: NodeRequest, offer: Offer) -> float:
     """The share of the machine the pool's nodes cannot use: the greater of cpus and memory."""
     pool = request.pool
@@ -77,6 +92,7 @@ KEYS: Mapping[str, RankingKey] = {
     "location": location,
     "market": market,
     "price": price,
+    "risk": risk,
     "waste": waste,
 }
 DEFAULT_KEYS = ("location", "market", "price", "waste")

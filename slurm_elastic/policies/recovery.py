@@ -306,16 +306,18 @@ def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
 
 def _nodes(view: View) -> list[Action]:
     served = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
-    served |= {i.node for i in view.seen or ()}
+    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+    served |= {i.node for i in view.seen or () if i.state is not InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
-        action = _node(node, served=name in served or view.seen is None, held=name in view.held)
+        known = name in served or view.seen is None
+        action = _node(node, served=known, held=name in view.held, lost=name in lost)
         if action is not None:
             actions.append(action)
     return actions
 
 
-def _node(node: SlurmNode, *, served: bool, held: bool) -> Action | None:
+def _node(node: SlurmNode, *, served: bool, held: bool, lost: bool) -> Action | None:
     where = phase(node)
     if is_down(node):
         return _down(node, where)
@@ -331,7 +333,8 @@ def _node(node: SlurmNode, *, served: bool, held: bool) -> Action | None:
         )
     if where is Phase.UP and not held:
         return Action(
-            kind="fail-node",
+            # The cloud's word that it has ended is no race: nobody has to wait for another look.
+            kind="fail-lost" if lost else "fail-node",
             subject=node.name,
             reason="Slurm has it up and its machine is gone",
         )

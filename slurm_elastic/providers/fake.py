@@ -39,11 +39,14 @@ class Call(Struct, frozen=True):
 
 
 class _Machine(Struct):
-    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started."""
+    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started; ``taken``
+    while nobody has been told that it was taken away.
+    """
 
     instance: Instance
     owner: str | None
     visible_from: float
+    taken: bool = False
 
 
 class FakeAccount:
@@ -106,7 +109,8 @@ class FakeProvider:
     """See protocols.Provider for the contract. ``latency`` and ``visible_after`` are seconds.
 
     ``alternatives`` as in protocols.Chooser; ``start_limit`` is how many machines it starts yet
-    (None: any number); ``tells_free`` whether offers say what the stock has.
+    (None: any number); ``tells_free`` whether offers say what the stock has, ``tells_losses``
+    whether machines that were taken are listed once more.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class FakeProvider:
         self.alternatives = 0
         self.start_limit: int | None = None
         self.tells_free = True
+        self.tells_losses = False
         self.calls: list[Call] = []
         self._settings = settings
         self._uuid = cluster.uuid or ""
@@ -173,9 +178,8 @@ class FakeProvider:
 
     def take(self, instance_id: str) -> None:
         """Take a machine away, as a reclaim or a crash does."""
-        machine = self.account.machines[instance_id]
-        machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
-        self.account.notices.pop(instance_id, None)
+        self._stop(instance_id)
+        self.account.machines[instance_id].taken = True
 
     # the contract
 
@@ -219,11 +223,12 @@ class FakeProvider:
         """Fresh ones only after ``visible_after`` seconds."""
         with self._called("instances"):
             now = self._clock()
-            return tuple(
-                m.instance
-                for m in self.account.machines.values()
-                if m.owner == self._uuid and _alive(m) and m.visible_from <= now
-            )
+            mine = [m for m in self.account.machines.values() if m.owner == self._uuid]
+            shown = [m.instance for m in mine if _alive(m) and m.visible_from <= now]
+            taken = [m.instance for m in mine if m.taken and self.tells_losses]
+            for machine in mine:
+                machine.taken = False
+            return (*shown, *taken)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """At once."""
@@ -316,7 +321,12 @@ class FakeProvider:
     def _end(self, ids: Sequence[str]) -> None:
         for instance_id in ids:
             if self._owns(instance_id):
-                self.take(instance_id)
+                self._stop(instance_id)
+
+    def _stop(self, instance_id: str) -> None:
+        machine = self.account.machines[instance_id]
+        machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
+        self.account.notices.pop(instance_id, None)
 
     def _owns(self, instance_id: str) -> bool:
         machine = self.account.machines.get(instance_id)

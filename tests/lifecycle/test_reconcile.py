@@ -292,3 +292,16 @@ def test_machines_of_a_cloud_that_left_the_configuration_are_told_of_and_left(
     assert machine.id in [i.id for i in world.alive()]
     assert machine.id in known(world)
     assert "the configuration has no cloud pub any more" in caplog.text
+
+
+def test_a_loss_that_the_cloud_tells_fails_the_node_in_the_same_round(world: World) -> None:
+    """Else it takes three readings without the machine, and the patience for races."""
+    cloud = world.clouds["pub"]
+    cloud.tells_losses = True
+    (machine,) = up(world, "pub1")
+    cloud.take(machine.id)
+    world.advance(world.config.timings.reconcile + 5)
+    assert "node-lost" in world.kinds("pub1")
+    world.advance(300)
+    assert [m.id for m in world.alive()] != [machine.id]
+    assert len(world.alive()) == 1, "the job has another machine"
