@@ -44,21 +44,22 @@ class Curve:
 
 class Hourly(Struct, frozen=True, tag="hourly"):
     """Each hour begun is paid; with ``refund`` not the last one if the provider took the machine
-    (EC2's spot market until 2017-10).
+    (EC2's spot market until 2017-10). ``seconds``: of a cloud whose hour is another.
     """
 
     refund: bool = False
+    seconds: int = HOUR
 
     @property
     def lease(self) -> int:
         """Seconds paid at a time."""
-        return HOUR
+        return self.seconds
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
         """Seconds that are paid."""
         if self.refund and reclaimed:
-            return (end - start) // HOUR * HOUR
-        return max(-(-(end - start) // HOUR), 1) * HOUR
+            return (end - start) // self.seconds * self.seconds
+        return max(-(-(end - start) // self.seconds), 1) * self.seconds
 
 
 class PerSecond(Struct, frozen=True, tag="per_second"):
