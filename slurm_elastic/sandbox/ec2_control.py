@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``reset``. Bodies and answers are JSON; an answer other than 200
-carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``shut-down``, ``reset``. Bodies and answers are JSON; an answer other
+than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class _Interrupt(_Order, frozen=True, kw_only=True):
     notice: float = 120.0
 
 
+class _ShutDown(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
+
+
 def carry_out(cloud: EmulatedCloud, method: str, name: str, body: bytes, now: float) -> object:
     """One request to the control API: what it answers. SandboxError where it is wrong."""
     if (method, name) == ("GET", "state"):
@@ -104,6 +108,10 @@ def _interrupt(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     return cloud.interrupt(order.ids, order.notice, now)
 
 
+def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
+
+
 def _reset(cloud: EmulatedCloud, _body: bytes, now: float) -> object:
     cloud.reset(now)
     return {}
@@ -115,6 +123,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "prices": _prices,
     "settings": _settings,
     "interrupt": _interrupt,
+    "shut-down": _shut_down,
     "reset": _reset,
 }
 
@@ -162,6 +171,10 @@ class Ec2Control:
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
         """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
         self._ask("POST", "interrupt", _Interrupt(ids=tuple(ids), notice=notice))
+
+    def shut_down(self, ids: Iterable[str]) -> None:
+        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
 
     def reset(self) -> None:
         """Have the cloud forget everything."""
