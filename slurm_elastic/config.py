@@ -20,6 +20,7 @@ from slurm_elastic.confignumbers import (
     Cpus,
     Dollars,
     Mebibytes,
+    PerSecond,
     Port,
     Seconds,
     SlurmSeconds,
@@ -143,7 +144,9 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text.
+    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
+    published default, or with an ``endpoint`` no limit.
     """
 
     region: str
@@ -157,6 +160,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    launch_burst: Count | None = None
+    launch_rate: PerSecond | None = None
 
 
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -208,7 +213,8 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ``memory`` is what a machine has (MiB); Slurm is told ``real_memory``, by default less a margin
     for kernel and firmware. ``slurmd_port`` is the first of consecutive ports, for several slurmd's
     on one host; None is slurm.conf's SlurmdPort on each. ``max_age`` None is PUBLIC_MAX_AGE in a
-    public cloud, no bound on-premises.
+    public cloud, no bound on-premises. ``partial_jobs``: where not all nodes of a job can be had,
+    the machines of the others stay for the next jobs, instead of being ended at once.
     """
 
     name: str
@@ -225,6 +231,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    partial_jobs: bool = False
     slurmd_port: Port | None = None
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -350,6 +357,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            partial_jobs=p.partial_jobs,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

@@ -63,6 +63,22 @@ def _aws(draft: Draft) -> None:
                 draft.problems.add((*at, "zones", n), shown(zone), expected)
 
 
+def _aws_rates(draft: Draft) -> None:
+    """EC2's limits are an account's in a region, whose clouds share them."""
+    first: dict[tuple[str | None, ...], tuple[int, AwsCloud]] = {}
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, AwsCloud):
+            continue
+        place = (cloud.region, cloud.endpoint, cloud.profile)
+        number, other = first.setdefault(place, (i, cloud))
+        for key in ("launch_burst", "launch_rate"):
+            mine, theirs = getattr(cloud, key), getattr(other, key)
+            if mine != theirs:
+                words = "no such key" if theirs is None else describe(theirs)
+                expected = f"{words}, as in clouds[{number}] of the same account and region"
+                draft.problems.add(("clouds", i, key), describe(mine), expected)
+
+
 def _opennebula(draft: Draft) -> None:
     for i, cloud in draft.clouds.items():
         if not isinstance(cloud, OpenNebulaCloud):
@@ -351,6 +367,7 @@ def _time(seconds: float) -> str:
 FITS: tuple[Callable[[Draft], None], ...] = (
     _locations,
     _aws,
+    _aws_rates,
     _opennebula,
     _type_prices,
     _pool_size,

@@ -1,16 +1,17 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 2 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 3 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
       generation (key), request (correlation id), pool, cloud, nodes, jobs, offer, minimum,
       state intent|done|failed, created, finished, error
     machines           one instance a row, for ever: what was paid
-      id (key), cloud, node, generation, instance_type, zone, market, price, state, launched,
-      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price
+      cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
+      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node (key), pool, reason, since, until
+    breakers           pool (key), failures, until, reason: machines that never registered
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
@@ -20,15 +21,14 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger_marks import STRIKES_KEPT, Marks
 from slurm_elastic.ledger_rows import (
     DONE,
     FAILED,
@@ -44,7 +44,6 @@ from slurm_elastic.ledger_rows import (
     Hold,
     Launch,
     Machine,
-    cool_down_from,
     decision_from,
     launch_from,
     launch_of_spec,
@@ -57,15 +56,12 @@ from slurm_elastic.ledger_rows import (
     worst_price,
 )
 from slurm_elastic.ledger_schema import open_reader, open_writer
-from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
-STRIKES_KEPT = 3600.0
-"""How long (s) after its end a cool-down still counts for the length of the next."""
 
-
-class Ledger:
+class Ledger(Marks):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
@@ -184,7 +180,16 @@ class Ledger:
             self._insert(instance, pool, launch, now, 0.0 if launch else worst)
             db.execute(SEEN, seen_values(instance, instance.cloud, now))
 
-    def suspending(self, ids: Sequence[str], why: str, now: float) -> None:
+    def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
+        """Slurm has the nodes of these machines up; the first time counts."""
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set registered = ? "
+                "where cloud = ? and id = ? and registered is null",
+                [(now, cloud, id_) for id_ in ids],
+            )
+
+    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
         """Write down that these are to be terminated, before the cloud is called.
 
         The first intent stands; machines that have ended or are not known are left alone.
@@ -192,85 +197,20 @@ class Ledger:
         with self._transaction() as db:
             db.executemany(
                 "update machines set suspending = ?, why = ? "
-                "where id = ? and suspending is null and ended is null",
-                [(now, why, id_) for id_ in ids],
+                "where cloud = ? and id = ? and suspending is null and ended is null",
+                [(now, why, cloud, id_) for id_ in ids],
             )
 
-    def ended(self, ids: Sequence[str], why: str, now: float) -> None:
+    def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
         """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
         end stand.
         """
         with self._transaction() as db:
             db.executemany(
                 "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
-                "where id = ? and ended is null",
-                [(now, str(InstanceState.TERMINATED), why, id_) for id_ in ids],
+                "where cloud = ? and id = ? and ended is null",
+                [(now, str(InstanceState.TERMINATED), why, cloud, id_) for id_ in ids],
             )
-
-    # cool-downs, holds, jobs
-
-    def cool_down(self, cool_down: CoolDown) -> None:
-        """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
-        with self._transaction() as db:
-            db.execute(
-                "insert or replace into cool_downs (key, until, code, reason, strikes) "
-                "values (?, ?, ?, ?, ?)",
-                astuple(cool_down),
-            )
-
-    def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
-        """Those that are not over at ``now``, by key."""
-        rows = self._select("select * from cool_downs where until > ? order by key", now)
-        return tuple(cool_down_from(row) for row in rows)
-
-    def strikes(self, key: str, now: float) -> int:
-        """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was
-        over an hour ago or longer.
-        """
-        rows = self._select(
-            "select strikes from cool_downs where key = ? and until > ?", key, now - STRIKES_KEPT
-        )
-        return int(rows[0]["strikes"]) if rows else 0
-
-    def clear_cool_down(self, key: str) -> bool:
-        """Forget the cool-down of ``key`` and its strikes; whether there was one."""
-        with self._transaction() as db:
-            return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
-
-    def hold(self, holds: Sequence[Hold]) -> None:
-        """Remember these holds; a node's new hold takes the place of its earlier one."""
-        with self._transaction() as db:
-            db.executemany(
-                "insert or replace into holds (node, pool, reason, since, until) "
-                "values (?, ?, ?, ?, ?)",
-                [astuple(h) for h in holds],
-            )
-
-    def holds(self) -> tuple[Hold, ...]:
-        """All holds, over or not, by node."""
-        rows = self._select("select node, pool, reason, since, until from holds order by node")
-        return tuple(Hold(node=r[0], pool=r[1], reason=r[2], since=r[3], until=r[4]) for r in rows)
-
-    def release(self, nodes: Sequence[str]) -> None:
-        """Forget the holds of these nodes."""
-        with self._transaction() as db:
-            db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
-
-    def lift_requeue(self, job: int, restarts: int, now: float) -> None:
-        """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
-        with self._transaction() as db:
-            sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
-            db.execute(sql, (job, restarts, now))
-
-    def lifted_requeues(self) -> tuple[tuple[int, int], ...]:
-        """Jobs whose own setting is not put back yet, each with its restarts at that time."""
-        rows = self._select("select job, restarts from lifted_requeues order by job")
-        return tuple((row["job"], row["restarts"]) for row in rows)
-
-    def requeue_put_back(self, job: int) -> None:
-        """The job has its own setting again, or is gone."""
-        with self._transaction() as db:
-            db.execute("delete from lifted_requeues where job = ?", (job,))
 
     # decisions, heartbeat, health
 
@@ -338,21 +278,6 @@ class Ledger:
 
     # inside
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("begin immediate")
-            try:
-                yield self._db
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-
-    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
-
     def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
         sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
         return tuple(launch_from(row) for row in self._select(sql, *values))
@@ -376,12 +301,14 @@ class Ledger:
         worst: float = 0.0,
     ) -> None:
         """Insert a machine unless it is known; it must then be of the same launch."""
-        rows = self._select("select cloud, generation from machines where id = ?", instance.id)
+        sql = "select generation from machines where cloud = ? and id = ?"
+        rows = self._select(sql, instance.cloud, instance.id)
         if rows:
-            if tuple(rows[0]) != (instance.cloud, instance.generation):
+            known = rows[0]["generation"]
+            if known != instance.generation:
                 raise SlurmElasticError(
-                    f"instance {instance.id} is known from {rows[0]['cloud']}, generation "
-                    f"{rows[0]['generation']}; {instance.cloud} now has it as {instance.generation}"
+                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
+                    f"{known}; the cloud now has it as {instance.generation}"
                 )
             return
         over = instance.state == InstanceState.TERMINATED

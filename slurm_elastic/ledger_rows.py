@@ -45,6 +45,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
     ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
+    ``registered`` is when its node was first seen up: until then it boots.
     """
 
     instance: Instance
@@ -56,6 +57,12 @@ class Machine(Struct, frozen=True, kw_only=True):
     ended: float | None = None
     why: str | None = None
     worst_price: float = 0.0
+    registered: float | None = None
+
+    @property
+    def boots(self) -> bool:
+        """Whether it is wanted and has not registered yet."""
+        return self.registered is None and self.suspending is None and self.ended is None
 
     @property
     def lease(self) -> Lease:
@@ -101,7 +108,7 @@ LAUNCH_COLUMNS = (
 )
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
-    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price"
+    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered"
 )
 MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 
@@ -217,6 +224,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.ended,
         machine.why,
         machine.worst_price,
+        machine.registered,
     )
 
 
@@ -245,6 +253,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         ended=row["ended"],
         why=row["why"],
         worst_price=row["worst_price"],
+        registered=row["registered"],
     )
 
 

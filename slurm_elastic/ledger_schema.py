@@ -108,6 +108,43 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             at real not null
         )""",
     ),
+    (
+        # Two clouds may count their machines alike; and a machine of before has registered.
+        """create table machines_by_cloud (
+            id text not null,
+            cloud text not null,
+            node text not null,
+            generation text not null,
+            instance_type text not null,
+            zone text not null,
+            market text not null,
+            price real not null,
+            state text not null,
+            launched real not null,
+            address text,
+            pool text not null,
+            jobs text not null,
+            last_seen real not null,
+            misses integer not null,
+            suspending real,
+            ended real,
+            why text,
+            worst_price real not null,
+            registered real,
+            primary key (cloud, id)
+        ) without rowid""",
+        "insert into machines_by_cloud select *, launched from machines",
+        "drop table machines",
+        "alter table machines_by_cloud rename to machines",
+        "create index machines_live on machines (cloud) where ended is null",
+        "create index machines_ended on machines (ended) where ended is not null",
+        """create table breakers (
+            pool text primary key,
+            failures integer not null,
+            until real,
+            reason text not null
+        ) without rowid""",
+    ),
 )
 
 

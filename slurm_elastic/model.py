@@ -33,6 +33,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
     for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
     empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    ``partial_jobs``: machines stay although not all nodes of their job could be had.
+    ``max_booting``: so many machines at most boot at once.
     """
 
     name: str
@@ -48,6 +50,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_price: float | None = None
     max_nodes: int | None = None
     max_age: float | None = None
+    partial_jobs: bool = False
+    max_booting: int | None = None
     weight: int = 1
 
 
@@ -148,6 +152,19 @@ class CoolDown(Struct, frozen=True, kw_only=True):
     strikes: int = 1
 
 
+class Breaker(Struct, frozen=True, kw_only=True):
+    """Machines of a pool that booted but never registered with Slurm, in a row.
+
+    ``until`` is set where they were too many: the pool is paused until then, and one machine is
+    tried afterwards.
+    """
+
+    pool: str
+    failures: int = 0
+    until: float | None = None
+    reason: str = ""
+
+
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
@@ -175,8 +192,7 @@ class InstanceState(StrEnum):
 class Instance(Struct, frozen=True, kw_only=True):
     """One machine. ``node`` and ``generation`` come from its tags; ``launched`` is Unix time.
 
-    ``id`` must be unique among all clouds of a site: a provider whose cloud only counts its
-    machines puts the cloud's name in front.
+    ``id`` is unique within its cloud, while it is there and afterwards.
     """
 
     id: str

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
+pytest_plugins = ["realcloud.docker.fixtures"]
+
 _isolated = isolated_env(os.environ)
 for _name in os.environ.keys() - _isolated.keys():
     del os.environ[_name]

@@ -128,8 +128,8 @@ def busy_ledger(path: Path) -> Ledger:
         pub4="i-0cccccccccccccc04",
         pub5="i-0ccccccccccccccc5",
     )
-    ledger.suspending(["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
-    ledger.ended(["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
+    ledger.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
+    ledger.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
     ledger.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
     ledger.cool_down(
         CoolDown(

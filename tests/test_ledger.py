@@ -9,17 +9,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
 import pytest
 from ledger_cases import T0, instance, offer, pool, spec
+from msgspec.structs import replace
 
 from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.ledger_rows import MACHINE_JOBS
-from slurm_elastic.model import CoolDown, InstanceState
+from slurm_elastic.model import Breaker, CoolDown, InstanceState
 
 
 @pytest.fixture
@@ -109,10 +111,51 @@ def test_an_instance_belongs_to_one_launch(ledger: Ledger) -> None:
     for generation in ("g1", "g2"):
         ledger.intend(spec(generation), "r1", T0)
     ledger.launched("g1", [instance("i-1")], T0)
-    with pytest.raises(SlurmElasticError, match="instance i-1 is known from aws, generation g1"):
+    with pytest.raises(
+        SlurmElasticError, match="instance i-1 of cloud aws is known from generation g1"
+    ):
         ledger.launched("g2", [instance("i-0", "pub2", "g2"), instance("i-1", "pub1", "g2")], T0)
     assert [m.instance.id for m in ledger.machines()] == ["i-1"], "all of it or nothing"
     assert [x.generation for x in ledger.open_launches()] == ["g2"]
+
+
+def test_two_clouds_may_count_their_machines_alike(ledger: Ledger) -> None:
+    for cloud in ("near", "far"):
+        of = pool(cloud=cloud)
+        ledger.intend(spec(cloud, of=of, bought=offer(cloud=cloud)), "r1", T0)
+        ledger.launched(cloud, [replace(instance("7", generation=cloud), cloud=cloud)], T0)
+    assert len(ledger.machines()) == 2
+    ledger.registered("near", ["7"], T0 + 5)
+    ledger.suspending("far", ["7"], "idle", T0 + 6)
+    ledger.observe("near", [], T0 + 7)
+    rows = {m.instance.cloud: m for m in ledger.machines()}
+    assert (rows["near"].registered, rows["far"].registered) == (T0 + 5, None)
+    assert (rows["near"].suspending, rows["far"].suspending) == (None, T0 + 6)
+    assert (rows["near"].misses, rows["far"].misses) == (1, 0)
+    ledger.ended("far", ["7"], "gone", T0 + 8)
+    assert [m.instance.cloud for m in ledger.machines()] == ["near"]
+
+
+def test_a_machine_registers_once(ledger: Ledger) -> None:
+    ledger.intend(spec(), "r1", T0)
+    ledger.launched("g1", [instance("i-1")], T0)
+    assert ledger.machines()[0].boots
+    ledger.registered("aws", ["i-1"], T0 + 5)
+    ledger.registered("aws", ["i-1"], T0 + 9)
+    (machine,) = ledger.machines()
+    assert (machine.registered, machine.boots) == (T0 + 5, False)
+
+
+def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
+    ledger.set_breaker(Breaker(pool="burst", failures=3))
+    paused = Breaker(pool="burst", failures=10, until=T0 + 9, reason="10 in a row")
+    ledger.set_breaker(paused)
+    assert ledger.breakers() == (paused,)
+    ledger.hold([Hold(node="pub1", pool="burst", reason="x", since=T0, until=T0 + 99)])
+    assert ledger.review_holds("burst", T0 + 5) == 1
+    assert ledger.holds()[0].until == T0 + 5
+    assert ledger.review_holds("other", T0) == 0
+    assert (ledger.clear_breaker("burst"), ledger.clear_breaker("burst")) == (True, False)
 
 
 def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
@@ -217,8 +260,8 @@ def test_a_terminated_machine_has_ended(ledger: Ledger) -> None:
 
 def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.suspending(["i-1"], "idle", T0 + 1)
-    ledger.ended(["i-1", "i-2"], "missing", T0 + 5)
+    ledger.suspending("aws", ["i-1"], "idle", T0 + 1)
+    ledger.ended("aws", ["i-1", "i-2"], "missing", T0 + 5)
     running = [instance(i, state=InstanceState.RUNNING) for i in ("i-1", "i-2")]
     ledger.observe("aws", running, T0 + 5)
     assert ledger.machines() == (), "that read began before the end"
@@ -230,20 +273,20 @@ def test_a_machine_that_still_runs_is_live_again(ledger: Ledger) -> None:
 
 def test_a_machine_on_its_way_out_stays_ended(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.ended(["i-1"], "missing", T0 + 5)
+    ledger.ended("aws", ["i-1"], "missing", T0 + 5)
     ledger.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 6)
     assert ledger.machines() == ()
 
 
 def test_suspend_keeps_the_first_intent_and_reason(ledger: Ledger) -> None:
     launched(ledger, "i-1", "i-2")
-    ledger.suspending(["i-1"], "idle 600 s", T0 + 1)
-    ledger.suspending(["i-1", "i-2", "unknown"], "maximum age", T0 + 2)
+    ledger.suspending("aws", ["i-1"], "idle 600 s", T0 + 1)
+    ledger.suspending("aws", ["i-1", "i-2", "unknown"], "maximum age", T0 + 2)
     one, two = ledger.machines()
     assert (one.suspending, one.why) == (T0 + 1, "idle 600 s")
     assert (two.suspending, two.why) == (T0 + 2, "maximum age")
-    ledger.ended(["i-1"], "gone from the cloud", T0 + 3)
-    ledger.ended(["i-1"], "again", T0 + 4)
+    ledger.ended("aws", ["i-1"], "gone from the cloud", T0 + 3)
+    ledger.ended("aws", ["i-1"], "again", T0 + 4)
     (one,) = (m for m in ledger.machines(ended_since=T0) if m.ended)
     assert (one.ended, one.why) == (T0 + 3, "idle 600 s")
     assert one.instance.state == InstanceState.TERMINATED
@@ -255,7 +298,7 @@ def test_adopt_takes_in_a_machine_once(ledger: Ledger) -> None:
     (machine,) = ledger.machines()
     assert (machine.pool, machine.last_seen) == ("burst", T0 + 5)
     assert machine.instance.address == "10.9.9.9"
-    ledger.ended(["i-9"], "x", T0 + 6)
+    ledger.ended("aws", ["i-9"], "x", T0 + 6)
     ledger.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
     assert len(ledger.machines()) == 1
 
@@ -373,7 +416,7 @@ def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -
 
 def test_prune_keeps_what_was_paid(ledger: Ledger) -> None:
     launched(ledger, "i-1")
-    ledger.ended(["i-1"], "x", T0 + 1)
+    ledger.ended("aws", ["i-1"], "x", T0 + 1)
     ledger.cool_down(cool_down(T0 + 2))
     assert ledger.prune(T0 + 1e6) == 0
     assert len(ledger.machines(ended_since=0)) == 1
@@ -445,17 +488,32 @@ def test_an_older_schema_is_migrated_by_a_writer_only(
     reader.close()
 
 
-def test_a_ledger_of_the_first_release_is_brought_up_to_date(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
+    path: Path, monkeypatch: pytest.MonkeyPatch, schema: int
 ) -> None:
+    before = "id, cloud, node, generation, instance_type, zone, market, price, state, launched"
+    rest = "address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price"
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:1])
-        ledger = Ledger(path)
-        launched(ledger, "i-1")
-        ledger.close()
+        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:schema])
+        Ledger(path).close()
+    values = ("i-1", "aws", "pub1", "g1", "t", "z", "spot", 0.1, "running", T0, "10.0.0.1",
+              "burst", "[7]", T0 + 1, 2, T0 + 3, None, "idle", 0.3)  # fmt: skip
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            f"insert into machines ({before}, {rest}) values ({', '.join('?' * 19)})", values
+        )
     ledger = Ledger(path)
+    (machine,) = ledger.machines()
+    assert (machine.instance.id, machine.instance.address, machine.jobs) == (
+        "i-1",
+        "10.0.0.1",
+        (7,),
+    )
+    assert (machine.misses, machine.suspending, machine.worst_price) == (2, T0 + 3, 0.3)
+    assert machine.registered == T0, "it is taken for one that has booted"
     ledger.lift_requeue(7, 2, T0)
-    assert (len(ledger.machines()), ledger.lifted_requeues()) == (1, ((7, 2),))
+    assert (ledger.lifted_requeues(), ledger.breakers()) == (((7, 2),), ())
     ledger.close()
 
 
@@ -554,6 +612,7 @@ def test_nobody_reads_after_a_crash(public: Path) -> None:
 import os, signal, sys
 from pathlib import Path
 sys.path[:0] = {sys.path!r}
+from msgspec.structs import replace
 from ledger_cases import *
 from slurm_elastic.ledger import Ledger
 ledger = Ledger(Path({str(public)!r}))
@@ -597,6 +656,7 @@ WRITE = """
 import sys
 from pathlib import Path
 sys.path[:0] = {path!r}
+from msgspec.structs import replace
 from ledger_cases import *
 from slurm_elastic.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))
@@ -654,6 +714,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
+from msgspec.structs import replace
 from ledger_cases import *
 from slurm_elastic.ledger import Ledger
 ledger = Ledger(Path(sys.argv[1]))

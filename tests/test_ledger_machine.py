@@ -101,7 +101,7 @@ class CrashingDaemon(RuleBasedStateMachine):
         known = [m.instance.id for m in self.ledger.machines() if m.suspending is None]
         if known:
             self.terminating = data.draw(st.lists(st.sampled_from(known), min_size=1, unique=True))
-            self.ledger.suspending(self.terminating, "idle", self.tick())
+            self.ledger.suspending("aws", self.terminating, "idle", self.tick())
 
     @precondition(lambda self: self.terminating)
     @rule()
@@ -113,7 +113,7 @@ class CrashingDaemon(RuleBasedStateMachine):
     @rule()
     def note_the_end(self) -> None:
         gone = [i for i in self.terminating if self.cloud.machines[i].state not in LIVE]
-        self.ledger.ended(gone, "terminated", self.tick())
+        self.ledger.ended("aws", gone, "terminated", self.tick())
         self.terminating = []
 
     # what goes on beside

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
@@ -100,8 +101,7 @@ def _serve(config: Config) -> None:
     stop = threading.Event()
     # A daemon started below slurmctld would inherit its blocked signals, SIGTERM among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    on_end(stop.set)
     slurm = SlurmCli(config.slurm)
     providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:

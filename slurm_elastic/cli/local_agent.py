@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import pwd
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic import configfile
 from slurm_elastic.config import Config, LocalCloud
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.local_agent import Agent
 from slurm_elastic.local_driver import AgentSettings
@@ -93,13 +93,12 @@ def _uid(config: Config) -> int:
 def _serve(agent: Agent, path: Path, uids: set[int]) -> None:
     server = Server(path, uids, agent.answer)
 
-    def stop(signum: int, _frame: object) -> None:
-        log.info("stopping signal=%s", signal.Signals(signum).name)
+    def stop() -> None:
+        log.info("stopping")
         # shutdown() waits for serve_forever(), which runs in this very thread.
         threading.Thread(target=server.shutdown).start()
 
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    on_end(stop)
     log.info("serving socket=%s", path)
     with server:
         server.serve_forever(poll_interval=0.2)

@@ -95,7 +95,7 @@ class Daemon:
         self._next_beat = float("-inf")
         self._trouble = ""
         self._new_ledger = site.ledger.heartbeat(SERVICE) is None
-        self._strays: Mapping[str, str] | None = None
+        self._strays: Mapping[tuple[str, str], str] | None = None
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -215,15 +215,17 @@ class Daemon:
         """
         site = self._site
         found = {
-            m.instance.id: why
+            (m.instance.cloud, m.instance.id): why
             for m in site.ledger.machines()
             if (why := stray(m.instance, site.providers, site.pool_of))
         }
         if found == self._strays:
             return
-        for id_, why in found.items():
-            if id_ not in (self._strays or {}):
-                log.error("machine is paid but not served id=%s reason=%s", id_, why)
+        for (cloud, id_), why in found.items():
+            if (cloud, id_) not in (self._strays or {}):
+                log.error(
+                    "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
+                )
         self._strays = found
         site.ledger.report_health(_health_of(found, site.now()))
 
@@ -237,11 +239,11 @@ class Daemon:
             log.exception("a repair round fails; the next one starts anew")
 
 
-def _health_of(strays: Mapping[str, str], now: float) -> Health:
+def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
     """What ``status`` says of machines that are paid but not served."""
     if not strays:
         return Health(name=STRAYS, checked=now)
-    some = "; ".join(f"{id_}: {why}" for id_, why in list(strays.items())[:STRAYS_TOLD])
+    some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:STRAYS_TOLD])
     more = f"; and {len(strays) - STRAYS_TOLD} more" if len(strays) > STRAYS_TOLD else ""
     error = f"{len(strays)} serve nobody: {some}{more}"
     return Health(name=STRAYS, checked=now, error=error, code="stray")

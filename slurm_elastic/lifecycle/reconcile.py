@@ -9,8 +9,8 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, Sl
 from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
-from slurm_elastic.lifecycle.resume import place, request_for
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market, SlurmNode
@@ -129,7 +129,7 @@ class Round:
         nodes = self._nodes_of(actions)
         for reason in {a.reason for a in actions}:
             ids = [a.subject for a in actions if a.reason == reason]
-            self._site.ledger.ended(ids, reason, self._site.now())
+            self._site.ledger.ended(self._cloud, ids, reason, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
 
     def _abandon(self, actions: Sequence[Action]) -> None:
@@ -137,7 +137,7 @@ class Round:
             self._site.ledger.failed(action.subject, action.reason, self._site.now())
 
     def _terminate(self, actions: Sequence[Action]) -> None:
-        machines = {m.instance.id: m for m in self._site.ledger.machines()}
+        machines = {m.instance.id: m for m in _machines_of(self._site, self._cloud)}
         for reason in {a.reason for a in actions}:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
@@ -154,12 +154,9 @@ class Round:
         nodes = [a.subject for a in actions]
         jobs = _jobs_of(site, nodes)
         view = site.slurm.nodes(nodes)
-        by_pool: dict[str, list[str]] = {}
-        for node in nodes:
-            if node in site.pool_of and _wants(view, node):
-                by_pool.setdefault(site.pool_of[node].name, []).append(node)
-        for name, mine in by_pool.items():
-            place(site, request_for(CORRELATION, site.pools[name], mine, jobs))
+        mine = [n for n in nodes if n in site.pool_of and _wants(view, n)]
+        if mine:
+            place(site, self._cloud, CORRELATION, mine, jobs)
 
     def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
         reasons = {row.node: row.reason for row in self._site.ledger.holds()}
@@ -174,7 +171,7 @@ class Round:
         self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
-        machines = {m.instance.id: m.instance.node for m in self._site.ledger.machines()}
+        machines = {m.instance.id: m.instance.node for m in _machines_of(self._site, self._cloud)}
         return {a.subject: machines.get(a.subject, a.subject) for a in actions}
 
     def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
@@ -314,8 +311,7 @@ def _retry(
         started = {i.node for i in result.instances}
         left = [n for n in row.nodes if n not in started and _wants(view, n)]
         if left:
-            jobs = _jobs_of(site, left)
-            place(site, request_for(row.request, site.pools[row.pool], left, jobs))
+            place(site, row.cloud, row.request, left, _jobs_of(site, left))
 
 
 def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
@@ -349,7 +345,9 @@ def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:
 
 
 def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
-    """Jobs that hold or wait for any of these nodes, with all of theirs; only for ``explain``."""
+    """Jobs that hold or wait for any of these nodes, with all of theirs. None where Slurm does not
+    say: then each node is served for itself.
+    """
     try:
         queue = site.slurm.jobs()
     except SlurmError:

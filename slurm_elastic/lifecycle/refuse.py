@@ -21,13 +21,17 @@ from slurm_elastic.slurm.hostlist import compress
 log = logging.getLogger(__name__)
 
 
-def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> None:
-    """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool."""
+def refuse(
+    site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int = 0
+) -> set[str]:
+    """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
+    nodes that could be had. Returns those that are powered down.
+    """
     view = site.slurm.nodes(request.pool.nodes)
     refused = set(nodes)
     siblings = [
         n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
-    ]
+    ][spare:]
     hold(site, request.pool, [*nodes, *siblings], why)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
@@ -36,20 +40,20 @@ def refuse(site: Site, request: NodeRequest, nodes: Sequence[str], why: str) -> 
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
     if siblings:
         site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
-    give_back(site, nodes, view, why, request.id)
+    return give_back(site, nodes, view, why, request.id)
 
 
 def give_back(
     site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str, correlation: str
-) -> None:
+) -> set[str]:
     """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere.
 
     Not a node that an admin has drained, as power_down would undo that: it runs into its
-    ResumeTimeout. Nor one that is not powering up by now.
+    ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
     """
     ours = [n for n in nodes if n in view and _may_force(view[n])]
     if not ours:
-        return
+        return set()
     given = set(ours)
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
@@ -59,6 +63,7 @@ def give_back(
     site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
     for job in waiting:
         site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
+    return given
 
 
 def _may_force(node: SlurmNode) -> bool:

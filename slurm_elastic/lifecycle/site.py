@@ -57,6 +57,11 @@ class Site:
         """The pools of one cloud, in the site's order."""
         return [pool for pool in self.pools.values() if pool.cloud == cloud]
 
+    def served(self) -> set[str]:
+        """Nodes that have a machine, or an open launch that may have made one."""
+        with_machine = {m.instance.node for m in self.ledger.machines() if m.suspending is None}
+        return with_machine | {n for row in self.ledger.open_launches() for n in row.nodes}
+
     def usage(self) -> Usage:
         """What is paid for now, by the ledger."""
         return usage(self.ledger.machines(), self.ledger.open_launches())

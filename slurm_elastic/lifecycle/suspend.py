@@ -56,7 +56,7 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
     ids = [m.instance.id for m in machines]
     nodes = [m.instance.node for m in machines]
     reach("suspend.before-intent")
-    site.ledger.suspending(ids, why, site.now())
+    site.ledger.suspending(cloud, ids, why, site.now())
     reach("suspend.after-intent")
     try:
         site.providers[cloud].terminate(ids)
@@ -69,7 +69,7 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
         site.record(correlation, "terminate-failed", nodes, str(error))
         return
     reach("suspend.after-call")
-    site.ledger.ended(ids, why, site.now())
+    site.ledger.ended(cloud, ids, why, site.now())
     reach("suspend.after-result")
     log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
     site.record(correlation, "terminated", nodes, why)

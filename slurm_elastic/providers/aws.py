@@ -8,18 +8,14 @@ its effect is never repeated but under its client token.
 from __future__ import annotations
 
 import logging
-import random
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
-from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.config import AwsCloud, Cluster
 from slurm_elastic.errors import (
-    AuthError,
     CapacityError,
     InstanceNotFound,
     ProviderError,
@@ -29,32 +25,23 @@ from slurm_elastic.model import (
     Instance,
     InstanceState,
     LaunchSpec,
-    Market,
     Notice,
     NoticeKind,
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_reading, aws_request, aws_tags
+from slurm_elastic.providers import aws_api, aws_reading, aws_request, aws_tags
+from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
-from slurm_elastic.providers.aws_client import open_client
-from slurm_elastic.providers.aws_errors import MISMATCH, translated
+from slurm_elastic.providers.aws_errors import MISMATCH
+from slurm_elastic.providers.aws_offers import Offers
+from slurm_elastic.providers.aws_pacing import Pace, pace_of
 from slurm_elastic.providers.aws_user_data import read_parts
-
-if TYPE_CHECKING:
-    from mypy_boto3_ec2 import EC2Client
 
 log = logging.getLogger(__name__)
 
-PAGE = 1000
-PRICES_FRESH = 60.0
-"""Seconds for which one answer of the spot price history serves all pools."""
 SPOT_NOTICE = 120.0
 """Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
-_REPEATS = 2
-_PAUSE = 0.3
-_EARLY, _CONNECT = 0.05, 0.1
-"""Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
 
 
 class AwsProvider:
@@ -67,44 +54,27 @@ class AwsProvider:
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
         joining: str = "",
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
         self._clock = clock
-        self._monotonic = monotonic
         self._parts = read_parts(settings.user_data, settings.name, joining)
-        self._lock = threading.Lock()
-        self._ec2: EC2Client | None = None
+        self._api = Api(settings, pace or pace_of(settings))
+        self._offers = Offers(self._api, settings, clock, monotonic)
         self._claim = claim or claim_of(settings, cluster, None)
         self._ours: set[str] = set()
         self._unclear: frozenset[str] = frozenset()
-        self._zones: tuple[str, ...] = ()
-        self._spot_prices: dict[tuple[str, str], float] = {}
-        self._priced = float("-inf")
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """Shape and on-demand price from the settings, spot prices from the price history."""
-        types = {
-            name: self._settings.types[name]
-            for name in pool.instance_types or self._settings.types
-            if name in self._settings.types
-        }
-        zones = [z for z in self._usable_zones() if not pool.zones or z in pool.zones]
-        spot = self._spot() if Market.SPOT in pool.markets else {}
-        priced = (
-            (name, zone, market, spot.get((name, zone)) if market is Market.SPOT else shape.price)
-            for name, shape in types.items()
-            for zone in zones
-            for market in pool.markets
-            if market is not Market.RESERVED
-        )
-        return tuple(
-            self._offer(name, types[name], zone, market, price)
-            for name, zone, market, price in priced
-            if price is not None
-        )
+        """See ``aws_offers``."""
+        return self._offers.of(pool)
+
+    def startable(self) -> int | None:
+        """How many machines EC2 would start now, by its limits; None: it has none that we know."""
+        return None if self._api.pace is None else self._api.pace.startable()
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One RunInstances for each 1000 nodes; a later one that is refused makes it partial."""
@@ -112,7 +82,7 @@ class AwsProvider:
             return ()
         started: list[Instance] = []
         nodes_left = len(spec.nodes)
-        for number, nodes in enumerate(aws_request.chunks(spec.nodes)):
+        for number, nodes in enumerate(aws_request.chunks(spec.nodes, self._settings)):
             nodes_left -= len(nodes)
             # The least that this call must yield for the whole to reach its minimum yet.
             least = max(spec.minimum - len(started) - nodes_left, 1)
@@ -137,13 +107,13 @@ class AwsProvider:
             {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
             {"Name": "instance-state-name", "Values": aws_reading.ALIVE},
         ]
-        request = {"Filters": filters, "MaxResults": PAGE}
-        reservations = self._pages("describe_instances", "Reservations", request)
+        request = {"Filters": filters, "MaxResults": aws_api.PAGE}
+        reservations = self._api.pages("describe_instances", "Reservations", request)
         return self._read(r for reservation in reservations for r in reservation["Instances"])
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """1000 a call. An id that was never seen with our tag is looked up, and left alone if it
-        is not ours.
+        """1000 a call, or what EC2 lets us end. An id that was never seen with our tag is looked
+        up, and left alone if it is not ours.
         """
         wanted = list(dict.fromkeys(ids))
         if not self._ours.issuperset(wanted):
@@ -154,8 +124,10 @@ class AwsProvider:
                     "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
                 )
         mine = [i for i in wanted if i in self._ours]
-        for start in range(0, len(mine), PAGE):
-            self._terminate(mine[start : start + PAGE])
+        while mine:
+            count = self._endable()
+            self._terminate(mine[:count])
+            mine = mine[count:]
 
     def notices(self) -> Sequence[Notice]:
         """The spot requests of ours that are marked for termination.
@@ -166,7 +138,7 @@ class AwsProvider:
             {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
             {"Name": "status-code", "Values": ["marked-for-termination", "marked-for-stop"]},
         ]
-        pages = self._pages(
+        pages = self._api.pages(
             "describe_spot_instance_requests", "SpotInstanceRequests", {"Filters": filters}
         )
         now = self._clock()
@@ -185,7 +157,7 @@ class AwsProvider:
     def check(self) -> None:
         """A DescribeInstances of five: needs the very right that reconcile needs."""
         filters = [{"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
-        self._send("describe_instances", {"Filters": filters, "MaxResults": 5})
+        self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
     # launching
 
@@ -203,7 +175,7 @@ class AwsProvider:
             parts=self._parts,
         )
         try:
-            answer = self._send("run_instances", request)
+            answer = self._api.send("run_instances", request, len(nodes))
         except ClientError as error:
             return self._earlier(spec, nodes, error)
         return self._read(answer["Instances"])
@@ -244,12 +216,18 @@ class AwsProvider:
 
     # ending
 
+    def _endable(self) -> int:
+        """How many machines the next call may be about; one too many waits in vain."""
+        pace = self._api.pace
+        most = aws_api.PAGE if pace is None else pace.endable(self._api.patience)
+        return min(max(most, 1), aws_api.PAGE)
+
     def _terminate(self, ids: Sequence[str]) -> None:
         """EC2 ends all of a call or, when one id is unknown, none: leave those out it names."""
         if not ids:
             return
         try:
-            self._send("terminate_instances", {"InstanceIds": list(ids)})
+            self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
         except InstanceNotFound as error:
             missing = {i for i in ids if i in error.message}
             log.info("already gone cloud=%s ids=%s", self.name, ",".join(sorted(missing)))
@@ -259,61 +237,6 @@ class AwsProvider:
                 half = len(ids) // 2
                 self._terminate(ids[:half])
                 self._terminate(ids[half:])
-
-    # offers
-
-    def _offer(
-        self, name: str, shape: InstanceType, zone: str, market: Market, price: float
-    ) -> Offer:
-        return Offer(
-            cloud=self.name,
-            location=self._settings.location,
-            instance_type=name,
-            zone=zone,
-            market=market,
-            price=price,
-            cpus=shape.cpus,
-            memory=shape.memory,
-            gres=shape.gres,
-            on_demand_price=shape.price,
-        )
-
-    def _usable_zones(self) -> tuple[str, ...]:
-        """The settings' zones, or the subnets', or (asked once) the region's."""
-        subnets = self._settings.subnets
-        zones = self._settings.zones or tuple(subnets)
-        if zones:
-            return tuple(z for z in zones if not subnets or z in subnets)
-        if not self._zones:
-            filters = [
-                {"Name": "zone-type", "Values": ["availability-zone"]},
-                {"Name": "state", "Values": ["available"]},
-            ]
-            answer = self._send("describe_availability_zones", {"Filters": filters})
-            self._zones = tuple(sorted(z["ZoneName"] for z in answer["AvailabilityZones"]))
-        return self._zones
-
-    def _spot(self) -> Mapping[tuple[str, str], float]:
-        """The spot price of each (type, zone): the newest of each, one call for all."""
-        with self._lock:
-            if self._monotonic() - self._priced < PRICES_FRESH:
-                return self._spot_prices
-        request = {
-            "InstanceTypes": sorted(self._settings.types),
-            "ProductDescriptions": ["Linux/UNIX"],
-            # From now on: that is the price in force and nothing older.
-            "StartTime": self._clock(),
-            "MaxResults": PAGE,
-        }
-        newest: dict[tuple[str, str], tuple[Any, float]] = {}
-        for point in self._pages("describe_spot_price_history", "SpotPriceHistory", request):
-            key = point["InstanceType"], point["AvailabilityZone"]
-            if key not in newest or point["Timestamp"] > newest[key][0]:
-                newest[key] = point["Timestamp"], float(point["SpotPrice"])
-        with self._lock:
-            self._spot_prices = {key: price for key, (_, price) in newest.items()}
-            self._priced = self._monotonic()
-            return self._spot_prices
 
     # talking
 
@@ -338,50 +261,3 @@ class AwsProvider:
                 ",".join(sorted(unclear)),
             )
         self._unclear |= unclear
-
-    def _pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
-        token = None
-        while True:
-            answer = self._send(operation, {**request, **({"NextToken": token} if token else {})})
-            yield from answer[key]
-            token = answer.get("NextToken")
-            if not token:
-                return
-
-    def _send(self, operation: str, request: Mapping[str, object]) -> Mapping[str, Any]:
-        """One request, repeated a little while the cloud is only busy (it answers at once then)."""
-        started = time.monotonic()
-        repeat = 0
-        while True:
-            try:
-                with translated(self.name):
-                    answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
-                    return answer
-            except AuthError:
-                # Credentials may be renewed while we run; a client keeps those it began with.
-                self._ec2 = None
-                raise
-            except TransientError as error:
-                late = time.monotonic() - started > self._settings.timeout * _EARLY
-                if repeat == _REPEATS or late:
-                    raise
-                log.debug("repeated operation=%s error=%s", operation, error)
-            time.sleep(random.uniform(_PAUSE / 2, _PAUSE) * 2**repeat)  # noqa: S311
-            repeat += 1
-
-    def _client(self) -> EC2Client:
-        with self._lock:
-            if self._ec2 is None:
-                self._ec2 = open_client(self._settings, self._config())
-            return self._ec2
-
-    def _config(self) -> Config:
-        """Botocore repeats nothing: it would ask four times for a capacity error (a 500), and a
-        time-out of its own would be waited for as often.
-        """
-        timeout = self._settings.timeout
-        return Config(
-            connect_timeout=timeout * _CONNECT,
-            read_timeout=timeout * (1 - _CONNECT - _EARLY),
-            retries={"total_max_attempts": 1, "mode": "standard"},
-        )

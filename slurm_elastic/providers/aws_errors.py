@@ -1,7 +1,10 @@
 """botocore's exceptions as the five of ours: the one place where they are translated.
 
 The codes: "Error codes for the Amazon EC2 API" of the EC2 API reference; which of them mean "no
-machines now" follows what Karpenter and ParallelCluster treat so.
+machines now" follows what Karpenter (pkg/errors/errors.go: unfulfillableCapacityErrorCodes, and the
+reasons it gives for a failed launch) and ParallelCluster (EC2_ICE_ERROR_CODES and its groups of
+launch failures) treat so. A limit of the account is a QuotaError here, which those two count among
+the former: another type in the same market would meet it too.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ _CAPACITY = (
     "InsufficientInstanceCapacity",
     "InsufficientReservedInstanceCapacity",
     "InsufficientVolumeCapacity",
+    "LimitedInstanceCapacity",
     "ReservationCapacityExceeded",
     "SpotMaxPriceTooLow",
     "UnfulfillableCapacity",
@@ -52,7 +56,10 @@ _CAPACITY = (
 )
 _QUOTA = (
     "AddressLimitExceeded",
+    # The account has no role for spot and may not make it: of the spot market only.
+    "AuthFailure.ServiceLinkedRoleCreationNotPermitted",
     "InstanceLimitExceeded",
+    "MaxFleetCountExceeded",
     "MaxIOPSLimitExceeded",
     "MaxSpotInstanceCountExceeded",
     "NetworkInterfaceLimitExceeded",
@@ -76,37 +83,70 @@ _AUTH = (
     "UnauthorizedOperation",
     "UnrecognizedClientException",
 )
-_TRANSIENT = (
+THROTTLES = (
     "BandwidthLimitExceeded",
-    "ConcurrentTagAccess",
     "EC2ThrottledException",
-    "InternalError",
-    "InternalFailure",
-    "PriorRequestNotComplete",
     "RequestLimitExceeded",
     "RequestThrottled",
     "RequestThrottledException",
-    "RequestTimeout",
-    "RequestTimeoutException",
-    "ServiceUnavailable",
     "SlowDown",
     "ThrottledException",
     "Throttling",
     "ThrottlingException",
     "TooManyRequestsException",
+)
+"""Calls that came too fast."""
+_TRANSIENT = (
+    *THROTTLES,
+    "ConcurrentTagAccess",
+    "InternalError",
+    "InternalFailure",
+    "PriorRequestNotComplete",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServiceUnavailable",
     "Unavailable",
 )
+_CONFIG = (
+    "IncorrectState",
+    "InvalidAMIID.Malformed",
+    "InvalidAMIID.NotFound",
+    "InvalidAMIID.Unavailable",
+    "InvalidBlockDeviceMapping",
+    "InvalidGroup.NotFound",
+    "InvalidInstanceType",
+    "InvalidKeyPair.NotFound",
+    "InvalidLaunchTemplateId.Malformed",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidParameter",
+    "InvalidParameterCombination",
+    "InvalidParameterValue",
+    "InvalidSubnetID.NotFound",
+    "InvalidSubnetId.NotFound",
+    "InvalidUserData.Malformed",
+    "InvalidZone.NotFound",
+    "MissingParameter",
+    "TagPolicyViolation",
+    "UnknownParameter",
+    "UnsupportedOperation",
+    "ValidationError",
+)
+"""What the settings ask for does not exist or does not go together: nothing was started."""
 CODES: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_CAPACITY, CapacityError),
     **dict.fromkeys(_QUOTA, QuotaError),
     **dict.fromkeys(_AUTH, AuthError),
     **dict.fromkeys(_TRANSIENT, TransientError),
+    **dict.fromkeys(_CONFIG, ProviderError),
     "InvalidInstanceID.NotFound": InstanceNotFound,
     "InvalidInstanceID.Malformed": InstanceNotFound,
 }
 
 MISMATCH = "IdempotentParameterMismatch"
 """The client token was used before, with other parameters."""
+NO_TEMPLATE = ("InvalidLaunchTemplateId.NotFound", "InvalidLaunchTemplateName.NotFoundException")
+TEMPLATE_EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 
 _NO_CREDENTIALS = (
     ConfigNotFound,

@@ -16,11 +16,13 @@ _MAX_TOKEN = 64
 _TAGGED = ("instance", "volume")
 
 
-def chunks(nodes: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The nodes in parts of one call each: at most 1000, and a list that the tags can hold."""
+def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
+    """The nodes in parts of one call each: at most 1000 or what EC2 starts at once, and a list that
+    the tags can hold.
+    """
     start = 0
     while start < len(nodes):
-        size = MAX_PER_CALL
+        size = min(settings.launch_burst or MAX_PER_CALL, MAX_PER_CALL)
         while len(node_tags(nodes[start : start + size])) > MAX_NODE_TAGS:
             size //= 2
         yield nodes[start : start + size]

@@ -15,7 +15,6 @@ import io
 import logging
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_control, ec2_moto
@@ -131,6 +131,9 @@ class Front:
             self.cloud.calls[call.action] += 1
             self.cloud.access_keys.add(call.key)
             target = self._target(call)
+            too_fast = self.cloud.buckets.refuse(call)
+        if too_fast:
+            return _error(too_fast)
         refusal = self._strike(target, Stage.ENTRY)
         if refusal:
             return refusal
@@ -261,9 +264,8 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     threading.Thread(target=front.reap_until_stopped, daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # shutdown waits for the loop that this very thread runs, so another one has to call it.
-        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    # shutdown waits for the loop that this very thread runs, so another one has to call it.
+    on_end(lambda: threading.Thread(target=server.shutdown).start())
     _announce(directory, server.server_port)
     try:
         server.serve_forever()

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 
@@ -54,7 +55,9 @@ class MachineView(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """All that the control API shows. ``calls`` counts requests by action since the reset."""
+    """All that the control API shows. ``calls`` counts requests by action since the reset,
+    ``throttled`` those that found no token.
+    """
 
     now: float
     machines: tuple[MachineView, ...]
@@ -64,6 +67,7 @@ class View(Struct, frozen=True, kw_only=True):
     stock: dict[str, int]
     prices: tuple[Quote, ...]
     visible_after: float
+    throttled: int = 0
 
 
 @dataclass
@@ -138,6 +142,7 @@ class EmulatedCloud:
         self.calls: Counter[str] = Counter()
         self.access_keys: set[str] = set()
         self.visible_after = 0.0
+        self.buckets = Buckets()
 
     def zone_of(self, call: Call) -> str:
         """Where a launch would put its machines."""
@@ -219,6 +224,7 @@ class EmulatedCloud:
             stock=dict(self.stock.limits),
             prices=tuple(self.prices.quotes(now)),
             visible_after=self.visible_after,
+            throttled=self.buckets.rejected,
         )
 
     def _spot(self, instance_id: str) -> Machine:

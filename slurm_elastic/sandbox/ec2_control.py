@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``shut-down``, ``reset``. Bodies and answers are JSON; an answer other
-than 200 carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``shut-down``, ``buckets``, ``advance``, ``reset``. Bodies and answers
+are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -61,6 +61,14 @@ class _ShutDown(_Order, frozen=True, kw_only=True):
     ids: tuple[str, ...]
 
 
+class _Buckets(_Order, frozen=True, kw_only=True):
+    frozen: bool = False
+
+
+class _Advance(_Order, frozen=True, kw_only=True):
+    seconds: float
+
+
 def carry_out(cloud: EmulatedCloud, method: str, name: str, body: bytes, now: float) -> object:
     """One request to the control API: what it answers. SandboxError where it is wrong."""
     if (method, name) == ("GET", "state"):
@@ -112,6 +120,18 @@ def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
 
 
+def _buckets(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    cloud.buckets.begin(frozen=msgspec.json.decode(body, type=_Buckets).frozen)
+    return {}
+
+
+def _advance(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    if not cloud.buckets.on:
+        raise SandboxError("there are no buckets whose time could be set ahead")
+    cloud.buckets.advance(msgspec.json.decode(body, type=_Advance).seconds)
+    return {}
+
+
 def _reset(cloud: EmulatedCloud, _body: bytes, now: float) -> object:
     cloud.reset(now)
     return {}
@@ -124,6 +144,8 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "settings": _settings,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
+    "buckets": _buckets,
+    "advance": _advance,
     "reset": _reset,
 }
 
@@ -175,6 +197,14 @@ class Ec2Control:
     def shut_down(self, ids: Iterable[str]) -> None:
         """These machines power themselves off, as by ``shutdown -h now`` on them."""
         self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
+
+    def throttle(self, *, frozen: bool = False) -> None:
+        """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""
+        self._ask("POST", "buckets", _Buckets(frozen=frozen))
+
+    def advance(self, seconds: float) -> None:
+        """Have so much more time gone by for those limits."""
+        self._ask("POST", "advance", _Advance(seconds=seconds))
 
     def reset(self) -> None:
         """Have the cloud forget everything."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from xml.sax.saxutils import escape
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind, Faults, Stage, Target
@@ -223,9 +223,8 @@ def serve(directory: Path, port: int, world: World) -> None:
         server = _Server((HOST, port), _handler(front))
     except OSError as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # shutdown waits for the loop that this very thread runs, so another one has to call it.
-        signal.signal(number, lambda *_: threading.Thread(target=server.shutdown).start())
+    # shutdown waits for the loop that this very thread runs, so another one has to call it.
+    on_end(lambda: threading.Thread(target=server.shutdown).start())
     _announce(directory, server.server_port)
     try:
         server.serve_forever(poll_interval=0.1)

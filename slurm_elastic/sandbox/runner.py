@@ -8,7 +8,6 @@ machine does: that is for reconcile to find.
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.nodeproc import Machine
 from slurm_elastic.sandbox import machine_agent
@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
         (Runner(layout, saved.spec.boot_seconds, never, prefix, saved.spec.dead_man), look)
         for prefix, look in _clouds(saved)
     ]
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    on_end(stop.set)
     while not stop.wait(PERIOD):
         for runner, look in clouds:
             try:

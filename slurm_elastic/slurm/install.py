@@ -272,12 +272,12 @@ def tell_slurmctld(
 def touch_lua(directory: Path) -> None:
     """Slurm reads job_submit.lua, and ours from it, again when it is newer than the last reading.
 
-    Its clock has whole seconds, so the time lies a little ahead: a change within the second of the
-    last reading would be missed until the next change.
+    Its clock has whole seconds, so the time lies a little ahead, also of the last one: a change
+    within the second of the last reading would be missed until the next change.
     """
     path = directory / submit_filter.PLUGIN_SCRIPT
     if path.exists():
-        soon = time.time() + 2
+        soon = max(time.time(), path.stat().st_mtime) + 2
         os.utime(path, (soon, soon))
 
 

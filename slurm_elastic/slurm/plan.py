@@ -149,10 +149,7 @@ def _prolog_timeout(config: Config, site: Site) -> float:
     """How long (s) a prolog waits at most: for the slowest cloud, but less than slurmctld lets it
     (PrologEpilogTimeout), which would kill it.
     """
-    longest = max(
-        config.timings.resume_timeout if cloud.resume_timeout is None else cloud.resume_timeout
-        for cloud in config.clouds
-    )
+    longest = config.longest_resume_timeout
     own = _value(site, "PrologEpilogTimeout")
     return min(longest, max(int(own) - 5, 1)) if own.isdigit() else longest
 

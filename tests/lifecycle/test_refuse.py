@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.policies.phase import is_drained
 from tests.lifecycle.world import PUB, World
 
 ADMIN = "fan is broken"
@@ -83,15 +83,6 @@ def test_a_node_that_an_admin_drained_while_it_boots_keeps_its_drain(empty: Worl
     empty.advance(400)
     assert "PENDING" in empty.slurm.queue()[1].states
     assert empty.slurm.node("pub1").reason == ADMIN
-
-
-def test_of_a_two_node_job_the_one_that_was_served_is_not_taken_away(world: World) -> None:
-    world.clouds["pub"].limit("*", 1)
-    world.slurm.submit(1, PUB, 2)
-    world.advance(20)
-    assert "PENDING" in world.slurm.queue()[1].states
-    assert [i.node for i in world.alive()] == ["pub1"]
-    assert phase(world.slurm.node("pub1")) in (Phase.POWERING_UP, Phase.UP)
 
 
 @pytest.mark.parametrize("failing", [1, 2, 3, 4, 5])

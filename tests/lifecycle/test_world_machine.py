@@ -46,12 +46,12 @@ class WatchedLedger(Ledger):
 
     world: WatchedWorld
 
-    def suspending(self, ids: Sequence[str], why: str, now: float) -> None:
-        rows = {m.instance.id: m for m in self.machines()}
+    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+        rows = {m.instance.id: m for m in self.machines() if m.instance.cloud == cloud}
         for id_ in ids:
             if id_ in rows and rows[id_].suspending is None:
                 self.world.judge(rows[id_].instance, why)
-        super().suspending(ids, why, now)
+        super().suspending(cloud, ids, why, now)
 
 
 class WatchedSlurm(TimedSlurm):

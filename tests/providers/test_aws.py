@@ -36,7 +36,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers import aws, aws_request, open_provider
+from slurm_elastic.providers import aws, aws_api, aws_request, open_provider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
@@ -114,7 +114,7 @@ class TestAwsBulk(BulkContract):
         monkeypatch.setattr(aws_request, "MAX_PER_CALL", 1)
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 12))
-        monkeypatch.setattr(aws, "PAGE", 5)
+        monkeypatch.setattr(aws_api, "PAGE", 5)
         before = bed.calls("DescribeInstances")
         assert len(bed.open().instances()) == 12
         assert bed.calls("DescribeInstances") - before == 3
@@ -163,7 +163,7 @@ def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> N
 
 
 def test_spot_prices_come_in_pages(bed: AwsBed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aws, "PAGE", 2)
+    monkeypatch.setattr(aws_api, "PAGE", 2)
     assert len(bed.open(zones=("us-east-1a", "us-east-1b", "us-east-1c")).offers(bed.pool)) == 6
 
 

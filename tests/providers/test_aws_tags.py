@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_elastic.config import Cluster
+from slurm_elastic.config import AwsCloud, Cluster, InstanceType
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws_request import chunks
 from slurm_elastic.providers.aws_tags import (
@@ -21,6 +21,11 @@ from slurm_elastic.providers.aws_tags import (
     tags_of,
 )
 from slurm_elastic.slurm.hostlist import expand
+
+SETTINGS = AwsCloud(
+    name="c", location=Location.PUBLIC, region="us-east-1", image="ami-1",
+    types={"t": InstanceType(cpus=1, memory=1, price=1.0)},
+)  # fmt: skip
 
 names = st.from_regex(
     re.compile(r"[a-z]{1,3}(-[a-z0-9]{1,3})?[0-9]{0,4}", re.ASCII), fullmatch=True
@@ -47,12 +52,12 @@ def test_each_machine_finds_its_node(nodes: list[str]) -> None:
 @given(st.lists(st.integers(0, 99999), min_size=1, max_size=2500, unique=True))
 def test_launches_are_cut_so_that_the_tags_hold_them(numbers: list[int]) -> None:
     nodes = [f"a-rather-long-name-of-a-pool-{n:05}" for n in numbers]
-    parts = list(chunks(nodes))
+    parts = list(chunks(nodes, SETTINGS))
     assert [n for part in parts for n in part] == nodes
     for part in parts:
         assert 1 <= len(part) <= 1000
         assert len(node_tags(part)) <= MAX_NODE_TAGS
-    assert [list(p) for p in chunks(nodes)] == [list(p) for p in parts]
+    assert [list(p) for p in chunks(nodes, SETTINGS)] == [list(p) for p in parts]
 
 
 @pytest.mark.parametrize(

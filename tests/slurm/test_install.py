@@ -346,7 +346,7 @@ def paid(host: Host, *instances: tuple[str, str]) -> None:
 def all_ended(host: Host) -> None:
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
         ids = [m.instance.id for m in ledger.machines()]
-        ledger.ended(ids, "gone", ledger_cases.T0)
+        ledger.ended("aws", ids, "gone", ledger_cases.T0)
 
 
 def answering(host: Host) -> None:

@@ -1,0 +1,284 @@
+"""Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
+
+The nodes of a multi-node job are had together or not at all (``policies.together``): it is not
+begun where the bounds that are known leave too little room, and where a cloud turns out to have
+less, its machines serve another job of the round or end in it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.faults import reach
+from slurm_elastic.lifecycle.launch import Outcome, forgive, launch, patiently, report_auth
+from slurm_elastic.lifecycle.refuse import give_back, refuse
+from slurm_elastic.lifecycle.site import Site, new_generation
+from slurm_elastic.lifecycle.suspend import end
+from slurm_elastic.model import CoolDown, LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.policies.ranking import rank, serving
+from slurm_elastic.policies.together import Settled, Unit, ask, settle, units
+from slurm_elastic.slurm.hostlist import compress
+
+log = logging.getLogger(__name__)
+
+Jobs = Mapping[int, Sequence[str]]
+"""Which nodes each job waits for."""
+
+
+class Short(Struct, frozen=True, kw_only=True):
+    """The part of a request that could not be had, and why; ``spare`` more could be, but not for
+    these, as they are of use together only.
+    """
+
+    request: NodeRequest
+    nodes: tuple[str, ...]
+    why: str
+    spare: int = 0
+
+
+class _Choice(Struct, frozen=True, kw_only=True):
+    """The next launch; without ``spec``, why there is none."""
+
+    placement: Placement
+    spec: LaunchSpec | None = None
+    spare: int = 0
+
+
+def place(site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs) -> None:
+    """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had."""
+    by_pool: dict[str, list[str]] = {}
+    for node in nodes:
+        by_pool.setdefault(site.pool_of[node].name, []).append(node)
+    shorts: list[Short] = []
+    given_up: set[int] = set()
+    for name, mine in by_pool.items():
+        request = request_for(correlation, site.pools[name], mine, jobs)
+        short = _serve(site, request, given_up)
+        if short is not None:
+            shorts.append(short)
+            given_up.update(_whole_jobs(request, short.nodes))
+    if shorts:
+        _settle(site, cloud, shorts, nodes, jobs)
+
+
+def request_for(correlation: str, pool: Pool, nodes: Sequence[str], jobs: Jobs) -> NodeRequest:
+    """A request for these nodes; of ``jobs`` (with their nodes) those that wait for any."""
+    wanted = set(nodes)
+    shares = {j: tuple(n for n in of if n in wanted) for j, of in jobs.items()}
+    shares = {job: share for job, share in shares.items() if share}
+    return NodeRequest(
+        id=correlation, pool=pool, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares
+    )
+
+
+def _part(request: NodeRequest, nodes: Sequence[str]) -> NodeRequest:
+    """The request for some of its nodes, with the jobs that wait for them."""
+    return request_for(request.id, request.pool, nodes, request.job_nodes)
+
+
+def _whole_jobs(request: NodeRequest, lost: Sequence[str]) -> list[int]:
+    """The jobs that cannot start without ``lost``, so that other pools need not serve them."""
+    gone = set(lost)
+    return [j for j, share in request.job_nodes.items() if not gone.isdisjoint(share)]
+
+
+def _serve(site: Site, request: NodeRequest, given_up: Collection[int]) -> Short | None:
+    """Launch on the best offer, then the next, until all nodes have machines or none is left."""
+    offers, trouble = _offers(site, request)
+    todo = _units_of(request, given_up)
+    had: set[str] = set()
+    choice: _Choice | None = None
+    while len(had) < len(request.nodes) and not trouble:
+        choice = _choose(site, request, todo, had, offers)
+        if choice.spec is None:
+            break
+        had |= _launch(site, request, choice.spec)
+    left = tuple(n for n in request.nodes if n not in had)
+    if not left:
+        return None
+    why = trouble or (_why(request, left, choice) if choice else "")
+    return Short(request=request, nodes=left, why=why, spare=choice.spare if choice else 0)
+
+
+def _units_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Unit, ...]:
+    alone = request.nodes if request.pool.partial_jobs else ()
+    found = units(request.nodes, request.job_nodes, frozenset(alone))
+    return tuple(u for u in found if u.job is None or u.job not in given_up or u.nodes[0] in alone)
+
+
+def _choose(
+    site: Site,
+    request: NodeRequest,
+    todo: Sequence[Unit],
+    had: Collection[str],
+    offers: Sequence[Offer],
+) -> _Choice:
+    """The next launch, its intent written; or the placement of what no launch can serve."""
+    left = tuple(n for n in request.nodes if n not in had)
+    with site.spending:
+        scope, now, keys = site.scope(), site.now(), site.config.ranking
+        launches = serving(replace(request, nodes=left), offers, scope, now, keys)
+        room = sum(launch.room for launch in launches)
+        nodes = ask(todo, had, room)
+        placement = rank(_part(request, nodes or left), offers, scope, now, keys)
+        _record_ranking(site, placement, enough=bool(nodes))
+        if not nodes:
+            return _Choice(placement=placement, spare=room)
+        best = placement.ranked[0]
+        part = _part(request, nodes[: best.room])
+        spec = LaunchSpec(
+            generation=new_generation(now),
+            pool=request.pool,
+            nodes=part.nodes,
+            offer=best.offer,
+            jobs=part.jobs,
+        )
+        reach("launch.before-intent")
+        site.ledger.intend(spec, request.id, now)
+    return _Choice(placement=placement, spec=spec)
+
+
+def _launch(site: Site, request: NodeRequest, spec: LaunchSpec) -> set[str]:
+    """The nodes that need no other offer."""
+    result = launch(site, spec, request.id)
+    if result.outcome is Outcome.IN_DOUBT:
+        # These may have machines: no other offer for them. Reconcile repeats the same call.
+        _note(site, request, spec.nodes, "launch-in-doubt", result.why)
+        return set(spec.nodes)
+    started = {i.node for i in result.instances}
+    if result.outcome is Outcome.REFUSED:
+        _note(site, request, spec.nodes, "launch-refused", result.why)
+    elif len(started) < len(spec.nodes):
+        _cool_partial(site, spec, len(started))
+    else:
+        forgive(site, spec.offer)
+    if started:
+        _note(site, request, tuple(started), "launched", _bought(spec.offer))
+    return started
+
+
+def _why(request: NodeRequest, left: Sequence[str], choice: _Choice) -> str:
+    """All that was in the way of the last try, in one line."""
+    reasons = [f"{r.offer.key}: {r.reason}" for r in choice.placement.rejected]
+    if choice.spare:
+        wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
+        reasons.insert(0, f"{wanted}, {choice.spare} can be had, and jobs are served whole")
+        reasons += [f"{r.offer.key}: {r.reason}" for r in choice.placement.ranked]
+    return "; ".join(reasons) or f"cloud {request.pool.cloud} gave no offers"
+
+
+# what cannot be had
+
+
+def _settle(
+    site: Site, cloud: str, shorts: Sequence[Short], nodes: Sequence[str], jobs: Jobs
+) -> None:
+    """Refuse whole jobs; their machines serve others of the round, or end."""
+    settled = _settled(site, cloud, shorts, nodes, jobs)
+    short_of = {short.request.pool.name: short for short in shorts}
+    refused: dict[str, list[str]] = {}
+    for node in settled.refused:
+        refused.setdefault(site.pool_of[node].name, []).append(node)
+    idle = set(settled.ended)
+    machines = [
+        m for m in site.ledger.machines()
+        if m.instance.node in idle and m.instance.cloud == cloud and m.suspending is None
+    ]  # fmt: skip
+    why = "; ".join(dict.fromkeys(short.why for short in shorts))
+    correlation = shorts[0].request.id
+    if settled.handed:
+        site.record(correlation, "handed", settled.handed, f"its job cannot be had whole ({why})")
+    forced: set[str] = set()
+    for name, some in refused.items():
+        whole = request_for(correlation, site.pools[name], some, jobs)
+        if name in short_of:
+            forced |= refuse(site, whole, some, short_of[name].why, spare=short_of[name].spare)
+        else:
+            site.record(correlation, "refused", (*some, *(f"job:{j}" for j in whole.jobs)), why)
+            forced |= give_back(site, some, site.slurm.nodes(some), why, correlation)
+    doomed = [m for m in machines if m.instance.node in forced]
+    end(site, cloud, doomed, "its job could not be had whole", correlation)
+
+
+def _settled(
+    site: Site, cloud: str, shorts: Sequence[Short], nodes: Sequence[str], jobs: Jobs
+) -> Settled:
+    """Of all nodes of these jobs that are at stake: those of this round, and those that have a
+    machine already of an earlier one. One that is lost to a launch in doubt has one, perhaps.
+    """
+    lost = {n for short in shorts for n in short.nodes}
+    served = site.served()
+    touched = set(nodes)
+    of_jobs = [of for of in jobs.values() if not touched.isdisjoint(of)]
+    more = (n for of in of_jobs for n in of if n in served and _is_of(site, cloud, n))
+    names = tuple(dict.fromkeys((*nodes, *more)))
+    alone = {n for n in names if site.pool_of[n].partial_jobs}
+    pools = {n: site.pool_of[n].name for n in names}
+    return settle(units(names, jobs, alone), (served | touched) - lost, pools)
+
+
+def _is_of(site: Site, cloud: str, node: str) -> bool:
+    return node in site.pool_of and site.pool_of[node].cloud == cloud
+
+
+# asking and telling
+
+
+def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
+    """The cloud's offers; or none and why it could not be asked."""
+    provider = site.providers[request.pool.cloud]
+    try:
+        return patiently(site, lambda: provider.offers(request.pool)), ""
+    except ProviderError as error:
+        if isinstance(error, AuthError):
+            report_auth(site, error)
+        why = str(error)
+    except Exception as error:
+        log.exception("offers failed in an unknown way cloud=%s", provider.name)
+        why = f"{provider.name}: {type(error).__name__}: {error}"
+    _note(site, request, request.nodes, "no-offers", why)
+    return (), why
+
+
+def _record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
+    request = placement.request
+    best = placement.ranked[0].offer.key if placement.ranked and enough else "none"
+    site.record(
+        request.id,
+        "ranked",
+        (*request.nodes, *(f"job:{j}" for j in request.jobs)),
+        f"best offer for {len(request.nodes)} node(s) of pool {request.pool.name}: {best}",
+        {
+            "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked],
+            "rejected": [[r.offer.key, r.reason] for r in placement.rejected],
+            "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
+        },
+    )
+
+
+def _note(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
+    log.info("%s request=%s nodes=%s reason=%s", kind, request.id, compress(nodes), why)
+    jobs = _part(request, nodes).jobs
+    site.record(request.id, kind, (*nodes, *(f"job:{j}" for j in jobs)), why)
+
+
+def _bought(offer: Offer) -> str:
+    return f"{offer.instance_type} in {offer.zone}, {offer.market}, ${offer.price:.4f}/h"
+
+
+def _cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
+    """What gave some is empty for now, but refused nothing: its next cool-down does not grow."""
+    site.ledger.cool_down(
+        CoolDown(
+            key=spec.offer.key,
+            until=site.now() + site.config.timings.capacity_cooldown,
+            code="Partial",
+            reason=f"gave {started} of {len(spec.nodes)} machines",
+            strikes=0,
+        )
+    )

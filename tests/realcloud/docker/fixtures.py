@@ -1,0 +1,38 @@
+"""Fixtures of tests on a real Docker engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .engine import Engine, NoEngine, running_engine
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> Iterator[Engine]:
+    """A real engine (see engine.py); the test is skipped where this machine can run none."""
+    try:
+        with running_engine() as engine:
+            yield engine
+    except NoEngine as reason:
+        pytest.skip(f"no Docker engine: {reason}")
+
+
+@pytest.fixture(scope="session")
+def trixie(docker_engine: Engine) -> str:
+    """The image of a host with Slurm 24.11."""
+    return _image(docker_engine, "trixie")
+
+
+@pytest.fixture(scope="session")
+def forky(docker_engine: Engine) -> str:
+    """The image of a host with Slurm 26.05."""
+    return _image(docker_engine, "forky")
+
+
+def _image(engine: Engine, release: str) -> str:
+    try:
+        return engine.image(release)
+    except NoEngine as reason:
+        pytest.skip(f"no image of {release}: {reason}")

@@ -1,0 +1,339 @@
+"""A Slurm cluster in containers: a head and compute nodes as hosts of their own.
+
+Each container has its own address and name in the world's network, where Docker resolves the names.
+``/shared`` is one directory for all of them and for the test; ``/opt/slurm-elastic`` is the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import secrets
+import shlex
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .engine import REPO, Engine
+
+T = TypeVar("T")
+PATIENCE = 180.0
+USER, UID = "alice", 2000
+HEAD = "head"
+LABEL = "slurm-elastic-test-world"
+CRIU_CAPS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_TIME", "NET_ADMIN")
+
+SITE_CONF = """\
+ClusterName=containers
+SlurmctldHost=head
+SlurmUser=slurm
+AuthType=auth/munge
+StateSaveLocation=/var/spool/slurmctld
+SlurmdSpoolDir=/var/spool/slurmd
+SlurmctldPidFile=/run/slurm/slurmctld.pid
+SlurmdPidFile=/run/slurm/slurmd.pid
+SlurmctldLogFile=/shared/log/slurmctld.log
+SlurmdLogFile=/shared/log/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+SelectType=select/cons_tres
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+SlurmctldParameters=enable_configless
+"""
+"""What every Slurm in containers needs: no cgroups, configless nodes."""
+
+
+class CommandFailed(AssertionError):  # noqa: N818 - read as a word
+    """A command in a container did not exit with 0."""
+
+
+class Host:
+    """A container of the world, by its name."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self.name: str = container.labels.get("node", container.name)
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        user: str = "root",
+        check: bool = True,
+        timeout: float = 120.0,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in it and wait; ``timeout`` ends it there (exit code 124)."""
+        words = ["timeout", "-k", "5", f"{timeout:g}", *command]
+        code, (out, err) = self.container.exec_run(words, user=user, demux=True)
+        done = subprocess.CompletedProcess(
+            list(command), code, (out or b"").decode(), (err or b"").decode()
+        )
+        if check and code != 0:
+            raise CommandFailed(
+                f"{self.name}: {shlex.join(command)}: exit {code}: {done.stdout}{done.stderr}"
+            )
+        return done
+
+    def start(self, command: Sequence[str], log: str, *, user: str = "root") -> None:
+        """Start a daemon in it; ``log`` (below /shared/log) gets what it says."""
+        line = f"exec {shlex.join(command)} >>/shared/log/{log} 2>&1"
+        self.container.exec_run(["sh", "-c", line], user=user, detach=True)
+
+    def put(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        """Write a file in it, owned by root."""
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as tar:
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode, entry.mtime = len(text.encode()), mode, int(time.time())
+            tar.addfile(entry, io.BytesIO(text.encode()))
+        assert self.container.put_archive("/", data.getvalue())
+
+    def kill(self) -> None:
+        """End it as a power cut does, and remove it."""
+        self.container.remove(force=True, v=True)
+
+
+class ContainerWorld:
+    """``with ContainerWorld(engine, image, nodes=2) as world``: slurmctld answers then.
+
+    ``nodes`` are static ones, named n1.. of partition ``static``; ``conf`` is appended to slurm.conf.
+    ``criu`` gives nodes what CRIU needs. ``socket`` mounts the engine's socket into the head, for a
+    daemon there that starts containers.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        image: str,
+        *,
+        nodes: int = 0,
+        cpus: int = 2,
+        conf: str = "",
+        criu: bool = False,
+        socket: bool = False,
+    ) -> None:
+        self.engine, self.image, self.criu, self.socket = engine, image, criu, socket
+        self.id = f"se{secrets.token_hex(4)}"
+        self.directory = Path(tempfile.mkdtemp(prefix="se-containers-", dir="/tmp"))
+        self.shared = self.directory / "shared"
+        self.client = engine.client(timeout=120.0)
+        self._static = [f"n{n}" for n in range(1, nodes + 1)]
+        self.conf = SITE_CONF + conf + _static_lines(self._static, cpus)
+
+    def __enter__(self) -> ContainerWorld:
+        try:
+            self._lay_out()
+            self.network = self.client.networks.create(self.id, labels={LABEL: self.id})
+            # Before slurmctld, which looks up their names; they wait for it.
+            for name in self._static:
+                self.start_node(name)
+            self.head = self._start_head()
+            # Its log, as a command that finds nobody takes ten seconds to say so.
+            log = self.shared / "log" / "slurmctld.log"
+            self.wait_for(
+                lambda: log.exists() and "Running as primary" in log.read_text(), "slurmctld runs"
+            )
+            (self.shared / "head-is-up").touch()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            error.add_note(self.logs())
+        self.close()
+
+    def close(self) -> None:
+        """Remove all containers of the world's network, whoever started them, and the rest."""
+        with contextlib.ExitStack() as rest:
+            rest.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            rest.callback(self.client.close)
+            for container in self.containers():
+                container.remove(force=True, v=True)
+            for network in self.client.networks.list(filters={"label": f"{LABEL}={self.id}"}):
+                network.remove()
+
+    # hosts
+
+    def start_node(self, name: str, *, hostname: str | None = None) -> Host:
+        """A host that boots as that node: munged and a configless slurmd."""
+        log = f"/shared/log/{name}.boot"
+        options: dict[str, Any] = criu_options() if self.criu else {}
+        return self._start(
+            hostname or name,
+            environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
+            command=["sh", "-c", f"{_ADD_USER}; {_WAIT}; exec slurm-node >>{log} 2>&1"],
+            labels={"node": name},
+            **options,
+        )
+
+    def nodes(self) -> dict[str, Host]:
+        """The hosts that run now, by node name; those that a daemon started, too."""
+        hosts = [Host(c) for c in self.containers() if c.name != f"{self.id}-{HEAD}"]
+        return {h.container.labels.get("slurm-elastic.node", h.name): h for h in hosts}
+
+    def containers(self) -> list[Any]:
+        """All containers that are attached to the network."""
+        return self.client.containers.list(
+            all=True, filters={"network": self.id}, ignore_removed=True
+        )
+
+    # Slurm
+
+    def slurm(self, *command: str, user: str = "root", check: bool = True) -> Any:
+        """A Slurm command on the head."""
+        return self.head.run(command, user=user, check=check)
+
+    def sbatch(self, script: str, *options: str, user: str = USER) -> int:
+        """Submit as a user does, from /shared/work; the job's number."""
+        name = f"{self.id}-{secrets.token_hex(4)}.sh"
+        path = self.shared / "work" / name
+        path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        words = ["sbatch", "--parsable", "--chdir=/shared/work", *options, f"/shared/work/{name}"]
+        return int(self.slurm(*words, user=user).stdout.strip().partition(";")[0])
+
+    def job(self, number: int) -> dict[str, str]:
+        """``scontrol show job``, as pairs; empty where Slurm has forgotten it."""
+        done = self.slurm("scontrol", "-o", "show", "job", str(number), check=False)
+        words = (word.partition("=") for word in done.stdout.split())
+        return {key: value for key, sign, value in words if sign}
+
+    def wait_job(
+        self, number: int, state: str = "COMPLETED", patience: float = PATIENCE
+    ) -> dict[str, str]:
+        """Wait until a job is in that state; what Slurm says of it."""
+
+        def there() -> dict[str, str] | None:
+            job = self.job(number)
+            return job if job.get("JobState") == state else None
+
+        return self.wait_for(there, f"job {number} is {state}", patience)
+
+    def wait_for(self, condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+        """Wait until ``condition`` is true, and return it."""
+        deadline = time.monotonic() + patience
+        while not (value := condition()):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not in {patience:g} s: {what}\n{self.state()}")
+            time.sleep(0.25)
+        return value
+
+    def state(self) -> str:
+        """What Slurm says now, for a failure's report."""
+        return (
+            "\n".join(
+                self.slurm(*shlex.split(words), check=False).stdout
+                for words in ("sinfo -N -o '%N %P %T %E'", "squeue --all -o '%i %P %T %N %r %S'")
+            )
+            if hasattr(self, "head")
+            else "no head yet"
+        )
+
+    def logs(self, lines: int = 40) -> str:
+        """The end of every log below /shared/log."""
+        tails = (
+            (path.name, path.read_text(errors="replace").splitlines()[-lines:])
+            for path in sorted((self.shared / "log").glob("*"))
+        )
+        return "\n".join(f"--- {name}\n" + "\n".join(tail) for name, tail in tails)
+
+    # the parts
+
+    def _lay_out(self) -> None:
+        self.directory.chmod(0o755)
+        for name in ("shared", "shared/log", "shared/work", "keys", "etc", "opt"):
+            (self.directory / name).mkdir()
+            (self.directory / name).chmod(
+                0o1777 if name in ("shared/log", "shared/work") else 0o755
+            )
+        key = self.directory / "keys" / "munge.key"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        # A copy: user slurm shall be able to read it whatever the clone's modes are.
+        package = self.directory / "opt" / "slurm_elastic"
+        shutil.copytree(
+            REPO / "slurm_elastic", package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+        subprocess.run(["chmod", "-R", "go+rX", str(package)], check=True)
+
+    def _start_head(self) -> Host:
+        mounts = {}
+        if self.socket:
+            mounts[self.engine.socket] = {"bind": "/var/run/docker.sock", "mode": "rw"}
+        # conf check starts a throw-away slurmctld in a network namespace of its own.
+        head = self._start(
+            HEAD,
+            cap_add=["SYS_ADMIN"],
+            security_opt=["seccomp=unconfined"],
+            command=["sleep", "infinity"],
+            mounts=mounts,
+        )
+        head.run(["sh", "-c", _ADD_USER])
+        head.put("/etc/slurm/slurm.conf", self.conf)
+        head.put("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n")
+        head.start(["slurm-head"], "head.boot")
+        return head
+
+    def _start(self, name: str, *, mounts: dict[str, Any] | None = None, **options: Any) -> Host:
+        volumes = {
+            str(self.shared): {"bind": "/shared", "mode": "rw"},
+            str(self.directory / "keys"): {"bind": "/etc/slurm-elastic", "mode": "ro"},
+            str(self.directory / "opt"): {"bind": "/opt/slurm-elastic", "mode": "ro"},
+        } | (mounts or {})
+        endpoint = self.client.api.create_endpoint_config(aliases=[name])
+        container = self.client.containers.create(
+            self.image,
+            name=f"{self.id}-{name}",
+            hostname=name,
+            init=True,
+            volumes=volumes,
+            network=self.id,
+            networking_config={self.id: endpoint},
+            **options,
+        )
+        container.start()
+        return Host(container)
+
+
+_WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"
+_ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USER}"
+
+
+def criu_options() -> dict[str, Any]:
+    """What a container needs so that CRIU dumps and restores in it."""
+    return {
+        "cap_add": list(CRIU_CAPS),
+        "security_opt": ["seccomp=unconfined"],
+        "tmpfs": {"/run": "mode=755"},
+    }
+
+
+def _static_lines(names: Sequence[str], cpus: int) -> str:
+    if not names:
+        return ""
+    listed = ",".join(names)
+    return (
+        f"NodeName={listed} CPUs={cpus} RealMemory=1000 State=UNKNOWN\n"
+        f"PartitionName=static Nodes={listed} Default=YES State=UP\n"
+    )
+
+
+@contextlib.contextmanager
+def container_world(engine: Engine, image: str, **options: Any) -> Iterator[ContainerWorld]:
+    """The same as ``with ContainerWorld(...)``; for fixtures."""
+    with ContainerWorld(engine, image, **options) as world:
+        yield world
