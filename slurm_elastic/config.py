@@ -8,6 +8,7 @@ it and is the only place that raises ConfigError for it. Durations are seconds (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -44,6 +45,14 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     uuid: str | None = None
 
 
+class Client(StrEnum):
+    """How the daemon talks to Slurm: its commands, or pyslurm where that is for this release."""
+
+    CLI = "cli"
+    PYSLURM = "pyslurm"
+    AUTO = "auto"
+
+
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
 
@@ -58,6 +67,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
     command_timeout: Seconds = 60.0
+    client: Client = Client.CLI
     epilog_hook: bool = False
 
 

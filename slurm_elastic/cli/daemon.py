@@ -27,7 +27,7 @@ from slurm_elastic.lifecycle.prolog import PrologServer
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.spool import Spool
 
 log = logging.getLogger("slurm_elastic.daemon")
@@ -102,7 +102,7 @@ def _serve(config: Config) -> None:
     # A daemon started below slurmctld would inherit its blocked signals, SIGTERM among them.
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     on_end(stop.set)
-    slurm = SlurmCli(config.slurm)
+    slurm = open_slurm(config.slurm)
     providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
