@@ -12,10 +12,12 @@ from slurm_elastic.config import (
     Cluster,
     Config,
     FakeCloud,
+    Flavor,
     InstanceType,
     LocalCloud,
     OneTemplate,
     OpenNebulaCloud,
+    OpenStackCloud,
     PoolSettings,
     SlurmSettings,
     Timings,
@@ -86,8 +88,21 @@ def one_types(draw: st.DrawFn) -> dict[str, OneTemplate]:
 
 
 @st.composite
+def flavors(draw: st.DrawFn) -> dict[str, Flavor]:
+    kind = st.builds(
+        Flavor,
+        cpus=st.integers(8, 64),
+        memory=st.integers(65_536, 10**6),
+        price=st.just(0.0) | PRICES,
+        gres=st.just({"gpu": 8, "gpu:a100": 8, "fpga": 8}),
+        flavor=st.none() | NAMES,
+    )
+    return draw(st.dictionaries(NAMES, kind, min_size=1, max_size=3))
+
+
+@st.composite
 def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
-    kind = draw(st.sampled_from([LocalCloud, AwsCloud, OpenNebulaCloud, FakeCloud]))
+    kind = draw(st.sampled_from([LocalCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud, FakeCloud]))
     name = f"cloud{number}"
     shared = {
         "name": draw(st.sampled_from([name, f"{number}e5"])),
@@ -122,6 +137,18 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
             auth=draw(st.none() | st.just("/root/one_auth")),
             pending_limit=draw(st.floats(0.1, 0.9)),
             threads=draw(st.integers(1, 10)),
+            **shared,
+        )
+    if kind is OpenStackCloud:
+        return OpenStackCloud(
+            location=Location.ON_PREMISES,
+            cloud=draw(NAMES),
+            image=draw(NAMES),
+            types=draw(flavors()),
+            clouds_file=draw(st.none() | st.just("/etc/slurm-elastic/clouds.yaml")),
+            networks=draw(st.sampled_from([(), ("none",), ("lan", "ib")])),
+            schedule_wait=draw(st.floats(0.1, 0.9)),
+            threads=draw(st.integers(1, 20)),
             **shared,
         )
     location = draw(st.sampled_from(Location))

@@ -40,20 +40,6 @@ class Console(Protocol):
     def console(self, instance: str) -> str: ...
 
 
-class KeyBringer(Protocol):
-    """What the daemon's loop calls."""
-
-    def tick(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def open_keys(site: Site) -> KeyBringer | None:
-    """None where the key is part of the image; ConfigError where a file cannot be used."""
-    ssh = site.config.join.ssh
-    return None if ssh is None else MungeKeys(site, ssh)
-
-
 class MungeKeys:
     """``tick`` from the daemon's loop starts what is due; the work is in threads of its own."""
 

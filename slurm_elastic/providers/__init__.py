@@ -10,6 +10,7 @@ from slurm_elastic.config import (
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
@@ -55,6 +56,12 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
 
             one = claim_of_one(settings, cluster, config)
             return OpenNebulaProvider(settings, cluster, claim=one, joining=joining)
+        case OpenStackCloud():
+            from slurm_elastic.providers.openstack import OpenStackProvider
+            from slurm_elastic.providers.openstack_claim import claim_of as claim_of_stack
+
+            stack = claim_of_stack(settings, cluster, config)
+            return OpenStackProvider(settings, cluster, claim=stack, joining=joining)
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
 

@@ -19,6 +19,7 @@ from slurm_elastic.config import (
     InstanceType,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
     domain_pools,
 )
 from slurm_elastic.errors import ConfigError
@@ -180,7 +181,9 @@ def _price(cloud: AnyCloud, pool: Pool) -> float:
     return min(prices, default=0.0)
 
 
-def _types(cloud: AwsCloud | OpenNebulaCloud | FakeCloud, pool: Pool) -> Mapping[str, InstanceType]:
+def _types(
+    cloud: AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud, pool: Pool
+) -> Mapping[str, InstanceType]:
     return {
         name: kind
         for name, kind in cloud.types.items()

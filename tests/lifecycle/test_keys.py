@@ -16,7 +16,7 @@ from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, PoolSe
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.keys import MungeKeys, open_keys
+from slurm_elastic.lifecycle.keys import MungeKeys
 from slurm_elastic.lifecycle.known_hosts import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.lifecycle.site import Site, new_generation
 from slurm_elastic.model import Instance, InstanceState, Location, Market
@@ -203,7 +203,7 @@ def test_after_its_time_to_boot_a_machine_is_given_up(bed: Bed) -> None:
 def test_a_machine_that_is_up_or_going_is_left_alone(bed: Bed) -> None:
     keys = bed.open(known=bed.sshd.host_key)
     bed.machine()
-    bed.ledger.suspending(["i-1"], "idle", bed.now)
+    bed.ledger.suspending("aws", ["i-1"], "idle", bed.now)
     keys.tick()
     assert keys._running == {}
 
@@ -214,12 +214,12 @@ def test_a_new_machine_at_an_old_address_is_known_by_its_own_key(bed: Bed) -> No
     bed.cloud.printed["i-old"] = printed(make_key(bed.path / "old"))
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
-        bed.ledger.ended(["i-old"], "gone", bed.now)
+        bed.ledger.ended("aws", ["i-old"], "gone", bed.now)
         bed.machine("i-new", "pub2")
         bed.cloud.printed["i-new"] = printed(bed.sshd.host_key)
         bed.until(lambda: "key-brought" in bed.kinds("pub2"))
     assert set(keys._known.machines) == {"i-new"}
-    bed.ledger.ended(["i-new"], "gone", bed.now)
+    bed.ledger.ended("aws", ["i-new"], "gone", bed.now)
     bed.until(lambda: not keys._known.machines)
     assert (bed.path / "known_hosts").read_text() == ""
 
@@ -254,12 +254,6 @@ def test_a_file_that_cannot_be_used_is_a_config_error(
         path.chmod(mode)
     with pytest.raises(ConfigError, match=message):
         bed.open(known=bed.sshd.host_key, **{name: str(path)})
-
-
-def test_without_ssh_nobody_brings_keys(bed: Bed) -> None:
-    bed.open(known=bed.sshd.host_key)
-    plain = Config(cluster=bed.site.config.cluster, clouds=(AWS,), pools=bed.site.config.pools)
-    assert open_keys(Site.of(plain, FakeSlurm(), bed.ledger, {}, time.time)) is None
 
 
 def test_the_last_boots_keys_count() -> None:
