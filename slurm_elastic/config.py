@@ -47,6 +47,14 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     uuid: str | None = None
 
 
+class Client(StrEnum):
+    """How the daemon talks to Slurm: its commands, or pyslurm where that is for this release."""
+
+    CLI = "cli"
+    PYSLURM = "pyslurm"
+    AUTO = "auto"
+
+
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
 
@@ -61,6 +69,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
     command_timeout: Seconds = 60.0
+    client: Client = Client.CLI
     epilog_hook: bool = False
 
 

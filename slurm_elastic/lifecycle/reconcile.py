@@ -94,6 +94,7 @@ class Round:
             by_kind.setdefault(action.kind, []).append(action)
         doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
             "adopt": lambda some: _adopt(self._site, some, seen),
+            "adopt-stopped": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, view, seen),
@@ -102,6 +103,7 @@ class Round:
             "terminate": self._terminate,
             "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
+            "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
             "fail-lost": lambda some: _fail_nodes(self._site, some),
             "give-back": lambda some: self._give_back(some, view),

@@ -201,6 +201,18 @@ class EmulatedCloud:
             machine.interruption = machine.interruption or Interruption(now, now + notice)
         return [machine.id for machine in chosen]
 
+    def shut_down(self, ids: Iterable[str]) -> Sequence[str]:
+        """These machines power themselves off, which ends them or stops them, as their launch said
+        (InstanceInitiatedShutdownBehavior); the ids of those that were on.
+        """
+        chosen = [m for i in ids if (m := self.machines.get(i)) is not None and m.alive]
+        for machine in chosen:
+            if machine.instance.instance_initiated_shutdown_behavior == "terminate":
+                machine.instance.terminate()
+            else:
+                machine.instance.stop()
+        return [machine.id for machine in chosen]
+
     def reap(self, now: float) -> None:
         """Take the machines whose notice is over."""
         for machine in self.machines.values():

@@ -183,7 +183,25 @@ def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World
     assert world.alive() == []
 
 
-def test_a_machine_that_is_stopping_is_not_adopted(world: World) -> None:
+def test_a_machine_that_has_stopped_itself_ends_and_its_job_runs_elsewhere(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    stopped = world.accounts["pub"].machines[machine.id]
+    stopped.instance = replace(stopped.instance, state=InstanceState.STOPPING)
+    world.advance(600)
+    assert machine.id not in [i.id for i in world.alive()]
+    assert world.slurm.queue()[1].restarts == 1
+    assert len(world.alive()) == 1
+
+
+def test_a_stopped_machine_that_the_ledger_lost_ends_too(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    add(world, machine, "pub-stopped", generation="g0", state=InstanceState.STOPPING)
+    world.advance(600)
+    assert [i.id for i in world.alive()] == [machine.id]
+    assert world.slurm.queue()[1].restarts == 0
+
+
+def test_a_machine_that_is_stopping_is_not_adopted_at_once(world: World) -> None:
     (machine,) = up(world, "pub1")
     add(world, machine, "pub-stopping", generation="g0", state=InstanceState.STOPPING)
     world.advance(100)

@@ -46,6 +46,13 @@ def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) 
 
 CASES = {
     "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
+    "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                      [("terminate-stopped", "i-1")]),
+    "stopped, unknown": (view(UP, seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                         [("adopt-stopped", "i-1")]),
+    "stopped, its end was decided": (
+        view(OFF, known=(replace(KNOWN, suspending=True),),
+             seen=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
     "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
     "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
     "missing three times": (view(UP, known=(replace(KNOWN, misses=3),)), [("end", "i-1")]),
