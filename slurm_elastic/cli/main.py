@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "offers": "what would be bought now, for how much, and what is rejected why",
     "clear": "end cool-downs and pauses, for root and SlurmUser",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
+    "plan": "what to reserve and which policy to use, going by a job history",
     "simulate": "what policies would have cost on a job history, and how long jobs waited",
     "quickstart": "ten jobs on a sandbox, from sbatch to the last machine's end",
 }

@@ -23,6 +23,7 @@ ABOUT_TO_START = 30
 """Seconds for which a job and an idle machine may be there before they count as not for each other
 (memory, reservations, limits: slurmctld knows why).
 """
+_ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
@@ -99,9 +100,15 @@ def _group(
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
     left, starting = _waiting(_pending(site, view, pools), found, view.at)
-    queue = _coming(site, view, pools) + left
+    coming = _coming(site, view, pools)
+    queue = coming + left
     first = queue[0].nodes if queue else 0
-    running = [j for j in view.jobs if _runs(j) and not mine.isdisjoint(j.nodes)]
+    boots = {job.id for job in coming}
+    running = [
+        job
+        for job in view.jobs
+        if job.states & _ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
+    ]
     return Group(
         name=pools[0].name,
         now=Now(
@@ -109,8 +116,8 @@ def _group(
             growth=growth,
             pools=tuple(one.now() for one in found),
             queue=tuple(queue),
-            covered=tuple(covered.get(pools[0].name, ())),
-            running=len(running) + starting,
+            covered=tuple(sorted({*covered.get(pools[0].name, ()), *(job.id for job in coming)})),
+            running=max(len(running) + starting, int(any(one.taken for one in found))),
             head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},
@@ -130,7 +137,7 @@ class _Pool:
         self.held: dict[str, str] = {}
         self.loose: list[str] = []
         self._booting: list[str] = []
-        self._taken: list[str] = []
+        self.taken: list[str] = []
         self._idle: list[Resting] = []
         for name in pool.nodes:
             if name in view.nodes:
@@ -145,7 +152,7 @@ class _Pool:
             room=self._room(),
             stop=stop,
             idle=tuple(self._idle),
-            taken=tuple(self._taken),
+            taken=tuple(self.taken),
             booting=len(self._booting),
         )
 
@@ -156,7 +163,7 @@ class _Pool:
         for name in self._booting:
             launched = machines[name].instance.launched if name in machines else now
             yield int(launched) + self._rules.boot
-        ends = dict.fromkeys(self._taken, now)
+        ends = dict.fromkeys(self.taken, now)
         for job in running:
             end = int(job.start) + (FAR if job.limit is None else job.limit)
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
@@ -172,12 +179,12 @@ class _Pool:
             : max(count, 0)
         ]
         self._idle = [r for r in self._idle if r not in taken]
-        self._taken += [r.node for r in taken]
+        self.taken += [r.node for r in taken]
         return len(taken)
 
     def _room(self) -> int:
         most = self.pool.max_nodes
-        there = len(self._idle) + len(self._taken) + len(self._booting)
+        there = len(self._idle) + len(self.taken) + len(self._booting)
         left = len(self.off) if most is None else min(len(self.off), most - there)
         at_once = self.pool.max_booting
         return max(left if at_once is None else min(left, at_once - len(self._booting)), 0)
@@ -205,7 +212,7 @@ class _Pool:
         if where is Phase.POWERING_UP:
             self._booting.append(node.name)
         elif is_busy(node):
-            self._taken.append(node.name)
+            self.taken.append(node.name)
         else:
             self._rest(node)
 
@@ -273,7 +280,9 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
-    return Asked(job.id, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
+    # What is left of an array gets another id with each task that starts.
+    own = job.array if job.array and job.task is None else job.id
+    return Asked(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
@@ -288,7 +297,3 @@ def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
         return True
     wanted = {word.strip() for word in job.features.replace("&", ",").split(",")}
     return wanted <= {*pool.features, pool.name, pool.cloud}
-
-
-def _runs(job: SlurmJob) -> bool:
-    return "RUNNING" in job.states and "CONFIGURING" not in job.states
