@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from slurm_elastic.configckptfit import CHECKPOINT_FITS
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
+from slurm_elastic.configgrowth import GROWS
 from slurm_elastic.configjoinfit import check_join
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown
@@ -37,7 +38,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS, check_join, *CHECKPOINT_FITS):
+    for one in (*_CHECKS, *FITS, *GROWS, check_join, *CHECKPOINT_FITS):
         one(draft)
 
 

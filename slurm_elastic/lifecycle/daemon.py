@@ -14,12 +14,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
+from slurm_elastic.lifecycle.growing import Growing
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
@@ -30,6 +32,9 @@ from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
+
+if TYPE_CHECKING:
+    from slurm_elastic.lifecycle.keys import MungeKeys
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +90,10 @@ class Daemon:
         wake: WakeSocket,
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
+        keys: MungeKeys | None = None,
     ) -> None:
         self._site = site
+        self._keys = keys
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
@@ -97,6 +104,8 @@ class Daemon:
         self._unfinished: dict[str, _Unfinished] = {}
         self._settling_worker = worker("settle")
         self._settler = Settler(site, self._settling_worker)
+        self._growing_worker = worker("policies")
+        self._growing = Growing(site, self._growing_worker)
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
@@ -112,8 +121,11 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            for worker in (*self._workers.values(), self._settling_worker):
+            own = (self._settling_worker, self._growing_worker)
+            for worker in (*self._workers.values(), *own):
                 worker.shutdown(wait=True, cancel_futures=True)
+            if self._keys is not None:
+                self._keys.close()
 
     def _guarded_tick(self) -> None:
         """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
@@ -139,6 +151,9 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
+        if self._keys is not None:
+            self._keys.tick()
+        self._growing.tick()
         self._settler.tick()
 
     def _beat(self) -> None:
