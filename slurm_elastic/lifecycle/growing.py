@@ -22,6 +22,7 @@ from slurm_elastic.configrules import inert
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger_rows import POLICY
 from slurm_elastic.lifecycle import holds
+from slurm_elastic.lifecycle.counted import Counted
 from slurm_elastic.lifecycle.measure import Group, View, groups, read
 from slurm_elastic.lifecycle.settle import slurm_fails
 from slurm_elastic.lifecycle.site import Site
@@ -56,7 +57,7 @@ class Growing:
         self._cleared = False
         self._running: Future[None] | None = None
         self._next = float("-inf")
-        self._covered: dict[str, tuple[int, ...]] = {}
+        self._counted: dict[str, Counted] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
@@ -97,21 +98,22 @@ class Growing:
     def look(self) -> None:
         """One look at all groups."""
         site = self._site
-        if not self._covered:
-            self._covered = {name: _recalled(site, name) for name in site.pools}
+        if not self._counted:
+            self._counted = {name: _recalled(site, name) for name in site.pools}
         view = read(site)
-        for group in groups(site, view, self._covered):
+        for group in groups(site, view, self._counted):
             self._serve(group, view)
 
     def _serve(self, group: Group, view: View) -> None:
         plan = decide(group.now)
         chosen = _chosen(group, plan)
         self._journal(group, plan, chosen)
-        self._covered[group.name] = plan.covered
+        nodes = [node for some in chosen.values() for node in some]
+        self._counted[group.name].count(plan.covered, nodes, view.jobs)
         with self._site.holding:
             self._let_go(group, view)
-            self._hold(group, {node for nodes in chosen.values() for node in nodes})
-            self._start(chosen)
+            self._hold(group, frozenset(nodes))
+            self._start(nodes)
             self._leave(group, plan)
         self._weigh(group, view)
 
@@ -163,9 +165,8 @@ class Growing:
                 holds.hold_back(self._site, nodes, why)
                 self._site.record(CORRELATION, "held-back", (*nodes, subject(pool.name)), why)
 
-    def _start(self, chosen: Mapping[str, Sequence[str]]) -> None:
+    def _start(self, nodes: Sequence[str]) -> None:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
-        nodes = [node for some in chosen.values() for node in some]
         if not nodes:
             return
         view = self._site.slurm.nodes(nodes)
@@ -225,10 +226,13 @@ def _reasons(group: Group, plan: Plan) -> Iterator[str]:
         )
 
 
-def _recalled(site: Site, group: str) -> tuple[int, ...]:
-    """Jobs that a growth was decided for before this daemon started, by the journal."""
+def _recalled(site: Site, group: str) -> Counted:
+    """What was counted before this daemon started, by the journal."""
     for decision in reversed(site.ledger.decisions(subject(group), 50)):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
-            return msgspec.convert(plan, Plan).covered
-    return ()
+            was = msgspec.convert(plan, Plan)
+            leaving = {leave.node for leave in was.leaves}
+            nodes = [n for n in decision.subjects if n in site.pool_of and n not in leaving]
+            return Counted(was.covered, nodes)
+    return Counted()

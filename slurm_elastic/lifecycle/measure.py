@@ -10,6 +10,7 @@ from msgspec import Struct
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
+from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool, SlurmJob, SlurmNode
@@ -82,12 +83,15 @@ def read(site: Site) -> View:
     )
 
 
-def groups(site: Site, view: View, covered: Mapping[str, Sequence[int]]) -> list[Group]:
+def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
     """All pools, those of one growth policy together, in the order in which they are used."""
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
-    return [_group(site, view, growth, pools, covered) for growth, pools in by_growth.items()]
+    return [
+        _group(site, view, growth, pools, counted[pools[0].name].still(view.jobs, view.nodes))
+        for growth, pools in by_growth.items()
+    ]
 
 
 def _group(
@@ -95,7 +99,7 @@ def _group(
     view: View,
     growth: AnyGrowth,
     pools: Sequence[Pool],
-    covered: Mapping[str, Sequence[int]],
+    covered: Sequence[int],
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
@@ -116,7 +120,7 @@ def _group(
             growth=growth,
             pools=tuple(one.now() for one in found),
             queue=tuple(queue),
-            covered=tuple(sorted({*covered.get(pools[0].name, ()), *(job.id for job in coming)})),
+            covered=tuple(sorted({*covered, *(job.id for job in coming)})),
             running=max(len(running) + starting, int(any(one.taken for one in found))),
             head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
         ),
@@ -280,8 +284,7 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
-    # What is left of an array gets another id with each task that starts.
-    own = job.array if job.array and job.task is None else job.id
+    own = counted_id(job)
     return Asked(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 
