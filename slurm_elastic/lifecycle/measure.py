@@ -14,8 +14,8 @@ from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool, SlurmJob, SlurmNode
-from slurm_elastic.policies.capacity import AnyGrowth
-from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting, head_start
+from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
+from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 
 DEFAULT_LIMIT = 3600
@@ -103,10 +103,8 @@ def _group(
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
-    left, starting = _waiting(_pending(site, view, pools), found, view.at)
+    left = _waiting(_pending(site, view, pools), found, view.at)
     coming = _coming(site, view, pools)
-    queue = coming + left
-    first = queue[0].nodes if queue else 0
     boots = {job.id for job in coming}
     running = [
         job
@@ -118,11 +116,9 @@ def _group(
         now=Now(
             now=view.at,
             growth=growth,
-            pools=tuple(one.now() for one in found),
-            queue=tuple(queue),
+            pools=tuple(one.now(running) for one in found),
+            queue=(*coming, *left),
             covered=tuple(sorted({*covered, *(job.id for job in coming)})),
-            running=max(len(running) + starting, int(any(one.taken for one in found))),
-            head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},
         unheld={one.pool.name: tuple(one.unheld) for one in found},
@@ -143,13 +139,17 @@ class _Pool:
         self._booting: list[str] = []
         self.taken: list[str] = []
         self._idle: list[Resting] = []
+        self._starting = 0
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
 
-    def now(self) -> PoolNow:
+    def now(self, running: Sequence[SlurmJob]) -> PoolNow:
         """As the policies may know it."""
         stop = self._view.stops.get(self.pool.name)
+        mine = set(self.pool.nodes)
+        here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
+        asks = isinstance(self._rules.growth, SemiElastic)
         return PoolNow(
             name=self.pool.name,
             rules=self._rules,
@@ -158,6 +158,9 @@ class _Pool:
             idle=tuple(self._idle),
             taken=tuple(self.taken),
             booting=len(self._booting),
+            # A node that is still completing has no job any more, but it is no rest either.
+            running=max(here, int(bool(self.taken))),
+            free=tuple(sorted(self.free(running))) if asks else (),
         )
 
     def free(self, running: Iterable[SlurmJob]) -> Iterable[int]:
@@ -184,6 +187,7 @@ class _Pool:
         ]
         self._idle = [r for r in self._idle if r not in taken]
         self.taken += [r.node for r in taken]
+        self._starting += bool(taken)
         return len(taken)
 
     def _room(self) -> int:
@@ -261,9 +265,9 @@ def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
-def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[list[Asked], int]:
-    """The jobs for which there is no machine yet, and how many slurmctld is about to start: it
-    looks at its queue a moment after a machine or a job has come.
+def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> list[Asked]:
+    """The jobs for which there is no machine yet, without those that slurmctld is about to start:
+    it looks at its queue a moment after a machine or a job has come.
     """
     left: list[Asked] = []
     for job in queue:
@@ -276,7 +280,7 @@ def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[l
             served += 1
         if served < job.times:
             left.append(job._replace(times=job.times - served))
-    return left, sum(job.times for job in queue) - sum(job.times for job in left)
+    return left
 
 
 def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> Asked:
