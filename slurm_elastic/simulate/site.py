@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import (
     AnyCloud,
     AwsCloud,
+    DockerCloud,
     Config,
     FakeCloud,
     InstanceType,
@@ -180,7 +181,9 @@ def _price(cloud: AnyCloud, pool: Pool) -> float:
     return min(prices, default=0.0)
 
 
-def _types(cloud: AwsCloud | OpenNebulaCloud | FakeCloud, pool: Pool) -> Mapping[str, InstanceType]:
+def _types(
+    cloud: AwsCloud | OpenNebulaCloud | DockerCloud | FakeCloud, pool: Pool
+) -> Mapping[str, InstanceType]:
     return {
         name: kind
         for name, kind in cloud.types.items()
