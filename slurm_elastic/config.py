@@ -82,7 +82,8 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds, all of them. ``misses`` is how many reads in a row must lack a machine before it
     counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an
-    orphan.
+    orphan. After ``boot_failures`` machines in a row that booted but never registered, a pool is
+    paused for ``boot_cooldown``.
     """
 
     suspend_time: SuspendSeconds = 600.0
@@ -95,6 +96,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transient_deadline: Seconds = 60.0
     grace: Seconds = 120.0
     misses: Count = 3
+    boot_failures: Count = 10
+    boot_cooldown: Seconds = 3600.0
     heartbeat_stale: Seconds = 120.0
 
 
@@ -103,6 +106,7 @@ class CloudSettings(
 ):
     """What every cloud has. ``partition`` defaults to ``name``; ``node_address`` says who tells
     slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS).
+    ``max_booting``: so many machines at most boot at once, the others wait for their turn.
     """
 
     name: str
@@ -111,6 +115,7 @@ class CloudSettings(
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
     timeout: Seconds = 30.0
+    max_booting: Count | None = None
     who: Who | None = None
     suspend_time: SuspendSeconds | None = None
     resume_timeout: SlurmSeconds | None = None
@@ -225,6 +230,41 @@ class DockerCloud(
     threads: Annotated[int, Meta(ge=1, le=20)] = 4
 
 
+class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
+
+    ``cpus`` and ``memory`` are the least the flavor must have. ``price``: power, depreciation.
+    """
+
+    flavor: str | None = None
+    price: float = 0.0
+
+
+class OpenStackCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="openstack"
+):
+    """A project of an OpenStack. ``cloud`` is its name in clouds.yaml, which has the credentials:
+    ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
+    ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
+    ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
+    say that it has no place; ``threads``: calls at a time.
+    """
+
+    cloud: str
+    image: str
+    types: Annotated[dict[str, Flavor], Meta(min_length=1)]
+    clouds_file: str | None = None
+    region: str | None = None
+    networks: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    key_name: str | None = None
+    zones: tuple[str, ...] = ()
+    user_data: str | None = None
+    config_drive: bool = False
+    schedule_wait: Seconds = 20.0
+    threads: Annotated[int, Meta(ge=1, le=20)] = 8
+
+
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
 
@@ -234,7 +274,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | DockerCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -262,6 +302,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_nodes: Count | None = None
     max_age: Seconds | None = None
     partial_jobs: bool = False
+    max_booting: Count | None = None
     slurmd_port: Port | None = None
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -388,6 +429,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
             partial_jobs=p.partial_jobs,
+            max_booting=p.max_booting,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from slurm_elastic.config import (
     AnyCloud,
     AwsCloud,
+    DockerCloud,
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
     PoolSettings,
     effective_who,
 )
@@ -26,7 +28,11 @@ from slurm_elastic.units import format_duration
 
 LOCAL_ZONE = "local"
 ONE_ZONE = "default"
-_TYPED = AwsCloud | OpenNebulaCloud | FakeCloud
+"""The one zone of a cloud whose scheduler chooses by itself."""
+NETWORK_WORDS = ("none", "auto")
+"""nova's own, in the place of networks."""
+_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
+_NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 
 
@@ -98,6 +104,23 @@ def _opennebula(draft: Draft) -> None:
             draft.problems.add((*at, "pending_limit"), _time(cloud.pending_limit), expected)
 
 
+def _openstack(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, OpenStackCloud):
+            continue
+        at = ("clouds", i)
+        for key, text in (("cloud", cloud.cloud), ("image", cloud.image)):
+            if not text.strip():
+                draft.problems.add((*at, key), shown(text), "a name")
+        for n, word in enumerate(cloud.networks):
+            if word in NETWORK_WORDS and len(cloud.networks) > 1:
+                draft.problems.add((*at, "networks", n), shown(word), "that word alone")
+        longest = cloud.resume_timeout or draft.timing("resume_timeout")
+        if longest is not None and cloud.schedule_wait >= longest:
+            expected = f"less than {_time(longest)}, the resume_timeout of the cloud"
+            draft.problems.add((*at, "schedule_wait"), _time(cloud.schedule_wait), expected)
+
+
 def _type_prices(draft: Draft) -> None:
     """A machine of a public cloud that costs nothing would pass under any spending cap."""
     for i, cloud in draft.clouds.items():
@@ -139,7 +162,7 @@ def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
     amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
     if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
         return frozenset({Market.SPOT, Market.ON_DEMAND})
-    if isinstance(cloud, OpenNebulaCloud) and cloud.location is Location.PUBLIC:
+    if isinstance(cloud, _NO_SPOT) and cloud.location is Location.PUBLIC:
         return frozenset({Market.ON_DEMAND})
     if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED, Market.ON_DEMAND})
@@ -150,7 +173,7 @@ def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in _pools_with_clouds(draft):
         types = cloud.types if isinstance(cloud, _TYPED) else {}
         at = ("pools", i, "instance_types")
-        if isinstance(cloud, AwsCloud | OpenNebulaCloud) and not pool.instance_types:
+        if isinstance(cloud, AwsCloud | _NO_SPOT) and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
             draft.problems.add(at, "no instance types", expected)
         for n, name in enumerate(pool.instance_types):
@@ -189,9 +212,15 @@ def _pool_zones(draft: Draft) -> None:
                 draft.problems.add(("pools", i, "zones", n), shown(zone), expected, hint)
 
 
-def _own_zones(cloud: LocalCloud | OpenNebulaCloud | FakeCloud) -> tuple[str, ...]:
+def _own_zones(
+    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud,
+) -> tuple[str, ...]:
     if isinstance(cloud, FakeCloud):
         return cloud.zones
+    if isinstance(cloud, DockerCloud):
+        return tuple(cloud.hosts)
+    if isinstance(cloud, OpenStackCloud):
+        return cloud.zones or (ONE_ZONE,)
     return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)
 
 
@@ -260,6 +289,13 @@ def _timings(draft: Draft) -> None:
         if pool.max_age is not None and longest is not None and pool.max_age <= longest:
             expected = f"more than {_time(longest)}, the resume_timeout of its cloud"
             draft.problems.add(("pools", i, "max_age"), _time(pool.max_age), expected)
+
+
+def _booting(draft: Draft) -> None:
+    for i, pool, cloud in _pools_with_clouds(draft):
+        if pool.max_booting and cloud.max_booting and pool.max_booting > cloud.max_booting:
+            expected = f"at most {cloud.max_booting}, the max_booting of cloud {cloud.name}"
+            draft.problems.add(("pools", i, "max_booting"), describe(pool.max_booting), expected)
 
 
 def _at_least(draft: Draft, key: str, floor: str) -> None:
@@ -369,6 +405,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _aws,
     _aws_rates,
     _opennebula,
+    _openstack,
     _type_prices,
     _pool_size,
     _pool_market,
@@ -378,6 +415,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _ports,
     _local_hosts,
     _timings,
+    _booting,
     _who_times,
     _limits,
 )

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
+from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger_marks import STRIKES_KEPT, Marks
 from slurm_elastic.ledger_rows import (
@@ -55,7 +56,6 @@ from slurm_elastic.ledger_rows import (
     to_json,
     worst_price,
 )
-from slurm_elastic.ledger_schema import open_reader, open_writer
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
@@ -71,7 +71,8 @@ class Ledger(Marks):
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._lock = threading.RLock()
-        self._db = open_reader(path) if read_only else open_writer(path)
+        opened = ledger_schema.open_reader if read_only else ledger_schema.open_writer
+        self._db = opened(path, ledger_schema.LEDGER)
 
     def close(self) -> None:
         """Close the file; closing twice is no error."""

@@ -301,7 +301,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     task: int | None = None
     batch: bool = True
     comment: str = ""
-    required: str = ""
+    required: tuple[str, ...] = ()
     directory: str = ""
     output: str = ""
     killed_by: int = 0
@@ -316,7 +316,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
 
     ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
-    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time.
+    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time. ``options`` are
+    what its user says of the method; ``directory`` is the job's working directory.
     """
 
     job: int
@@ -328,6 +329,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     partition: str
     started: float
+    options: dict[str, str] = field(default_factory=dict)
+    directory: str = ""
 
 
 class Image(Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
 from slurm_elastic.ledger_rows import Launch, Machine
-from slurm_elastic.model import CoolDown, Pool, SlurmJob, SlurmNode, Usage
+from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
 from slurm_elastic.view_next import (
@@ -23,6 +23,7 @@ from slurm_elastic.view_next import (
     node_state,
 )
 from slurm_elastic.view_rows import (
+    BreakerView,
     CloudView,
     CoolDownView,
     DaemonView,
@@ -116,6 +117,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
         holds=_holds(facts),
         totals=_totals(facts),
+        breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
     )
 
 
@@ -246,6 +248,16 @@ def _cool_down(cool_down: CoolDown, now: float) -> CoolDownView:
         strikes=cool_down.strikes,
         until=cool_down.until,
         left=cool_down.until - now,
+    )
+
+
+def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
+    return BreakerView(
+        pool=breaker.pool,
+        failures=breaker.failures,
+        limit=config.timings.boot_failures,
+        until=breaker.until,
+        left=None if breaker.until is None else max(0.0, breaker.until - now),
     )
 
 

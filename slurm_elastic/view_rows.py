@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from slurm_elastic.ledger_rows import Health, Hold, Launch, Machine
-from slurm_elastic.model import CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.model import Breaker, CoolDown, SlurmJob, SlurmNode
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -31,6 +31,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     open_launches: Sequence[Launch] = ()
     cool_downs: Sequence[CoolDown] = ()
     holds: Sequence[Hold] = ()
+    breakers: Sequence[Breaker] = ()
     health: Sequence[Health] = ()
     heartbeat: tuple[float, int] | None = None
     process_found: bool | None = None
@@ -149,6 +150,18 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
     left: float
 
 
+class BreakerView(Struct, frozen=True, kw_only=True):
+    """A pool whose last machines booted but never registered, ``failures`` in a row. ``left`` is
+    how long it is still paused: 0 when the next machine is on trial, None if it is not paused.
+    """
+
+    pool: str
+    failures: int
+    limit: int
+    until: float | None
+    left: float | None
+
+
 class HoldView(Struct, frozen=True, kw_only=True):
     """Nodes of a pool that are kept from Slurm for ``left`` s more."""
 
@@ -189,4 +202,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     cool_downs: tuple[CoolDownView, ...]
     holds: tuple[HoldView, ...]
     totals: tuple[TotalView, ...]
+    breakers: tuple[BreakerView, ...] = ()
     version: int = field(default=1)

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ETC = Path(__file__).parent.parent / "etc"
-UNITS = ("slurm-elasticd.service", "slurm-elastic-local.service")
+UNITS = (
+    "slurm-elasticd.service",
+    "slurm-elastic-ckptman.service",
+    "slurm-elastic-local.service",
+)
 
 
 def settings(unit: str) -> dict[str, list[str]]:
@@ -22,8 +26,10 @@ def settings(unit: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_daemon_runs_as_slurm_user_with_no_capability() -> None:
-    unit = settings("slurm-elasticd.service")
+@pytest.mark.parametrize("name", ["slurm-elasticd", "slurm-elastic-ckptman"])
+def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
+    unit = settings(f"{name}.service")
+    assert name in unit["ExecStart"][0].split()
     assert unit["User"] == ["slurm"]
     assert unit["CapabilityBoundingSet"] == [""]
     assert unit["NoNewPrivileges"] == ["yes"]

@@ -109,6 +109,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
+                breakers=ledger.breakers(),
                 health=ledger.health(),
                 heartbeat=beat,
                 process_found=None if beat is None else _process_exists(beat[1]),

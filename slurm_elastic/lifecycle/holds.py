@@ -41,8 +41,13 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
 
 
 def ends_at(site: Site, pool: Pool) -> float:
-    """When the cloud's first cool-down ends; soon, where a limit is what is in the way."""
+    """When the cloud's first cool-down ends; soon, where a limit is what is in the way. A pause of
+    the pool is waited out.
+    """
     now = site.now()
+    for breaker in site.ledger.breakers():
+        if breaker.pool == pool.name and breaker.until is not None and breaker.until > now:
+            return breaker.until
     cooling = [
         c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Machine
-from slurm_elastic.lifecycle import holds
+from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
@@ -65,6 +65,7 @@ class Round:
         self._act(ready, view, seen or ())
         self.has_read = self.has_read or seen is not None
         self._addresses(view)
+        boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
     def _read_cloud(self) -> tuple[Instance, ...] | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.lifecycle.restarts import Restarts
@@ -68,12 +68,15 @@ class Site:
 
     def scope(self) -> Scope:
         """All bounds of a launch, as they are now."""
+        machines, launches = self.ledger.machines(), self.ledger.open_launches()
         return Scope(
             limits=self.config.limits,
             cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
-            usage=self.usage(),
+            usage=usage(machines, launches),
             cool_downs=self.ledger.cool_downs(self.now()),
             blocked=blocked_clouds(self.config),
+            breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},
+            booting=booting(machines, launches),
         )
 
     def record(

@@ -11,6 +11,7 @@ from slurm_elastic.config import (
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
@@ -63,6 +64,12 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
             whose = claim_of_docker(settings, cluster, config)
             head = config.join.head if config else None
             return DockerProvider(settings, cluster, claim=whose, head=head)
+        case OpenStackCloud():
+            from slurm_elastic.providers.openstack import OpenStackProvider
+            from slurm_elastic.providers.openstack_claim import claim_of as claim_of_stack
+
+            stack = claim_of_stack(settings, cluster, config)
+            return OpenStackProvider(settings, cluster, claim=stack, joining=joining)
         case FakeCloud():
             from slurm_elastic.providers.fake import FakeProvider
 

@@ -46,9 +46,9 @@ def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
     return {key: value[:MAX_VALUE] for key, value in values.items()} | node_tags(nodes)
 
 
-def node_tags(nodes: Sequence[str]) -> dict[str, str]:
+def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str]:
     """``slurm-elastic:nodes`` and, where that is full, ``slurm-elastic:nodes-1`` and so on."""
-    values = in_order(nodes, MAX_VALUE)
+    values = in_order(nodes, max_chars)
     return {NODES if n == 0 else f"{NODES}-{n}": value for n, value in enumerate(values)}
 
 

@@ -273,10 +273,7 @@ class DockerProvider:
 
     def _rows(self, host: str) -> Sequence[Container]:
         """All containers with a cluster's label, ours or not, the ended ones included."""
-        rows = self._engines.call(
-            host, lambda client: client.containers(all=True, filters={"label": request.CLUSTER})
-        )
-        return [reading.container(row, host) for row in rows]
+        return self._engines.call(host, lambda client: reading.containers(_listed(client), host))
 
     def _mine(self, host: str, there: Sequence[Container]) -> Sequence[Container]:
         owned = [(reading.owner(self._claim, c.labels), c) for c in there]
@@ -349,6 +346,10 @@ class DockerProvider:
     def _check(self, host: str) -> None:
         self._engines.call(host, lambda client: client.inspect_image(self._settings.image))  # type: ignore[no-untyped-call]
         self._engines.call(host, lambda client: client.inspect_network(self._settings.network))
+
+
+def _listed(client: Client) -> object:
+    return client.containers(all=True, filters={"label": request.CLUSTER})
 
 
 def _created(client: Client, machine: request.Machine) -> Mapping[str, Any]:

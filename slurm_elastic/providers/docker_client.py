@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import stat
 import threading
 import time
@@ -77,11 +78,20 @@ class Client(docker.APIClient):
 def open_client(host: DockerHost) -> Client:
     """A client that has spoken with the engine, before this thread's deadline."""
     tls = _tls(host)
+    if host.url.startswith("unix://"):
+        _knock(host.url.removeprefix("unix://"))
     if not host.url.startswith("ssh://"):
         return _opened(host.url, tls)
     done: Future[Client] = Future()
     threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
     return done.result(timeout=left())
+
+
+def _knock(path: str) -> None:
+    """Raise what keeps us from a socket, as it is; the SDK leaves its own socket open then."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(left())
+        probe.connect(path)
 
 
 def _open_into(done: Future[Client], url: str, limit: float | None) -> None:

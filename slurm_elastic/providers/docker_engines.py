@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
@@ -31,6 +32,8 @@ class Engines:
         self._settings = settings
         self._lock = threading.Lock()
         self._clients: dict[str, Client] = {}
+        # Nobody closes a provider; its connections go with it.
+        weakref.finalize(self, _close, self._clients)
 
     @contextmanager
     def limited(self) -> Iterator[None]:
@@ -98,3 +101,8 @@ class Engines:
             client = self._clients.pop(host, None)
         if client is not None:
             client.close()
+
+
+def _close(clients: dict[str, Client]) -> None:
+    for client in clients.values():
+        client.close()

@@ -7,6 +7,7 @@ the sentences are those of moby's daemon, libnetwork and runc).
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -93,20 +94,20 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
         return AuthError, "NoCredentials", str(error)
     if isinstance(error, PermissionError):
         return AuthError, "NotPermitted", "the user slurm may not use its socket"
-    if isinstance(error, requests.exceptions.SSLError):
-        return AuthError, "Certificate", _sentence(str(error))
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return AuthError, "Certificate", error.verify_message
     if type(error).__module__.partition(".")[0] == "paramiko":
         return _from_ssh(error)
     if isinstance(error, TimeoutError | requests.exceptions.Timeout):
         return TransientError, "Timeout", "no answer in time"
     if isinstance(error, FileNotFoundError | ConnectionRefusedError):
         return TransientError, "Unreachable", "no engine listens there"
-    if isinstance(error, ValueError | LookupError | TypeError | AttributeError):
-        text = f"the answer makes no sense: {type(error).__name__}: {_sentence(str(error))}"
-        return TransientError, "BadAnswer", text
     if isinstance(error, OSError | EOFError):
         # requests' errors are OSErrors.
         return TransientError, type(error).__name__, _sentence(str(error))
+    if isinstance(error, ValueError | LookupError | TypeError | AttributeError):
+        text = f"the answer makes no sense: {type(error).__name__}: {_sentence(str(error))}"
+        return TransientError, "BadAnswer", text
     return None
 
 
@@ -124,7 +125,7 @@ def _from_ssh(error: BaseException) -> tuple[type[ProviderError], str, str]:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error and what it came of, innermost first."""
-    below = error.__cause__ or error.__context__
+    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     inside = [a for a in error.args if isinstance(a, BaseException)]
     reason = getattr(error, "reason", None)
     for one in (below, *inside, reason if isinstance(reason, BaseException) else None):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from slurm_elastic.config import Cluster, Config, DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers import docker_request as request
-from slurm_elastic.providers.aws_claim import UNCLEAR, Claim
+from slurm_elastic.providers.aws_claim import Claim
 
 CREATED = "created"
 _STATES = {
@@ -53,6 +53,13 @@ class Container(Struct, frozen=True, kw_only=True):
     def ended(self) -> bool:
         """Whether it runs no more, and will not."""
         return self.state not in _STATES
+
+
+def containers(rows: object, host: str) -> Sequence[Container]:
+    """The list of containers; TypeError where it is none: no answer is not "no machine"."""
+    if not isinstance(rows, list):
+        raise TypeError(f"a list of containers was expected, not {type(rows).__name__}")
+    return [container(row, host) for row in rows]
 
 
 def container(row: Mapping[str, Any], host: str) -> Container:
@@ -150,6 +157,3 @@ def _price(labels: Mapping[str, str], settings: DockerCloud, kind: str) -> float
 def _number(labels: Mapping[str, str], key: str) -> int:
     text = labels.get(key, "")
     return int(text) if text.isascii() and text.isdigit() else 0
-
-
-__all__ = ["CREATED", "UNCLEAR", "Container", "claim_of", "container", "instance", "owner", "room"]

@@ -28,11 +28,12 @@ from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Poo
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.opennebula_claim import UNCLEAR, Claim, claim_of, owner
-from slurm_elastic.providers.opennebula_client import each, open_server
+from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_parts
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
 from slurm_elastic.providers.opennebula_reading import Vm
 from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
+from slurm_elastic.providers.parallel import each
 
 log = logging.getLogger(__name__)
 

@@ -14,10 +14,9 @@ import ssl
 import stat
 import time
 import xmlrpc.client
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from slurm_elastic.config import OpenNebulaCloud
 
@@ -27,9 +26,6 @@ except ModuleNotFoundError as error:
     if error.name != "pyone.server_xrpc":
         raise
     from pyone import OneServer  # 6.10
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _CONNECT = 0.3
 """The part of the time-out that connecting may take."""
@@ -113,14 +109,6 @@ def open_server(settings: OpenNebulaCloud) -> Any:  # noqa: ANN401 - pyone has n
     server = OneServer(settings.endpoint, session=session(settings, os.environ))
     server._ServerProxy__transport = Transport(settings.timeout, context)
     return server
-
-
-def each(items: Sequence[Item], do: Callable[[Item], Result], threads: int) -> list[Future[Result]]:
-    """``do`` for each item, so many at a time; all are done on return, in the items' order."""
-    if not items:
-        return []
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return [pool.submit(do, item) for item in items]
 
 
 def session(settings: OpenNebulaCloud, env: Mapping[str, str]) -> str:

@@ -14,12 +14,13 @@ from msgspec.structs import replace
 from slurm_elastic.config import (
     AnyCloud,
     AwsCloud,
-    DockerCloud,
     Config,
+    DockerCloud,
     FakeCloud,
     InstanceType,
     LocalCloud,
     OpenNebulaCloud,
+    OpenStackCloud,
     domain_pools,
 )
 from slurm_elastic.errors import ConfigError
@@ -182,7 +183,7 @@ def _price(cloud: AnyCloud, pool: Pool) -> float:
 
 
 def _types(
-    cloud: AwsCloud | OpenNebulaCloud | DockerCloud | FakeCloud, pool: Pool
+    cloud: AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud, pool: Pool
 ) -> Mapping[str, InstanceType]:
     return {
         name: kind

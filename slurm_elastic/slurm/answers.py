@@ -57,6 +57,7 @@ def job(raw: JsonObject) -> SlurmJob:
     """One element of ``jobs`` of ``squeue --json``."""
     nodes = raw.get("nodes") or ""
     task = number(raw.get("array_task_id"))
+    required = raw.get("required_nodes") or ""
     return SlurmJob(
         id=int(raw["job_id"]),
         states=states(raw.get("job_state")),
@@ -76,7 +77,7 @@ def job(raw: JsonObject) -> SlurmJob:
         task=None if task is None else int(task),
         batch=bool(raw.get("batch_flag", True)),
         comment=raw.get("comment") or "",
-        required=raw.get("required_nodes") or "",
+        required=tuple(expand(required)) if required else (),
         directory=raw.get("current_working_directory") or "",
         output=raw.get("standard_output") or "",
         killed_by=_signal(raw.get("exit_code")),

@@ -140,7 +140,7 @@ class FakeSlurm:
         """No required nodes any more."""
         with self._lock:
             self._command("any_nodes", job=job)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required="")
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
 
     def release(self, job: int) -> None:
         """No reason that holds it."""

@@ -1,0 +1,32 @@
+"""The ways to save a job. Each module is loaded when a method of its kind is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import SlurmJob
+from slurm_elastic.protocols import Checkpointer, Slurm
+
+Look = Callable[[int], SlurmJob | None]
+"""A job as Slurm has it now (None: not any more); may raise SlurmError."""
+
+
+def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
+    """The method of that name. ``look`` shares one list of jobs among all who ask at a time.
+
+    ConfigError where the configuration lacks what the method needs.
+    """
+    match method:
+        case "signal":
+            from slurm_elastic.checkpointers.signal import SignalCheckpointer
+
+            return SignalCheckpointer(
+                config.checkpoint.signal, config.state / "signal-saves", slurm, look
+            )
+        case "fake":
+            from slurm_elastic.checkpointers.fake import FakeCheckpointer
+
+            return FakeCheckpointer()
+    raise ConfigError(f"checkpoint method {method!r} is not known")

@@ -1,0 +1,151 @@
+"""What a launch names, as the cloud's ids: flavors, the image, networks; kept for a minute."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from slurm_elastic.config import Flavor, OpenStackCloud
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.providers import openstack_request as request
+
+log = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+"""``call(service, method, path, body)``, translated."""
+FRESH = 60.0
+
+
+class FlavorFound(Struct, frozen=True, kw_only=True):
+    """A flavor as nova has it; memory in MiB."""
+
+    id: str
+    name: str
+    vcpus: int
+    ram: int
+
+
+class Catalog:
+    """Thread-safe; reads are bounded by the time-out of each call."""
+
+    def __init__(self, settings: OpenStackCloud, call: Call) -> None:
+        self._settings = settings
+        self._call = call
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, Any]] = {}
+
+    def forget(self) -> None:
+        """The cloud has refused what we know."""
+        with self._lock:
+            self._kept.clear()
+
+    def flavors(self) -> Mapping[str, FlavorFound]:
+        """The flavors of the settings' types that are there and have what the settings say."""
+        known: Mapping[str, FlavorFound] = self._fresh("flavors", self._read_flavors)
+        return known
+
+    def flavor(self, kind_name: str) -> FlavorFound:
+        """Of one type; ProviderError where there is none."""
+        found = self.flavors().get(kind_name)
+        if found is None:
+            text = f"the cloud has no flavor for type {kind_name}"
+            raise ProviderError(self._settings.name, "NoFlavor", text)
+        return found
+
+    def image(self) -> str:
+        """The image's id: of that name, the newest that is active."""
+        name = self._settings.image
+        if _is_uuid(name):
+            return name
+        found: str = self._fresh("image", lambda: self._read_image(name))
+        return found
+
+    def networks(self) -> str | Sequence[str]:
+        """Their ids, or nova's word."""
+        word = request.own_word(self._settings.networks)
+        if word:
+            return word
+        found: Sequence[str] = self._fresh(
+            "networks", lambda: tuple(map(self._network, self._settings.networks))
+        )
+        return found
+
+    def _fresh(self, what: str, read: Callable[[], Any]) -> Any:  # noqa: ANN401
+        with self._lock:
+            since, value = self._kept.get(what, (float("-inf"), None))
+        if time.monotonic() - since < FRESH:
+            return value
+        value = read()
+        with self._lock:
+            self._kept[what] = time.monotonic(), value
+        return value
+
+    def _read_flavors(self) -> Mapping[str, FlavorFound]:
+        there: dict[str, FlavorFound] = {}
+        path = "/flavors/detail?limit=1000"
+        while path:
+            page = self._call("compute", "GET", path)["flavors"]
+            for record in page:
+                one = _flavor(record)
+                there |= {one.id: one, one.name: one}
+            last = page[-1]["id"] if len(page) >= 1000 else ""
+            path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
+        found = {name: there.get(kind.flavor or name) for name, kind in self._types.items()}
+        return {
+            name: one
+            for name, one in found.items()
+            if self._fits(name, self._types[name], one) and one
+        }
+
+    @property
+    def _types(self) -> Mapping[str, Flavor]:
+        return self._settings.types
+
+    def _fits(self, name: str, kind: Flavor, found: FlavorFound | None) -> bool:
+        if found is None:
+            why = "the cloud has no such flavor"
+        elif found.vcpus < kind.cpus or found.ram < kind.memory:
+            why = f"the flavor has {found.vcpus} cpus and {found.ram} MiB, the settings say more"
+        else:
+            return True
+        log.warning("not offered cloud=%s type=%s reason=%s", self._settings.name, name, why)
+        return False
+
+    def _read_image(self, name: str) -> str:
+        path = f"/images?name={quote(name)}&status=active&sort=created_at:desc&limit=1"
+        for record in self._call("image", "GET", path)["images"]:
+            return str(record["id"])
+        raise ProviderError(self._settings.name, "NoImage", f"no active image is called {name!r}")
+
+    def _network(self, name: str) -> str:
+        if _is_uuid(name):
+            return name
+        records = self._call("network", "GET", f"/networks?name={quote(name)}&fields=id")
+        found = [str(r["id"]) for r in records["networks"]]
+        if len(found) != 1:
+            text = f"{len(found)} networks are called {name!r}; name one by its id"
+            raise ProviderError(self._settings.name, "NoNetwork", text)
+        return found[0]
+
+
+def _flavor(record: Mapping[str, Any]) -> FlavorFound:
+    return FlavorFound(
+        id=str(record["id"]),
+        name=str(record["name"]),
+        vcpus=int(record["vcpus"]),
+        ram=int(record["ram"]),
+    )
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text.lower()
+    except ValueError:
+        return False

@@ -1,0 +1,235 @@
+"""openstacksdk's credentials and catalog, with a transport of ours: a time limit that holds.
+
+requests' own bounds the wait for each piece of an answer, and one call of ours may take several
+requests (a token, the API's versions): here all of them end at one time. Nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+import urllib3
+import yaml
+from keystoneauth1.adapter import Adapter
+from keystoneauth1.session import Session
+from openstack.config import OpenStackConfig
+from openstack.config.loader import CONFIG_FILES, SECURE_FILES
+from requests.adapters import HTTPAdapter
+
+from slurm_elastic.config import OpenStackCloud
+
+MICROVERSION = "2.69"
+"""The first by which servers of a cell that is down are listed and not left out (Stein, 2019)."""
+_VERSIONS = {
+    "compute": ("2.1", "2.latest"),
+    "image": ("2", "2.latest"),
+    "network": ("2", "2.latest"),
+}
+_SECRETS = frozenset(
+    {
+        "access_token",
+        "application_credential_secret",
+        "client_secret",
+        "consumer_secret",
+        "passcode",
+        "password",
+        "refresh_token",
+        "token",
+    }
+)
+_CONNECT = 0.3
+"""The part of the time-out that connecting may take."""
+_CHUNK = 1 << 16
+
+
+class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failure of ours
+    """An HTTP answer of 400 and more; ``message`` is the cloud's own."""
+
+    def __init__(self, method: str, path: str, status: int, message: str) -> None:
+        super().__init__(f"{method} {path}: HTTP {status}: {message}")
+        self.method = method
+        self.path = path
+        self.status = status
+        self.message = message
+
+
+class NoCredentials(Exception):  # noqa: N818
+    """There is no usable entry in clouds.yaml; the text says why, without any part of it."""
+
+
+class BoundedSession(requests.Session):
+    """All requests of a thread inside ``within`` end by the same time.
+
+    A connection serves one request: one kept open, which the server has closed meanwhile, would
+    make an order that never arrived look like one whose answer was lost.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.headers["Connection"] = "close"
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, HTTPAdapter(max_retries=0))
+        self._thread = threading.local()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """The time that the requests in the block have together."""
+        self._thread.until, self._thread.whole = time.monotonic() + seconds, seconds
+        try:
+            yield
+        finally:
+            del self._thread.until
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
+        """The answer is whole on return."""
+        left = self._left()
+        kwargs |= {"timeout": (min(left, self._thread.whole * _CONNECT), left), "stream": True}
+        response = super().send(request, **kwargs)
+        try:
+            body = b"".join(self._pieces(response.raw))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise requests.exceptions.ConnectionError(error) from error
+        finally:
+            response.close()
+        response.raw = io.BytesIO(body)
+        return response
+
+    def _pieces(self, raw: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's response
+        # A byte now and then must not hold us either, so none is waited for once one is there.
+        read = getattr(raw, "read1", raw.read)
+        while piece := read(_CHUNK, decode_content=True):
+            yield piece
+            self._left()
+
+    def _left(self) -> float:
+        left: float = self._thread.until - time.monotonic()
+        if left <= 0:
+            raise requests.exceptions.Timeout("the answer took too long")
+        return left
+
+
+class Api:
+    """One project in one region, by raw requests; thread-safe."""
+
+    def __init__(self, settings: OpenStackCloud) -> None:
+        self._timeout = settings.timeout
+        self._http = BoundedSession()
+        region = region_of(settings, self._http)
+        session = region.get_session()
+        self._services = {
+            service: Adapter(
+                session,
+                service_type=service,
+                interface=region.get_interface(service),
+                region_name=region.get_region_name(service),
+                endpoint_override=region.get_endpoint(service),
+                min_version=low,
+                max_version=high,
+            )
+            for service, (low, high) in _VERSIONS.items()
+        }
+
+    def call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        """One request; the JSON of its answer, None where it has none. Refused, or what
+        keystoneauth raises. Nothing of it is logged: user data and passwords are in it.
+        """
+        more: dict[str, object] = {"microversion": MICROVERSION} if service == "compute" else {}
+        if body is not None:
+            more["json"] = body
+        with self._http.within(self._timeout):
+            answer = self._services[service].request(
+                path, method, raise_exc=False, log=False, connect_retries=0, **more
+            )
+        if answer.status_code >= 400:
+            raise Refused(method, path.partition("?")[0], answer.status_code, _message(answer))
+        return answer.json() if answer.content else None
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+
+def region_of(settings: OpenStackCloud, http: BoundedSession) -> Any:  # noqa: ANN401 - the SDK's
+    """The entry of clouds.yaml, read anew; NoCredentials, or the SDK's ConfigException."""
+    plain, secret = _files(settings, os.environ)
+    if plain is None:
+        raise NoCredentials("there is no clouds.yaml; see docs/openstack.md")
+    for path in (plain, secret):
+        if path is not None:
+            _require_private(path)
+    # All words but these come from the files: a daemon's environment has none.
+    constructor: Any = functools.partial(Session, session=http)
+    config = OpenStackConfig(
+        config_files=[plain],
+        secure_files=[secret] if secret else [],
+        load_envvars=False,
+        session_constructor=constructor,
+    )
+    chosen: dict[str, Any] = {"region_name": settings.region} if settings.region else {}
+    return config.get_one(cloud=settings.cloud, **chosen)
+
+
+def _files(settings: OpenStackCloud, env: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """clouds.yaml and secure.yaml, as openstacksdk finds them; with ``clouds_file`` beside it."""
+    if settings.clouds_file:
+        beside = [str(Path(settings.clouds_file).with_name("secure.yaml"))]
+        return settings.clouds_file, _first(beside)
+    plain = [*_named(env, "OS_CLIENT_CONFIG_FILE"), *CONFIG_FILES]
+    secret = [*_named(env, "OS_CLIENT_SECURE_FILE"), *SECURE_FILES]
+    return _first(plain), _first(secret)
+
+
+def _named(env: Mapping[str, str], name: str) -> Sequence[str]:
+    return [env[name]] if env.get(name) else []
+
+
+def _first(paths: Sequence[str]) -> str | None:
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def _require_private(path: str) -> None:
+    """A file with a secret must be its owner's alone."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found, words = os.fstat(file.fileno()), yaml.safe_load(file)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise NoCredentials(f"{path} cannot be read: {why}") from None
+    except yaml.YAMLError:
+        # What the parser says would show a line of it.
+        raise NoCredentials(f"{path} is not YAML") from None
+    if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and _has_secret(words):
+        mode = stat.S_IMODE(found.st_mode)
+        raise NoCredentials(f"{path} may be read by others (mode {mode:04o}); chmod 600 it")
+
+
+def _has_secret(words: object) -> bool:
+    if isinstance(words, Mapping):
+        return bool(_SECRETS & words.keys()) or any(map(_has_secret, words.values()))
+    return isinstance(words, list) and any(map(_has_secret, words))
+
+
+def _message(answer: requests.Response) -> str:
+    """``{"badRequest": {"message": ...}}`` of nova and its like; else the beginning of the text."""
+    try:
+        words = answer.json()
+    except ValueError:
+        return answer.text
+    parts = words.values() if isinstance(words, Mapping) else ()
+    found = (p.get("message") for p in parts if isinstance(p, Mapping))
+    listed = (
+        (e.get("title") for e in words.get("errors", ()) if isinstance(e, Mapping))
+        if (isinstance(words, Mapping))
+        else ()
+    )
+    return str(next((m for m in (*found, *listed) if m), answer.text))

@@ -1,0 +1,146 @@
+"""nova's answers as our values (Compute API, microversion 2.69)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.config import OpenStackCloud
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.providers import aws_tags
+from slurm_elastic.providers import openstack_request as request
+from slurm_elastic.providers.aws_tags import NodeNames
+
+Record = Mapping[str, Any]
+
+# All else (SHUTOFF, SUSPENDED, PAUSED, SHELVED, ERROR ...) is lost to Slurm: on its way out.
+STATES = {
+    "BUILD": InstanceState.PENDING,
+    "REBUILD": InstanceState.PENDING,
+    "ACTIVE": InstanceState.RUNNING,
+    "HARD_REBOOT": InstanceState.RUNNING,
+    "MIGRATING": InstanceState.RUNNING,
+    "PASSWORD": InstanceState.RUNNING,
+    "REBOOT": InstanceState.RUNNING,
+    "RESIZE": InstanceState.RUNNING,
+    "REVERT_RESIZE": InstanceState.RUNNING,
+    "VERIFY_RESIZE": InstanceState.RUNNING,
+    "DELETED": InstanceState.TERMINATED,
+    "SOFT_DELETED": InstanceState.TERMINATED,
+}
+_LEAVING = ("deleting", "soft-deleting")
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran."""
+
+    id: str
+    name: str
+    status: str
+    task: str
+    created: float
+    placed: bool
+    started: bool
+    tags: Mapping[str, str]
+    node: str
+    address: str | None
+
+    @property
+    def generation(self) -> str:
+        """The launch that it is of."""
+        return self.tags.get(aws_tags.GENERATION, "")
+
+    @property
+    def failed(self) -> bool:
+        """Whether its start has failed for good."""
+        return self.status == "ERROR" and not self.started
+
+    @property
+    def waits(self) -> bool:
+        """Whether the scheduler has not decided yet."""
+        return self.status == "BUILD" and self.task == "scheduling"
+
+
+def servers(records: Iterable[Record]) -> list[Server]:
+    """The records of a list; KeyError, TypeError or ValueError where they are not servers."""
+    names = NodeNames()
+    return [_server(r, names) for r in records]
+
+
+def is_whole(record: Record) -> bool:
+    """Of a server whose cell is down nova tells its id and little more."""
+    return "metadata" in record and "name" in record
+
+
+def _server(record: Record, names: NodeNames) -> Server:
+    tags = {str(key): str(value) for key, value in record["metadata"].items()}
+    return Server(
+        id=str(record["id"]),
+        name=str(record["name"]),
+        status=str(record["status"]),
+        task=str(record.get("OS-EXT-STS:task_state") or ""),
+        created=dt.datetime.fromisoformat(record["created"]).timestamp(),
+        placed=bool(record.get("hostId")),
+        started=bool(record.get("OS-SRV-USG:launched_at")),
+        tags=tags,
+        node=_node(tags, str(record["name"]), names),
+        address=_address(record.get("addresses") or {}),
+    )
+
+
+def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
+    """By the list that all machines of a call have, and the number that nova gave this one; empty
+    where somebody has renamed it.
+    """
+    if not names.node(tags, 1):
+        return names.node(tags, 0)
+    own = request.place(name, tags.get(aws_tags.CLUSTER, ""), tags.get(aws_tags.GENERATION, ""))
+    return names.node(tags, own[1]) if own else ""
+
+
+def state_of(one: Server) -> InstanceState:
+    """As all clouds have it."""
+    if one.task in _LEAVING:
+        return InstanceState.STOPPING
+    return STATES.get(one.status, InstanceState.STOPPING)
+
+
+def instance(one: Server, settings: OpenStackCloud) -> Instance:
+    """A server as a machine; what it was bought as is in its metadata."""
+    kind = one.tags.get(request.TYPE, "")
+    return Instance(
+        id=one.id,
+        cloud=settings.name,
+        node=one.node,
+        generation=one.generation,
+        instance_type=kind,
+        zone=one.tags.get(request.ZONE_KEY, request.ZONE),
+        market=_market(one.tags.get(request.MARKET, "")),
+        price=_price(one.tags, settings, kind),
+        state=state_of(one),
+        launched=one.created,
+        address=one.address,
+    )
+
+
+def _address(networks: Mapping[str, Sequence[Record]]) -> str | None:
+    """A fixed address before a floating one, IPv4 before IPv6."""
+    found = [address for cards in networks.values() for address in cards]
+    found.sort(key=lambda a: (a.get("OS-EXT-IPS:type") == "floating", a.get("version") != 4))
+    return str(found[0]["addr"]) if found else None
+
+
+def _market(word: str) -> Market:
+    return Market(word) if word in set(Market) else Market.RESERVED
+
+
+def _price(tags: Mapping[str, str], settings: OpenStackCloud, kind: str) -> float:
+    """What it was started at; today's where that was taken away or changed."""
+    try:
+        return float(tags[aws_tags.PRICE])
+    except (KeyError, ValueError):
+        known = settings.types.get(kind)
+        return known.price if known else 0.0

@@ -1,0 +1,119 @@
+"""The servers of this cluster in one project: listed whole, told apart, deleted by id."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from slurm_elastic.errors import (
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+)
+from slurm_elastic.providers import openstack_reading as reading
+from slurm_elastic.providers.openstack_catalog import Call
+from slurm_elastic.providers.openstack_claim import UNCLEAR, Claim
+from slurm_elastic.providers.openstack_errors import from_fault, translated
+from slurm_elastic.providers.openstack_reading import Record, Server
+from slurm_elastic.providers.parallel import each
+
+log = logging.getLogger(__name__)
+
+PAGE = 1000
+"""nova's own bound for one answer, unless the site has set a lower one."""
+
+
+class Servers:
+    """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
+
+    def __init__(self, name: str, claim: Claim, call: Call, threads: int) -> None:
+        self.name = name
+        self.ours: set[str] = set()
+        self._claim = claim
+        self._call = call
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._unclear: frozenset[str] = frozenset()
+
+    def live(self, mark: str = "") -> list[Server]:
+        """Ours that are there, of the launch with that mark in their names.
+
+        nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
+        is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
+        """
+        found = [s for s in self._read(self._records(mark)) if s.status != "DELETED"]
+        self.ours.update(s.id for s in found)
+        return found
+
+    def ended(self, mark: str, since: float) -> list[Server]:
+        """Those of a launch that are gone: nova forgets their metadata and keeps their names."""
+        stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        records = self._records(mark, **{"changes-since": stamp})
+        gone = [{**r, "metadata": {}} for r in records if r.get("status") == "DELETED"]
+        with translated(self.name):
+            return [s for s in reading.servers(gone) if mark in s.name]
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """All of them; afterwards the first error is raised, what must be repeated before others.
+
+        ids are nova's own, of servers that were seen with our metadata: nothing else comes here.
+        """
+        results = each(list(ids), self._delete, self._threads)
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def fault(self, server: str) -> ProviderError:
+        """Why its start failed: only the single answer tells."""
+        try:
+            record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
+            with translated(self.name):
+                return from_fault(self.name, str((record.get("fault") or {}).get("message") or ""))
+        except ProviderError as error:
+            log.info("fault cannot be read cloud=%s id=%s error=%s", self.name, server, error)
+            return from_fault(self.name, "the start failed")
+
+    def _delete(self, server: str) -> None:
+        try:
+            self._call("compute", "DELETE", f"/servers/{quote(server)}")
+        except InstanceNotFound:
+            log.info("already gone cloud=%s id=%s", self.name, server)
+
+    def _records(self, mark: str, **more: str) -> Iterator[Record]:
+        """Page by page, to the one without a link to the next; nova may make them smaller."""
+        query = {"limit": str(PAGE), **more} | ({"name": mark} if mark else {})
+        seen: set[str] = set()
+        while True:
+            answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(query)}")
+            with translated(self.name):
+                page = [r for r in answer["servers"] if r["id"] not in seen]
+                further = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
+            yield from page
+            seen.update(r["id"] for r in page)
+            if not further or not page:
+                return
+            query["marker"] = page[-1]["id"]
+
+    def _read(self, records: Iterator[Record]) -> list[Server]:
+        """Those that are this cloud's by their metadata."""
+        whole = list(records)
+        broken = [r["id"] for r in whole if not reading.is_whole(r)]
+        if broken:
+            text = f"nova cannot read all of its cells: {len(broken)} servers lack their metadata"
+            raise TransientError(self.name, "CellDown", text)
+        with translated(self.name):
+            found = reading.servers(whole)
+        owned = [(self._claim.owner(s.tags), s) for s in found]
+        unclear = frozenset(s.id for whose, s in owned if whose == UNCLEAR)
+        with self._lock:
+            new, self._unclear = unclear - self._unclear, self._unclear | unclear
+        if new:
+            log.error(
+                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
+                ",".join(sorted(self._claim.clouds)), ",".join(sorted(new)),
+            )  # fmt: skip
+        return [s for whose, s in owned if whose == self.name]

@@ -1,0 +1,203 @@
+"""Each fault x each call: afterwards, with the cloud healed and the call repeated, there is exactly
+one machine for each node or none, and no error was anything but one of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from providers.contract import spec_for
+from providers.nova_stand_in import Kind, StandIn
+from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+
+from slurm_elastic.errors import (
+    AuthError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import InstanceState
+from slurm_elastic.protocols import Provider
+
+TIMEOUT = 1.0
+TRANSIENT = [k for k in Kind if k is not Kind.STATUS]
+WITHOUT_BODY = [k for k in TRANSIENT if k.startswith(("reset", "silent"))]
+"""The answer to a deletion has none that could be wrong."""
+STATUSES: dict[int, tuple[str, type[ProviderError]]] = {
+    401: ("The request you have made requires authentication.", AuthError),
+    403: (POLICY, AuthError),
+    408: ("slow", TransientError),
+    413: ("Over limit: too many requests", TransientError),
+    429: ("This request was rate-limited.", TransientError),
+    500: ("Unexpected API Error.", TransientError),
+    502: ("Bad Gateway", TransientError),
+    503: ("No server is available", TransientError),
+    504: ("Gateway Time-out", TransientError),
+}
+TOKEN = "POST /v3/auth/tokens"
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> Iterator[StandIn]:
+    with StandIn().serving() as running:
+        yield running
+
+
+@pytest.fixture
+def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
+    return StackBed(stand_in, tmp_path)
+
+
+def settled(bed: StackBed, provider: Provider, count: int) -> None:
+    """The provider and the cloud agree on so many machines, each of a node of its own."""
+    found = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
+    assert {m.id for m in found} == bed.alive()
+    assert len({m.node for m in found}) == len(found) == count
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
+def test_launch(bed: StackBed, kind: Kind, count: int | None) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3, minimum=3)
+    bed.stand_in.fail(kind, CREATE, count)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    assert len(bed.open(timeout=TIMEOUT).launch(spec)) == 3
+    settled(bed, provider, 3)
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("action", [CREATE, LIST, DELETE, TOKEN])
+def test_statuses(bed: StackBed, status: int, action: str) -> None:
+    message, expected = STATUSES[status]
+    provider = bed.open(timeout=TIMEOUT)
+    if action == DELETE:
+        ids = [m.id for m in provider.launch(spec_for(bed, provider, 2))]
+    spec = spec_for(bed, provider, 2, generation="g2")
+    bed.stand_in.refuse(status, message, action)
+    fresh = bed.open(timeout=TIMEOUT) if action == TOKEN else provider
+    call = (lambda: provider.terminate(ids)) if action == DELETE else (lambda: fresh.launch(spec))
+    with pytest.raises(expected) as caught:
+        call()
+    assert caught.value.cloud == "stack"
+    bed.heal()
+    if action == DELETE:
+        provider.terminate(ids)
+        settled(bed, provider, 0)
+    else:
+        settled(bed, provider, 0)
+        assert len(fresh.launch(spec)) == 2
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_the_look_up_before_a_launch(bed: StackBed, kind: Kind) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.stand_in.fail(kind, LIST)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    settled(bed, provider, 0)
+    assert len(provider.launch(spec)) == 2
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_the_look_at_what_was_ordered(bed: StackBed, kind: Kind) -> None:
+    """The order was carried out, and the lists after it fail."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.world.schedule = 1.0
+    bed.stand_in.fail(kind, LIST, 0)
+    fault = bed.world.faults[0]
+    machines = None
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            fault.count = None
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            machines = provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+        bed.heal()
+    assert machines is None
+    assert len(provider.launch(spec)) == 2
+    settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_list(bed: StackBed, kind: Kind) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    provider.launch(spec_for(bed, provider, 2))
+    bed.stand_in.fail(kind, LIST)
+    with pytest.raises(TransientError):
+        provider.instances()
+    bed.heal()
+    settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_BODY)
+@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
+def test_terminate(bed: StackBed, kind: Kind, count: int | None) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    ids = [m.id for m in provider.launch(spec_for(bed, provider, 3))]
+    bed.stand_in.fail(kind, DELETE, count)
+    with pytest.raises(TransientError):
+        provider.terminate(ids)
+    bed.heal()
+    provider.terminate(ids)
+    assert bed.alive() == set()
+    settled(bed, bed.open(timeout=TIMEOUT), 0)
+
+
+@pytest.mark.parametrize("kind", [Kind.DRIP, Kind.SILENT_BEFORE, Kind.SILENT_AFTER])
+@pytest.mark.parametrize("action", [TOKEN, "GET /v3", LIST])
+def test_no_answer_holds_longer_than_the_time_out(bed: StackBed, kind: Kind, action: str) -> None:
+    """A drip ends with the time-out too: each byte begins requests' own limit anew."""
+    provider = bed.open(timeout=2.0)
+    bed.stand_in.fail(kind, action)
+    began = time.monotonic()
+    with pytest.raises(TransientError):
+        provider.instances()
+    assert time.monotonic() - began < 5.0
+    bed.heal()
+
+
+def test_a_quota_met_is_a_quota_error_with_the_clouds_words(bed: StackBed) -> None:
+    bed.stand_in.refuse(403, QUOTA, CREATE)
+    provider = bed.open()
+    with pytest.raises(QuotaError) as caught:
+        provider.launch(spec_for(bed, provider, 1))
+    assert caught.value.code == "instances-quota"
+    assert caught.value.message == QUOTA
+
+
+def test_a_state_in_the_way_of_a_deletion_passes(bed: StackBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    bed.world.delete_conflicts = 1
+    with pytest.raises(TransientError, match="task_state migrating"):
+        provider.terminate([machine.id])
+    provider.terminate([machine.id])
+    assert bed.alive() == set()
+
+
+def test_a_cell_that_is_down_is_no_cell_without_machines(bed: StackBed) -> None:
+    """nova lists an id and UNKNOWN of each: the machines are there."""
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 1))
+    hidden = next(iter(bed.world.servers.values()))
+    kept = hidden.pop("metadata")
+    with pytest.raises(TransientError, match="1 servers lack their metadata"):
+        provider.instances()
+    hidden["metadata"] = kept
+    assert len(provider.instances()) == 1
