@@ -28,6 +28,7 @@ from slurm_elastic.confignumbers import (
     SlurmTime,
     SuspendSeconds,
 )
+from slurm_elastic.configpolicies import CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.model import Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
@@ -117,6 +118,7 @@ class CloudSettings(
     timeout: Seconds = 30.0
     max_booting: Count | None = None
     who: Who | None = None
+    policies: CloudPolicies = field(default_factory=CloudPolicies)
     suspend_time: SuspendSeconds | None = None
     resume_timeout: SlurmSeconds | None = None
     suspend_timeout: SlurmSeconds | None = None
@@ -304,6 +306,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     partial_jobs: bool = False
     max_booting: Count | None = None
     slurmd_port: Port | None = None
+    policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
     @property
@@ -327,6 +330,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    policies: SitePolicies = field(default_factory=SitePolicies)
     join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (

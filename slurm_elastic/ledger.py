@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 3 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 4 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -10,7 +10,7 @@
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
-    holds              node (key), pool, reason, since, until
+    holds              node and kind (key), pool, reason, since, until
     breakers           pool (key), failures, until, reason: machines that never registered
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail

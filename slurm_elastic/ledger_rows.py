@@ -71,14 +71,21 @@ class Machine(Struct, frozen=True, kw_only=True):
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
 
 
+CAPACITY, POLICY = "capacity", "policy"
+"""Why nodes are held: no offer is left for them; or the site's policies start none now."""
+
+
 class Hold(Struct, frozen=True, kw_only=True):
-    """Nodes that are kept from Slurm (DRAIN with our reason) until ``until``. One row a node."""
+    """A node that is kept from Slurm (DRAIN with our reason) until ``until``, which says nothing
+    where ``kind`` is POLICY. One row a node and kind.
+    """
 
     node: str
     pool: str
     reason: str
     since: float
     until: float
+    kind: str = CAPACITY
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -268,6 +275,12 @@ def decision_from(row: sqlite3.Row) -> Decision:
         reason=row["reason"],
         detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
     )
+
+
+def hold_from(row: sqlite3.Row) -> Hold:
+    """A hold row as a value."""
+    names = ("node", "pool", "reason", "since", "until", "kind")
+    return Hold(**{name: row[name] for name in names})
 
 
 def cool_down_from(row: sqlite3.Row) -> CoolDown:

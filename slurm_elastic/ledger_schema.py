@@ -148,6 +148,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason text not null
         ) without rowid""",
     ),
+    (
+        # A node may be kept from Slurm for two causes, and is let go when both are over.
+        "alter table holds rename to holds_of_one_kind",
+        """create table holds (
+            node text not null,
+            kind text not null,
+            pool text not null,
+            reason text not null,
+            since real not null,
+            until real not null,
+            primary key (node, kind)
+        ) without rowid""",
+        """insert into holds (node, kind, pool, reason, since, until)
+            select node, 'capacity', pool, reason, since, until from holds_of_one_kind""",
+        "drop table holds_of_one_kind",
+    ),
 )
 
 

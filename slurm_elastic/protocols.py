@@ -92,6 +92,10 @@ class Slurm(Protocol):
         """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist."""
         ...
 
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """``scontrol update nodename=... weight=...``, one command a weight where they fit."""
+        ...
+
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Tell slurmctld the NodeAddr of nodes, in as few commands as fit."""
         ...

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
-from slurm_elastic.ledger_rows import Launch, Machine
+from slurm_elastic.ledger_rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
@@ -262,9 +262,10 @@ def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
 
 
 def _holds(facts: Facts) -> tuple[HoldView, ...]:
-    groups: defaultdict[tuple[str, str, float], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
     for hold in facts.holds:
-        groups[hold.pool, hold.reason, hold.until].append(hold.node)
+        until = hold.until if hold.kind == CAPACITY else 0.0
+        groups[hold.pool, hold.reason, until, hold.kind].append(hold.node)
     return tuple(
         HoldView(
             pool=pool,
@@ -273,8 +274,9 @@ def _holds(facts: Facts) -> tuple[HoldView, ...]:
             reason=reason,
             until=until,
             left=max(0.0, until - facts.now),
+            kind=kind,
         )
-        for (pool, reason, until), names in groups.items()
+        for (pool, reason, until, kind), names in groups.items()
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.config import AnyCloud, Config
-from slurm_elastic.ledger_rows import Hold, Machine
+from slurm_elastic.ledger_rows import CAPACITY, Hold, Machine
 from slurm_elastic.model import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
@@ -62,6 +62,8 @@ def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) 
 def node_note(state: str, node: SlurmNode | None, hold: Hold | None, now: float) -> str:
     """Why a node is in that state, where there is something to say."""
     if state == HELD and hold is not None:
+        if hold.kind != CAPACITY:
+            return hold.reason
         left = hold.until - now
         when = f"released in {brief(left)}" if left > 0 else "about to be released"
         return f"{hold.reason}; {when}"

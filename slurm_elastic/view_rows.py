@@ -163,7 +163,9 @@ class BreakerView(Struct, frozen=True, kw_only=True):
 
 
 class HoldView(Struct, frozen=True, kw_only=True):
-    """Nodes of a pool that are kept from Slurm for ``left`` s more."""
+    """Nodes of a pool that are kept from Slurm: for ``left`` s more (``kind`` ``capacity``), or
+    until the site's policies start them (``policy``).
+    """
 
     pool: str
     nodes: str
@@ -171,6 +173,7 @@ class HoldView(Struct, frozen=True, kw_only=True):
     reason: str
     until: float
     left: float
+    kind: str = "capacity"
 
 
 class TotalView(Struct, frozen=True, kw_only=True):

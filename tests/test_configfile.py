@@ -16,6 +16,7 @@ from slurm_elastic import configckpt, configfile
 from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
 from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join, Ssh
+from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
@@ -132,6 +133,9 @@ STRUCTS = (
     configckpt.PriceSettings,
     configckpt.SignalSettings,
     Limits,
+    Budget,
+    SitePolicies,
+    PoolPolicies,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
@@ -25,8 +26,22 @@ def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> 
             return SignalCheckpointer(
                 config.checkpoint.signal, config.state / "signal-saves", slurm, look
             )
+        case "criu":
+            from slurm_elastic.checkpointers.criu import CriuCheckpointer
+
+            return CriuCheckpointer(_directory(config), config.cluster.name)
+        case "dmtcp":
+            from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
+
+            return DmtcpCheckpointer(_directory(config), config.cluster.name)
         case "fake":
             from slurm_elastic.checkpointers.fake import FakeCheckpointer
 
             return FakeCheckpointer()
     raise ConfigError(f"checkpoint method {method!r} is not known")
+
+
+def _directory(config: Config) -> Path:
+    if config.checkpoint.directory is None:
+        raise ConfigError("checkpoint.directory is not set: the method keeps its images there")
+    return Path(config.checkpoint.directory)

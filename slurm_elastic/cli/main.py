@@ -27,8 +27,10 @@ COMMANDS: Mapping[str, str] = {
     "conf": "show and check the configuration; write, install and remove its part of slurm.conf",
     "status": "clouds, pools, nodes and machines now, with what they cost",
     "explain": "why a node or a job is where it is: the decisions in order",
+    "offers": "what would be bought now, for how much, and what is rejected why",
     "clear": "end cool-downs and pauses, for root and SlurmUser",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
+    "plan": "what to reserve and which policy to use, going by a job history",
     "simulate": "what policies would have cost on a job history, and how long jobs waited",
     "quickstart": "ten jobs on a sandbox, from sbatch to the last machine's end",
 }

@@ -240,6 +240,8 @@ def _holds(view: StatusView) -> RenderableType:
     table = _table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
     for hold in view.holds:
         left = brief(hold.left) if hold.left > 0 else "over"
+        if hold.kind != "capacity":
+            left = "-"
         table.add_row(Text(hold.pool), Text(hold.nodes), Text(left), Text(hold.reason))
     return table
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
+from slurm_elastic.lifecycle.growing import Growing
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
@@ -97,6 +98,8 @@ class Daemon:
         self._unfinished: dict[str, _Unfinished] = {}
         self._settling_worker = worker("settle")
         self._settler = Settler(site, self._settling_worker)
+        self._growing_worker = worker("policies")
+        self._growing = Growing(site, self._growing_worker)
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
@@ -112,7 +115,8 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            for worker in (*self._workers.values(), self._settling_worker):
+            own = (self._settling_worker, self._growing_worker)
+            for worker in (*self._workers.values(), *own):
                 worker.shutdown(wait=True, cancel_futures=True)
 
     def _guarded_tick(self) -> None:
@@ -139,6 +143,7 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
+        self._growing.tick()
         self._settler.tick()
 
     def _beat(self) -> None:

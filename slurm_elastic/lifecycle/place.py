@@ -173,7 +173,7 @@ def _choose(
     """The next launch, its intent written; or the placement of what no launch can serve."""
     left = tuple(n for n in request.nodes if n not in had)
     with site.spending:
-        scope, now, keys = site.scope(), site.now(), site.config.ranking
+        scope, now, keys = site.scope(request.pool), site.now(), site.config.ranking
         launches = serving(replace(request, nodes=left), offers, scope, now, keys)
         room = sum(launch.room for launch in launches)
         nodes = ask(todo, had, room)

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.ledger import Health, Hold, Machine
+from slurm_elastic.ledger_rows import CAPACITY
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.place import place
@@ -158,7 +159,7 @@ class Round:
             place(site, self._cloud, CORRELATION, mine, jobs)
 
     def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
-        reasons = {row.node: row.reason for row in self._site.ledger.holds()}
+        reasons = {row.node: row.reason for row in _full(self._site)}
         nodes = [a.subject for a in actions]
         why = reasons.get(nodes[0], actions[0].reason)
         give_back(self._site, nodes, view, why, CORRELATION)
@@ -231,8 +232,13 @@ def _world(
         known=known,
         intents=intents,
         seen=seen,
-        held=frozenset(row.node for row in site.ledger.holds()),
+        held=frozenset(row.node for row in _full(site)),
     )
+
+
+def _full(site: Site) -> list[Hold]:
+    """Holds of nodes for which no offer was left."""
+    return [row for row in site.ledger.holds() if row.kind == CAPACITY]
 
 
 def _max_age(site: Site, machine: Machine) -> float | None:

@@ -1,0 +1,181 @@
+"""A Slurm cluster in containers whose nodes can checkpoint: what an installation does, in short."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from slurm_elastic.ckptroot import bundle
+from slurm_elastic.config import Cluster, Config, FakeCloud, PoolSettings, domain_pools
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.model import Location
+from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.slurm.launcher import PROGRAM
+from slurm_elastic.slurm.submit_filter import render
+
+from .engine import REPO, Engine
+from .world import ContainerWorld, Host
+
+SUDOERS = REPO / "etc" / "sudoers.d-slurm-elastic"
+CONF = "JobSubmitPlugins=lua\nKillWait=10\nSlurmdTimeout=30\nMinJobAge=600\n"
+
+COUNTER = """\
+#!/bin/bash
+echo "start restart=${SLURM_RESTART_COUNT:-0} args=$*"
+trap 'echo got USR1' USR1
+for ((step = 0; step < STEPS; step++)); do echo "step $step"; sleep 0.5; done
+echo finished
+exit CODE
+"""
+
+ASK = """
+import json, sys, time
+from pathlib import Path
+import msgspec
+from slurm_elastic.checkpointers.criu import CriuCheckpointer
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import JobRun
+run = msgspec.json.decode(sys.argv[1], type=JobRun)
+ways = CriuCheckpointer(Path("/shared/ckpt"), "containers")
+try:
+    match sys.argv[2]:
+        case "images":
+            found = list(ways.images(run))
+            for image in found:
+                ways.verify(image)
+        case "release":
+            found = ways.release(run)
+        case "remove":
+            found = ways.remove(run.job)
+        case stop:
+            found = ways.checkpoint(run, deadline=time.time() + 60, stop=stop == "stop")
+            ways.verify(found)
+    print(msgspec.json.encode({"ok": found}).decode())
+except CheckpointError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+def config() -> Config:
+    """Jobs of partition ``static`` are checkpointed by CRIU, others where they ask for it."""
+    return Config(
+        cluster=Cluster(name="containers"),
+        clouds=(FakeCloud(name="onprem", partition="static", location=Location.ON_PREMISES),),
+        pools=(
+            PoolSettings(name="rack", cloud="onprem", nodes="n[1-9]", cpus=2, memory=1000,
+                         real_memory=1000, checkpoint=PoolCheckpoint(method="criu")),
+        ),
+        checkpoint=CheckpointSettings(directory="/shared/ckpt"),
+    )  # fmt: skip
+
+
+class CriuWorld(ContainerWorld):
+    """Two nodes with the root part, its configuration, its sudo rule and its key."""
+
+    def __init__(self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0) -> None:
+        super().__init__(engine, image, nodes=nodes, criu=True, conf=CONF)
+        self.hold = hold
+
+    def __enter__(self) -> CriuWorld:
+        super().__enter__()
+        for name, text in render(config(), domain_pools(config(), expand)).items():
+            self.head.put(f"/etc/slurm/{name}", text)
+        return self
+
+    def _lay_out(self) -> None:
+        super()._lay_out()
+        (self.shared / "ckpt").mkdir(mode=0o755)
+        (self.shared / "ckpt-root").write_bytes(bundle.build())
+        (self.shared / "ckpt-root").chmod(0o755)
+        keys = self.directory / "keys"
+        (keys / "ckpt-root.conf").write_text(
+            f"directory = /shared/ckpt\ncluster = containers\nhold = {self.hold}\npoll = 0.2\n"
+        )
+        (keys / "ckpt.key").touch(mode=0o600)
+        (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
+
+    def start_node(self, name: str, *, hostname: str | None = None) -> Host:
+        """A host with the root part; ready before its slurmd registers is not needed."""
+        host = super().start_node(name, hostname=hostname)
+        host.put("/etc/sudoers.d/slurm-elastic", SUDOERS.read_text(), mode=0o440)
+        host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
+        return host
+
+    # jobs
+
+    def counter(self, *options: str, steps: int = 24, code: int = 0) -> int:
+        """Submit the counter by plain sbatch; its output is ``out-JOB``."""
+        script = COUNTER.replace("STEPS", str(steps)).replace("CODE", str(code))
+        return self.sbatch(script, "-o", "out-%j", *options)
+
+    def output(self, job: int) -> list[str]:
+        path = self.shared / "work" / f"out-{job}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def wait_step(self, job: int, step: int) -> None:
+        """Wait until the job has come that far."""
+        self.wait_for(lambda: f"step {step}" in self.output(job), f"job {job} is at step {step}")
+
+    def steps(self, job: int) -> list[int]:
+        lines = self.output(job)
+        return [int(line.split()[1]) for line in lines if line.startswith("step ")]
+
+    def run_of(self, job: int) -> dict[str, Any]:
+        """The job's run as the service would see it."""
+        shown = self.job(job)
+        return {
+            "job": job, "label": str(job), "attempt": int(shown["Restarts"]), "user": "alice",
+            "uid": 2000, "gid": 2000, "nodes": [shown["NodeList"]], "partition": "static",
+            "started": 0.0,
+        }  # fmt: skip
+
+    def ask(self, job: int, verb: str) -> dict[str, Any]:
+        """A call of the method as SlurmUser on the head: stop, go, images, release or remove."""
+        run = json.dumps(self.run_of(job))
+        words = ["env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1",
+                 "/usr/bin/python3", "-c", ASK, run, verb]  # fmt: skip
+        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm").stdout)
+        return found
+
+    def standing(self, job: int) -> None:
+        """Wait until the job's launcher drives it."""
+        path = self.shared / "ckpt" / "containers" / str(job) / "status.json"
+
+        def there() -> bool:
+            return path.exists() and json.loads(path.read_text())["state"] == "running"
+
+        self.wait_for(there, f"job {job} is under the launcher")
+
+    def move(self, job: int) -> str:
+        """Requeue a job to another node, as the service does; the node it leaves."""
+        old = self.job(job)["NodeList"]
+        self.slurm("scontrol", "update", f"nodename={old}", "state=drain", "reason=test")
+        self.slurm("scontrol", "requeue", str(job), user="slurm")
+        self.hurry(job)
+        return old
+
+    def hurry(self, job: int) -> None:
+        """Take the wait for BeginTime off a requeued job, and see it run."""
+
+        def runs() -> bool:
+            state = self.job(job).get("JobState", "")
+            if state == "PENDING":
+                words = ("scontrol", "update", f"jobid={job}", "starttime=now")
+                self.slurm(*words, user="slurm", check=False)
+            return state in ("RUNNING", "COMPLETED", "FAILED")
+
+        self.wait_for(runs, f"job {job} runs again")
+
+    def resume(self, *nodes: str) -> None:
+        for node in nodes:
+            self.slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
+    def left(self, job: int) -> list[str]:
+        """What is left of a job: its directory, and processes on any node."""
+        path = self.shared / "ckpt" / "containers" / str(job)
+        found = [str(p) for p in path.rglob("*")] if path.exists() else []
+        for name, host in self.nodes().items():
+            done = host.run(["pgrep", "-af", f"containers/{job}/script|job{job:05}"], check=False)
+            found += [f"{name}: {line}" for line in done.stdout.splitlines()]
+        return found
