@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from slurm_elastic.config import (
+    Allocation,
     AnyCloud,
     AwsCloud,
     DockerCloud,
@@ -18,6 +19,7 @@ from slurm_elastic.config import (
     OpenNebulaCloud,
     OpenStackCloud,
     PoolSettings,
+    Strategy,
     effective_who,
 )
 from slurm_elastic.configdraft import Draft
@@ -67,6 +69,26 @@ def _aws(draft: Draft) -> None:
             if zone not in cloud.subnets:
                 expected = f"a zone with a subnet: one of {', '.join(cloud.subnets)}"
                 draft.problems.add((*at, "zones", n), shown(zone), expected)
+
+
+def _aws_launches(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, AwsCloud):
+            continue
+        at = ("clouds", i)
+        if cloud.allocation is Allocation.RANK and cloud.strategy is not Strategy.FLEET:
+            expected = "strategy fleet, too: there is nothing to choose among"
+            draft.problems.add((*at, "allocation"), shown(str(cloud.allocation)), expected)
+        template = cloud.launch_template
+        if template is not None and not re.fullmatch(r"[A-Za-z0-9().\-/_]{3,128}", template):
+            expected = "the id (lt-...) or the name of a launch template"
+            draft.problems.add((*at, "launch_template"), shown(template), expected)
+        for name in cloud.interruption_rates:
+            if name not in cloud.types:
+                expected = f"a type of the cloud: one of {', '.join(cloud.types)}"
+                hint = nearest(name, cloud.types)
+                place = (*at, "interruption_rates", name)
+                draft.problems.add(place, shown(name), expected, hint)
 
 
 def _aws_rates(draft: Draft) -> None:
@@ -403,6 +425,7 @@ def _time(seconds: float) -> str:
 FITS: tuple[Callable[[Draft], None], ...] = (
     _locations,
     _aws,
+    _aws_launches,
     _aws_rates,
     _opennebula,
     _openstack,

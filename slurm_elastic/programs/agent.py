@@ -286,11 +286,12 @@ def say(text: str) -> None:
 
 def main(argv: List[str]) -> int:  # noqa: UP006
     """For ever: the machine ends, not the agent."""
-    agent = Agent(argv[1], read(argv[1]))
-    missing: Set[str] = {"node", "stop_command"} - set(agent.settings)  # noqa: UP006
+    settings = read(argv[1])
+    missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
     if missing:
         say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
         return 2
+    agent = Agent(argv[1], settings)
     while True:
         try:
             agent.tick()
