@@ -9,7 +9,7 @@ mkdir -p "$dir"
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
-generation= max_age=
+max_age=
 . "$dir/launch"
 hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 
@@ -25,7 +25,6 @@ key_mark=@{key_mark}
 SLURM_ELASTIC_SETTINGS
 cat >>"$dir/agent" <<END
 node=$node
-generation=$generation
 max_age=$max_age
 start_command=/bin/sh $dir/start
 END

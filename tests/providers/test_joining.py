@@ -178,7 +178,7 @@ def test_a_machine_without_systemd_gets_settings_and_agent(tmp_path: Path) -> No
     agent = f"setsid python3 -I {machine.run}/agent.py {machine.run}/agent"
     assert agent in ran
     lines = (machine.run / "agent").read_text().splitlines()
-    assert {"node=pub7", "generation=g1", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
+    assert {"node=pub7", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
     assert f"start_command=/bin/sh {machine.run}/start" in lines
     assert "slurmd -b -N pub7 --conf-server head:6817" in (machine.run / "start").read_text()
     machine.join()  # as one-context after cloud-init does
