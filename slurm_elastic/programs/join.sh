@@ -11,6 +11,11 @@ mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
 max_age=
 . "$dir/launch"
+# cloud-init runs a script of user data once in a machine's life; this is for its next boots.
+again=/var/lib/cloud/scripts/per-boot
+if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; then
+  install -m 700 "$0" "$again/slurm-elastic-join"
+fi
 hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
