@@ -40,6 +40,7 @@ class Kind(StrEnum):
     SILENT_BEFORE = "silent-before"
     SILENT_AFTER = "silent-after"
     DRIP = "drip"
+    SLOW = "slow"
     HALF = "half"
 
 
@@ -185,6 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.reset()
         elif kind is Kind.SILENT_BEFORE:
             self.owner.released.wait(30)
+        elif kind is Kind.SLOW:
+            self.owner.released.wait(0.2)
+            self.after(None, *self.served(body))
         else:
             self.after(kind, *self.served(body))
 
