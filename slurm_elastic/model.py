@@ -293,6 +293,7 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     last_busy: float = 0.0
     boot_time: float = 0.0
     weight: int = 0
+    comment: str = ""
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ def node(raw: JsonObject) -> SlurmNode:
         last_busy=number(raw.get("last_busy")) or 0.0,
         boot_time=number(raw.get("boot_time")) or 0.0,
         weight=_whole(raw.get("weight"), 0),
+        comment=raw.get("comment") or "",
     )
 
 
