@@ -40,7 +40,7 @@ class JobList:
         return self.read().get(job)
 
     def mark(self) -> float:
-        """This moment, for ``knows``."""
+        """The moment, for ``knows``."""
         return self._clock()
 
     def knows(self, mark: float) -> bool:
