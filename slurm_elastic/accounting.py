@@ -59,7 +59,7 @@ def usage(
     for launch in open_launches:
         missing = len(launch.nodes) - known[launch.generation]
         if missing > 0:
-            offer = launch.offer
-            price = max(offer.price, offer.on_demand_price or 0.0, worst.get(offer.key, 0.0))
-            add(missing, launch.cloud, launch.pool, offer.market, price)
+            # Any of its offers may be the one that is bought.
+            price = max(max(o.worst_price, worst.get(o.key, 0.0)) for o in launch.offers)
+            add(missing, launch.cloud, launch.pool, launch.offer.market, price)
     return Usage(nodes=dict(nodes), dollars_per_hour=dict(dollars))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import (
     Image,
     Instance,
@@ -53,8 +54,9 @@ class Provider(Protocol):
     def instances(self) -> Sequence[Instance]:
         """All machines with this cluster's UUID that are not TERMINATED: the truth.
 
-        A fresh machine may be missing for minutes (eventual consistency). One that the provider has
-        ended by itself, as it would never come up, may be told once as TERMINATED.
+        A fresh machine may be missing for minutes (eventual consistency). One that was lost (taken
+        by the cloud, or ended by the provider as it would never come up) may be told once as
+        TERMINATED.
         """
         ...
 
@@ -68,6 +70,29 @@ class Provider(Protocol):
 
     def check(self) -> None:
         """Prove that the credentials work, by one cheap read-only call."""
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A provider whose cloud lets an account start only so many machines at a time."""
+
+    def startable(self) -> int | None:
+        """How many it would start now; what is above that waits. None: it has no such limit."""
+        ...
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A provider that can choose among several offers in one launch (``alternatives``)."""
+
+    alternatives: int
+    """How many it takes; 0: none."""
+
+    def refusals(self, generation: str) -> Mapping[str, ProviderError]:
+        """By ``Offer.key``, which offers gave nothing or too little in that launch, and why; of the
+        last launches only.
+        """
         ...
 
 

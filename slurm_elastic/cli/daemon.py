@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
@@ -21,8 +22,11 @@ from slurm_elastic.lifecycle.prolog import PrologServer
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.spool import Spool
+
+if TYPE_CHECKING:
+    from slurm_elastic.lifecycle.keys import MungeKeys
 
 log = logging.getLogger("slurm_elastic.daemon")
 
@@ -35,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
 def _serve(config: Config) -> None:
     stop = threading.Event()
     on_stop(stop.set)
-    slurm = SlurmCli(config.slurm)
+    slurm = open_slurm(config.slurm)
     providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
@@ -47,9 +51,25 @@ def _serve(config: Config) -> None:
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
         waiter.start(stop)
-        Daemon(site, spool, wake, waiter.nudge).run(stop)
+        Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
+
+
+def _keys(site: Site) -> MungeKeys | None:
+    """Who brings the munge key to machines; None where it is part of their image."""
+    ssh = site.config.join.ssh
+    if ssh is None:
+        return None
+    try:
+        from slurm_elastic.lifecycle.keys import MungeKeys
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"
+        ) from error
+    # Its threads tell each failed connection with a traceback; we tell it in a line.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    return MungeKeys(site, ssh)
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, Ledger, WakeSocket]:

@@ -22,7 +22,7 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
-from slurm_elastic.policies.ranking import Scope, rank, serving, worst_price
+from slurm_elastic.policies.ranking import Scope, rank, serving
 from slurm_elastic.protocols import Provider, Slurm
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.cli import SlurmCli
@@ -182,7 +182,7 @@ def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
     return OfferRow(
         offer=offer.key,
         price=offer.price,
-        worst=worst_price(offer),
+        worst=offer.worst_price,
         room=room,
         take=take,
         reason=reason,

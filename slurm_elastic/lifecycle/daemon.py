@@ -14,6 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -31,6 +32,9 @@ from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
+
+if TYPE_CHECKING:
+    from slurm_elastic.lifecycle.keys import MungeKeys
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +90,10 @@ class Daemon:
         wake: WakeSocket,
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
+        keys: MungeKeys | None = None,
     ) -> None:
         self._site = site
+        self._keys = keys
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
@@ -118,6 +124,8 @@ class Daemon:
             own = (self._settling_worker, self._growing_worker)
             for worker in (*self._workers.values(), *own):
                 worker.shutdown(wait=True, cancel_futures=True)
+            if self._keys is not None:
+                self._keys.close()
 
     def _guarded_tick(self) -> None:
         """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
@@ -143,6 +151,8 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
+        if self._keys is not None:
+            self._keys.tick()
         self._growing.tick()
         self._settler.tick()
 

@@ -10,11 +10,12 @@ from msgspec import Struct
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
+from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool, SlurmJob, SlurmNode
-from slurm_elastic.policies.capacity import AnyGrowth
-from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting, head_start
+from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
+from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 
 DEFAULT_LIMIT = 3600
@@ -23,6 +24,7 @@ ABOUT_TO_START = 30
 """Seconds for which a job and an idle machine may be there before they count as not for each other
 (memory, reservations, limits: slurmctld knows why).
 """
+_ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
@@ -81,12 +83,15 @@ def read(site: Site) -> View:
     )
 
 
-def groups(site: Site, view: View, covered: Mapping[str, Sequence[int]]) -> list[Group]:
+def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
     """All pools, those of one growth policy together, in the order in which they are used."""
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
-    return [_group(site, view, growth, pools, covered) for growth, pools in by_growth.items()]
+    return [
+        _group(site, view, growth, pools, counted[pools[0].name].still(view.jobs, view.nodes))
+        for growth, pools in by_growth.items()
+    ]
 
 
 def _group(
@@ -94,24 +99,26 @@ def _group(
     view: View,
     growth: AnyGrowth,
     pools: Sequence[Pool],
-    covered: Mapping[str, Sequence[int]],
+    covered: Sequence[int],
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
-    left, starting = _waiting(_pending(site, view, pools), found, view.at)
-    queue = _coming(site, view, pools) + left
-    first = queue[0].nodes if queue else 0
-    running = [j for j in view.jobs if _runs(j) and not mine.isdisjoint(j.nodes)]
+    left = _waiting(_pending(site, view, pools), found, view.at)
+    coming = _coming(site, view, pools)
+    boots = {job.id for job in coming}
+    running = [
+        job
+        for job in view.jobs
+        if job.states & _ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
+    ]
     return Group(
         name=pools[0].name,
         now=Now(
             now=view.at,
             growth=growth,
-            pools=tuple(one.now() for one in found),
-            queue=tuple(queue),
-            covered=tuple(covered.get(pools[0].name, ())),
-            running=len(running) + starting,
-            head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
+            pools=tuple(one.now(running) for one in found),
+            queue=(*coming, *left),
+            covered=tuple(sorted({*covered, *(job.id for job in coming)})),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},
         unheld={one.pool.name: tuple(one.unheld) for one in found},
@@ -130,23 +137,30 @@ class _Pool:
         self.held: dict[str, str] = {}
         self.loose: list[str] = []
         self._booting: list[str] = []
-        self._taken: list[str] = []
+        self.taken: list[str] = []
         self._idle: list[Resting] = []
+        self._starting = 0
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
 
-    def now(self) -> PoolNow:
+    def now(self, running: Sequence[SlurmJob]) -> PoolNow:
         """As the policies may know it."""
         stop = self._view.stops.get(self.pool.name)
+        mine = set(self.pool.nodes)
+        here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
+        asks = isinstance(self._rules.growth, SemiElastic)
         return PoolNow(
             name=self.pool.name,
             rules=self._rules,
             room=self._room(),
             stop=stop,
             idle=tuple(self._idle),
-            taken=tuple(self._taken),
+            taken=tuple(self.taken),
             booting=len(self._booting),
+            # A node that is still completing has no job any more, but it is no rest either.
+            running=max(here, int(bool(self.taken))),
+            free=tuple(sorted(self.free(running))) if asks else (),
         )
 
     def free(self, running: Iterable[SlurmJob]) -> Iterable[int]:
@@ -156,7 +170,7 @@ class _Pool:
         for name in self._booting:
             launched = machines[name].instance.launched if name in machines else now
             yield int(launched) + self._rules.boot
-        ends = dict.fromkeys(self._taken, now)
+        ends = dict.fromkeys(self.taken, now)
         for job in running:
             end = int(job.start) + (FAR if job.limit is None else job.limit)
             ends.update({n: max(ends[n], end) for n in job.nodes if n in ends})
@@ -172,12 +186,13 @@ class _Pool:
             : max(count, 0)
         ]
         self._idle = [r for r in self._idle if r not in taken]
-        self._taken += [r.node for r in taken]
+        self.taken += [r.node for r in taken]
+        self._starting += bool(taken)
         return len(taken)
 
     def _room(self) -> int:
         most = self.pool.max_nodes
-        there = len(self._idle) + len(self._taken) + len(self._booting)
+        there = len(self._idle) + len(self.taken) + len(self._booting)
         left = len(self.off) if most is None else min(len(self.off), most - there)
         at_once = self.pool.max_booting
         return max(left if at_once is None else min(left, at_once - len(self._booting)), 0)
@@ -205,7 +220,7 @@ class _Pool:
         if where is Phase.POWERING_UP:
             self._booting.append(node.name)
         elif is_busy(node):
-            self._taken.append(node.name)
+            self.taken.append(node.name)
         else:
             self._rest(node)
 
@@ -250,9 +265,9 @@ def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
-def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[list[Asked], int]:
-    """The jobs for which there is no machine yet, and how many slurmctld is about to start: it
-    looks at its queue a moment after a machine or a job has come.
+def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> list[Asked]:
+    """The jobs for which there is no machine yet, without those that slurmctld is about to start:
+    it looks at its queue a moment after a machine or a job has come.
     """
     left: list[Asked] = []
     for job in queue:
@@ -265,7 +280,7 @@ def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[l
             served += 1
         if served < job.times:
             left.append(job._replace(times=job.times - served))
-    return left, sum(job.times for job in queue) - sum(job.times for job in left)
+    return left
 
 
 def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> Asked:
@@ -273,7 +288,8 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
-    return Asked(job.id, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
+    own = counted_id(job)
+    return Asked(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
@@ -288,7 +304,3 @@ def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
         return True
     wanted = {word.strip() for word in job.features.replace("&", ",").split(",")}
     return wanted <= {*pool.features, pool.name, pool.cloud}
-
-
-def _runs(job: SlurmJob) -> bool:
-    return "RUNNING" in job.states and "CONFIGURING" not in job.states

@@ -16,11 +16,19 @@ from msgspec.structs import replace
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.lifecycle.boots import note_registered
-from slurm_elastic.lifecycle.launch import Outcome, forgive, launch, patiently, report_auth
+from slurm_elastic.lifecycle.choice import alternatives, bought, startable
+from slurm_elastic.lifecycle.launch import (
+    Outcome,
+    cool_partial,
+    forgive,
+    launch,
+    patiently,
+    report_auth,
+)
 from slurm_elastic.lifecycle.refuse import give_back, refuse
 from slurm_elastic.lifecycle.site import Site, new_generation
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import CoolDown, LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, Pool
 from slurm_elastic.policies.boots import may_wait, turn
 from slurm_elastic.policies.ranking import rank, serving
 from slurm_elastic.policies.together import Settled, Unit, ask, settle, units
@@ -177,7 +185,8 @@ def _choose(
         launches = serving(replace(request, nodes=left), offers, scope, now, keys)
         room = sum(launch.room for launch in launches)
         nodes = ask(todo, had, room)
-        allowed, cap = turn(_caps(site, request.pool), scope.booting)
+        caps = turn(_caps(site, request.pool), scope.booting)
+        allowed, cap = min(caps, startable(site, request.pool.cloud, len(nodes)))
         if nodes and not allowed:
             placement = rank(_part(request, left), offers, scope, now, keys)
             spare = room - len(nodes)
@@ -194,6 +203,7 @@ def _choose(
             nodes=part.nodes,
             offer=best.offer,
             jobs=part.jobs,
+            alternatives=alternatives(site, placement, len(part.nodes)),
         )
         reach("launch.before-intent")
         site.ledger.intend(spec, request.id, now)
@@ -211,11 +221,11 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec) -> set[str]:
     if result.outcome is Outcome.REFUSED:
         _note(site, request, spec.nodes, "launch-refused", result.why)
     elif len(started) < len(spec.nodes):
-        _cool_partial(site, spec, len(started))
+        cool_partial(site, spec, len(started))
     else:
-        forgive(site, spec.offer)
+        forgive(site, spec, result.instances)
     if started:
-        _note(site, request, tuple(started), "launched", _bought(spec.offer))
+        _note(site, request, tuple(started), "launched", bought(spec, result.instances))
     return started
 
 
@@ -334,20 +344,3 @@ def _note_once(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str
 def _said_last(site: Site, node: str, correlation: str, kind: str) -> bool:
     last = site.ledger.decisions(node, limit=1)
     return bool(last) and (last[0].correlation, last[0].kind) == (correlation, kind)
-
-
-def _bought(offer: Offer) -> str:
-    return f"{offer.instance_type} in {offer.zone}, {offer.market}, ${offer.price:.4f}/h"
-
-
-def _cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    """What gave some is empty for now, but refused nothing: its next cool-down does not grow."""
-    site.ledger.cool_down(
-        CoolDown(
-            key=spec.offer.key,
-            until=site.now() + site.config.timings.capacity_cooldown,
-            code="Partial",
-            reason=f"gave {started} of {len(spec.nodes)} machines",
-            strikes=0,
-        )
-    )

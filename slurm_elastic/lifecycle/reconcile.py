@@ -16,7 +16,6 @@ from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
-from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -95,6 +94,7 @@ class Round:
             by_kind.setdefault(action.kind, []).append(action)
         doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
             "adopt": lambda some: _adopt(self._site, some, seen),
+            "adopt-stopped": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, view, seen),
@@ -103,7 +103,9 @@ class Round:
             "terminate": self._terminate,
             "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
+            "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some),
             "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
@@ -284,7 +286,7 @@ def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, flo
         except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
             log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
             continue
-        worst.update({offer.key: worst_price(offer) for offer in offers})
+        worst.update({offer.key: offer.worst_price for offer in offers})
     return worst
 
 

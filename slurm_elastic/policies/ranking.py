@@ -67,6 +67,21 @@ def price(_request: NodeRequest, offer: Offer) -> float:
     return offer.price
 
 
+def risk(request: NodeRequest, offer: Offer) -> float:
+    """Dollars for an hour of work that is kept: the price, and what is paid for work that a spot
+    interruption takes.
+
+    With ``rate`` interruptions an hour, each of which loses ``loss`` hours, an hour of kept work
+    takes ``1 + rate * loss`` hours of machine, to first order in ``rate * loss`` (as in J. T. Daly,
+    FGCS 22 (2006), eq. 9, where ``loss`` is half an interval and the restart). The idea of EC2's
+    price-capacity-optimized, and of SpotOn (SoCC 2015): the market with the least expected cost.
+    """
+    if offer.market is not Market.SPOT:
+        return offer.price
+    lost = offer.interruption_rate * request.pool.interruption_loss / 3600
+    return offer.price * (1 + lost)
+
+
 def waste(request: NodeRequest, offer: Offer) -> float:
     """The share of the machine the pool's nodes cannot use: the greater of cpus and memory."""
     pool = request.pool
@@ -77,6 +92,7 @@ KEYS: Mapping[str, RankingKey] = {
     "location": location,
     "market": market,
     "price": price,
+    "risk": risk,
     "waste": waste,
 }
 DEFAULT_KEYS = ("location", "market", "price", "waste")
@@ -144,7 +160,7 @@ def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
     offer, count = bought.offer, bought.room
     cloud = f"cloud:{offer.cloud}"
     scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
-    cost = count * worst_price(offer)
+    cost = count * offer.worst_price
     nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
     dollars = {scope: usage.dollars_per_hour.get(scope, 0.0) + cost for scope in scopes[:2]}
     return Usage(
@@ -221,11 +237,6 @@ def _spot_is_cheaper(offer: Offer) -> bool:
     return offer.on_demand_price is None or offer.price < offer.on_demand_price
 
 
-def worst_price(offer: Offer) -> float:
-    """What the machine could come to cost: a spot price never rises over the on-demand price."""
-    return max(offer.price, offer.on_demand_price or 0.0)
-
-
 def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
     """How many nodes the tightest bound leaves, and that bound in words."""
     bounds: list[tuple[int, str]] = [(len(request.nodes), "")]
@@ -257,7 +268,7 @@ def _limit_bounds(
     if by_market is not None:
         key = f"{prefix}:{offer.market}" if prefix else f"market:{offer.market}"
         bounds.append(_left(f"{who} on {offer.market}", by_market, usage.nodes.get(key, 0)))
-    worst = worst_price(offer)
+    worst = offer.worst_price
     if limits.dollars_per_hour is not None and worst > 0:
         spent = usage.dollars_per_hour.get(prefix, 0.0)
         # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.

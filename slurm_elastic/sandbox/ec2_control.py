@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``buckets``, ``advance``, ``reset``. Bodies and answers are JSON; an
-answer other than 200 carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``shut-down``, ``buckets``, ``advance``, ``reset``. Bodies and answers
+are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,10 @@ class _Settings(_Order, frozen=True, kw_only=True):
 class _Interrupt(_Order, frozen=True, kw_only=True):
     ids: tuple[str, ...]
     notice: float = 120.0
+
+
+class _ShutDown(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
 
 
 class _Buckets(_Order, frozen=True, kw_only=True):
@@ -112,6 +116,10 @@ def _interrupt(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     return cloud.interrupt(order.ids, order.notice, now)
 
 
+def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
+
+
 def _buckets(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     cloud.buckets.begin(frozen=msgspec.json.decode(body, type=_Buckets).frozen)
     return {}
@@ -135,6 +143,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "prices": _prices,
     "settings": _settings,
     "interrupt": _interrupt,
+    "shut-down": _shut_down,
     "buckets": _buckets,
     "advance": _advance,
     "reset": _reset,
@@ -184,6 +193,10 @@ class Ec2Control:
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
         """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
         self._ask("POST", "interrupt", _Interrupt(ids=tuple(ids), notice=notice))
+
+    def shut_down(self, ids: Iterable[str]) -> None:
+        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
 
     def throttle(self, *, frozen: bool = False) -> None:
         """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""

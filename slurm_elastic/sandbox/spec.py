@@ -24,7 +24,8 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     out. ``slurm_conf`` are further lines of the site's slurm.conf; one that sets what the sandbox
     sets too replaces it. ``boot_seconds`` is how long an emulated machine takes to start,
     ``never_boot`` a hostlist of nodes whose machines never come up. ``memory`` (MiB) and ``cpus``
-    are of each node. ``groups`` may burst. ``prices`` is a CSV trace of spot prices (None: the
+    are of each node. With ``dead_man`` each emulated machine has the agent, with this
+    heartbeat_timeout (s). ``groups`` may burst. ``prices`` is a CSV trace of spot prices (None: the
     shipped day), of which ``price_speed`` seconds pass in one.
     """
 
@@ -40,6 +41,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     boot_seconds: float = 2.0
     local_boot_seconds: float = 0.0
     never_boot: str = ""
+    dead_man: float | None = None
     prices: str | None = None
     price_speed: float = 60.0
     power_save_interval: int = 1
@@ -158,6 +160,7 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
             "transient_deadline": 20.0,
             "grace": 20.0,
         },
+        "checkpoint": {"expected": 10.0, "notices": {"every": 1.0}},
         "clouds": [_onprem(root), _aws()],
         "pools": _pools(spec),
     }

@@ -31,6 +31,7 @@ from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    InstanceNotFound,
     ProviderError,
     TransientError,
 )
@@ -289,7 +290,9 @@ def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert list(provider.notices()) == []
-    assert machine.id not in {m.id for m in provider.instances()}
+    states = {m.id: m.state for m in provider.instances()}
+    assert states[machine.id] is InstanceState.TERMINATED, "its loss is told at once"
+    assert machine.id not in {m.id for m in provider.instances()}, "and once"
 
 
 def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
@@ -348,7 +351,7 @@ def test_an_id_that_ec2_does_not_know_does_not_keep_the_others(bed: AwsBed) -> N
     machines = provider.launch(spec_for(bed, provider, 3))
     assert isinstance(provider, aws.AwsProvider)
     # As after a restart of the cloud's own records: once ours, now unknown.
-    provider._ours.add("i-0123456789abcdef0")
+    provider._machines.ours.add("i-0123456789abcdef0")
     provider.terminate([machines[0].id, "i-0123456789abcdef0", machines[1].id])
     assert bed.alive() == {machines[2].id}
 
@@ -508,3 +511,12 @@ def _spec(zone: str, bound: float | None) -> LaunchSpec:
 
 def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
     return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
+
+
+def test_a_machines_console_is_shown(bed: AwsBed) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    assert isinstance(provider, aws.AwsProvider)
+    assert provider.console(machine.id).startswith("Linux version")
+    with pytest.raises(InstanceNotFound):
+        provider.console("i-0123456789abcdef0")
