@@ -89,6 +89,7 @@ class CriuWorld(ContainerWorld):
     def __init__(self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0) -> None:
         super().__init__(engine, image, nodes=nodes, criu=True, conf=CONF)
         self.hold = hold
+        self.labels: dict[int, str] = {}
 
     def __enter__(self) -> CriuWorld:
         super().__enter__()
@@ -123,6 +124,23 @@ class CriuWorld(ContainerWorld):
 
     # jobs
 
+    def name(self, job: int) -> str:
+        """For Slurm's commands: a task of an array by its label, as its number may be the array's."""
+        return self.labels.get(job, str(job))
+
+    def job(self, number: int) -> dict[str, str]:
+        done = self.slurm("scontrol", "-o", "show", "job", self.name(number), check=False)
+        words = (word.partition("=") for word in done.stdout.split())
+        return {key: value for key, sign, value in words if sign}
+
+    def tasks(self, array: int) -> list[int]:
+        """The numbers of an array's running tasks."""
+        form = ("-h", "-t", "R", "-o", "%A %F_%K", "-j", str(array))
+        rows = (line.split() for line in self.slurm("squeue", *form).stdout.splitlines())
+        found = {int(number): label for number, label in rows}
+        self.labels |= found
+        return sorted(found)
+
     def counter(self, *options: str, code: int = 0) -> int:
         """Submit the counter by plain sbatch; its output is ``out-JOB``. It counts until ``end``."""
         return self.sbatch(COUNTER.replace("CODE", str(code)), "-o", "out-%j", *options)
@@ -154,7 +172,7 @@ class CriuWorld(ContainerWorld):
         """The job's run as the service would see it."""
         shown = self.job(job)
         return {
-            "job": job, "label": str(job), "attempt": int(shown["Restarts"]), "user": "alice",
+            "job": job, "label": self.name(job), "attempt": int(shown["Restarts"]), "user": "alice",
             "uid": 2000, "gid": 2000, "nodes": [shown["NodeList"]], "partition": "static",
             "started": 0.0,
         }  # fmt: skip
@@ -180,7 +198,7 @@ class CriuWorld(ContainerWorld):
         """Requeue a job to another node, as the service does; the node it leaves."""
         old = self.job(job)["NodeList"]
         self.slurm("scontrol", "update", f"nodename={old}", "state=drain", "reason=test")
-        self.slurm("scontrol", "requeue", str(job), user="slurm")
+        self.slurm("scontrol", "requeue", self.name(job), user="slurm")
         self.hurry(job)
         return old
 
@@ -190,7 +208,7 @@ class CriuWorld(ContainerWorld):
         def runs() -> bool:
             state = self.job(job).get("JobState", "")
             if state == "PENDING":
-                words = ("scontrol", "update", f"jobid={job}", "starttime=now")
+                words = ("scontrol", "update", f"jobid={self.name(job)}", "starttime=now")
                 self.slurm(*words, user="slurm", check=False)
             return state in ("RUNNING", "COMPLETED", "FAILED")
 
@@ -205,6 +223,8 @@ class CriuWorld(ContainerWorld):
         path = self.shared / "ckpt" / "containers" / str(job)
         found = [str(p) for p in path.rglob("*")] if path.exists() else []
         for name, host in self.nodes().items():
-            done = host.run(["pgrep", "-af", f"[c]ontainers/{job}/script|[j]ob{job:05}"], check=False)
+            done = host.run(
+                ["pgrep", "-af", f"[c]ontainers/{job}/script|[j]ob{job:05}"], check=False
+            )
             found += [f"{name}: {line}" for line in done.stdout.splitlines()]
         return found

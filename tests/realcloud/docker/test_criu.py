@@ -124,11 +124,8 @@ def test_signals_reach_the_script_once(world: CriuWorld) -> None:
 def test_tasks_of_an_array_are_saved_apart(world: CriuWorld) -> None:
     array = world.counter("--array=1-2")
 
-    def tasks() -> list[int]:
-        shown = world.slurm("squeue", "-h", "-t", "R", "-o", "%A", "-j", str(array)).stdout.split()
-        return sorted(int(one) for one in shown) if len(shown) == 2 else []
-
-    for task in world.wait_for(tasks, "both tasks run"):
+    world.wait_for(lambda: len(world.tasks(array)) == 2, "both tasks run")
+    for task in world.tasks(array):
         world.standing(task)
         world.wait_more(task)
         assert "ok" in world.ask(task, "stop")
