@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "offers": "what would be bought now, for how much, and what is rejected why",
     "ckpt": "checkpoints: what is saved, what threatens nodes, who is on the way",
     "clear": "end cool-downs and pauses, for root and SlurmUser",
+    "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
     "plan": "what to reserve and which policy to use, going by a job history",
     "simulate": "what policies would have cost on a job history, and how long jobs waited",
