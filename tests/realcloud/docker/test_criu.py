@@ -183,18 +183,22 @@ def test_jobs_without_a_launcher_are_as_they_were(world: CriuWorld) -> None:
 
 
 def test_what_a_user_tries_with_the_sudo_rule_is_refused(world: CriuWorld) -> None:
-    """In a job of hers: other jobs' numbers, forged titles, a second session, other commands."""
+    """In a job of hers: other jobs' numbers, forged titles, a second session, other commands.
+
+    ``run`` where it may not drive a job gives way to its script, as the user.
+    """
     victim = started(world)
     script = f"""#!/bin/bash
 p={PROGRAM}
 tries() {{ "$@" >/dev/null 2>&1 && echo "GIVEN: $*"; }}
 export SLURM_JOB_ID={victim}
-tries sudo -n $p ready criu
-[ "$(sudo -n $p run criu 022 /usr/bin/id -u 2>/dev/null)" = 2000 ] || echo "GIVEN: run"
+id=(criu 022 /usr/bin/id -u)
+[ "$(sudo -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: run"
 tries sudo -n $p sweep
 tries sudo -n $p
 ln -sf /usr/bin/sudo /tmp/slurmstepd
-( exec -a 'slurmstepd: [{victim}.batch]' /tmp/slurmstepd -n $p ready criu ) >/dev/null 2>&1 && echo GIVEN title
+title='slurmstepd: [{victim}.batch]'
+[ "$(exec -a "$title" /tmp/slurmstepd -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: title"
 tries cat /shared/ckpt/containers/{victim}/images/1/pages-1.img
 tries cat /shared/ckpt/containers/{victim}/status.json
 tries ls /shared/ckpt/containers/{victim}
