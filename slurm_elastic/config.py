@@ -15,6 +15,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join
 from slurm_elastic.confignumbers import (
     Count,
@@ -235,6 +236,35 @@ class OpenNebulaCloud(
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
 
 
+class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A size of container; both numbers are its limits. ``price``: power, depreciation."""
+
+    price: float = 0.0
+
+
+class DockerCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="docker"
+):
+    """Containers on ``hosts``, whose names are the cloud's zones; each has the ``image`` and the
+    ``network``. Without ``command`` the image's own program runs; it has to start slurmd.
+
+    ``mounts`` (``/there:/here:ro``) bring the munge key and what jobs share. ``environment`` is
+    seen by everybody: nothing secret. ``threads``: calls at a time on one host.
+    """
+
+    hosts: Annotated[dict[str, DockerHost], Meta(min_length=1)]
+    image: str
+    network: str
+    types: Annotated[dict[str, DockerType], Meta(min_length=1)]
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
+    tmpfs: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    security_options: tuple[str, ...] = ()
+    threads: Annotated[int, Meta(ge=1, le=20)] = 4
+
+
 class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A type of machine of OpenStack: the flavor of this name, or ``flavor`` where names differ.
 
@@ -279,7 +309,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,8 +17,9 @@ class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     goes on, ``stop_signal`` (default: the same) for the last one before it is moved.
 
     ``scope``: ``batch`` sends to the batch script alone, ``full`` to it and all its children.
-    ``saved`` is the sign that the save is complete: ``exit`` (the batch script ends), ``file:PATH``
-    (that file of the job's directory appears or changes) or ``line:TEXT`` (a line of its output).
+    ``saved`` is the sign that the save is complete: ``exit`` (the batch script ends),
+    ``exit:CODE`` (it ends with that code), ``file:PATH`` (that file of the job's directory appears
+    or changes) or ``line:TEXT`` (a line of its output).
     """
 
     signal: str = "USR1"

@@ -13,6 +13,7 @@ from slurm_elastic.config import (
     Allocation,
     AnyCloud,
     AwsCloud,
+    DockerCloud,
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
@@ -32,8 +33,8 @@ ONE_ZONE = "default"
 """The one zone of a cloud whose scheduler chooses by itself."""
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""
-_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
-_OWN_SCHEDULER = OpenNebulaCloud | OpenStackCloud
+_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
+_NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 
 
@@ -183,7 +184,7 @@ def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
     amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
     if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
         return frozenset({Market.SPOT, Market.ON_DEMAND})
-    if isinstance(cloud, _OWN_SCHEDULER) and cloud.location is Location.PUBLIC:
+    if isinstance(cloud, _NO_SPOT) and cloud.location is Location.PUBLIC:
         return frozenset({Market.ON_DEMAND})
     if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED, Market.ON_DEMAND})
@@ -194,7 +195,7 @@ def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in _pools_with_clouds(draft):
         types = cloud.types if isinstance(cloud, _TYPED) else {}
         at = ("pools", i, "instance_types")
-        if isinstance(cloud, AwsCloud | _OWN_SCHEDULER) and not pool.instance_types:
+        if isinstance(cloud, AwsCloud | _NO_SPOT) and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
             draft.problems.add(at, "no instance types", expected)
         for n, name in enumerate(pool.instance_types):
@@ -234,10 +235,12 @@ def _pool_zones(draft: Draft) -> None:
 
 
 def _own_zones(
-    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud,
+    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud,
 ) -> tuple[str, ...]:
     if isinstance(cloud, FakeCloud):
         return cloud.zones
+    if isinstance(cloud, DockerCloud):
+        return tuple(cloud.hosts)
     if isinstance(cloud, OpenStackCloud):
         return cloud.zones or (ONE_ZONE,)
     return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from slurm_elastic.config import AwsCloud, FakeCloud, LocalCloud
+from slurm_elastic.config import AwsCloud, FakeCloud, LocalCloud, OpenStackCloud
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.configyaml import KeyPath, shown
@@ -70,7 +70,7 @@ def _ssh(draft: Draft, ssh: Ssh) -> None:
     silent = [
         cloud.name
         for cloud in draft.clouds.values()
-        if not isinstance(cloud, AwsCloud | LocalCloud | FakeCloud)
+        if not isinstance(cloud, AwsCloud | OpenStackCloud | LocalCloud | FakeCloud)
     ]
     if ssh.host_key == CONSOLE and silent:
         expected = f"the public host key of the image: {', '.join(silent)} shows no console output"

@@ -293,12 +293,14 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     last_busy: float = 0.0
     boot_time: float = 0.0
     weight: int = 0
+    comment: str = ""
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
-    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
-    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
+    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
+    nodes that its user named.
 
     ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
     what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
@@ -327,6 +329,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     directory: str = ""
     output: str = ""
     killed_by: int = 0
+    exit_code: int = 0
     tasks: int = 1
     node_count: int = 1
     cpus: int = 1

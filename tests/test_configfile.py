@@ -14,6 +14,7 @@ from msgspec.structs import fields, replace
 from slurm_elastic import config as types
 from slurm_elastic import configckpt, configfile
 from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
+from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
@@ -119,6 +120,9 @@ STRUCTS = (
     types.OneTemplate,
     types.OpenStackCloud,
     types.Flavor,
+    types.DockerCloud,
+    types.DockerType,
+    DockerHost,
     types.FakeCloud,
     types.InstanceType,
     types.PoolSettings,

@@ -77,3 +77,11 @@ def test_systemd_understands_every_line(unit: str) -> None:
     )
     ours = [line for line in done.stderr.splitlines() if unit in line]
     assert ours == []
+
+
+def test_the_agent_of_machines_never_stays_away() -> None:
+    unit = settings("slurm-elastic-agent.service")
+    assert unit["Restart"] == ["always"]
+    assert unit["StartLimitIntervalSec"] == ["0"]
+    assert unit["KillMode"] == ["process"], "without systemd's help slurmd is its child"
+    assert unit["ConditionPathExists"] == ["/run/slurm-elastic/agent"]

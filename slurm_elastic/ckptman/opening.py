@@ -16,7 +16,13 @@ from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import Site, pools_by_node
-from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Source, SqsQueue
+from slurm_elastic.ckptman.sources import (
+    CloudNotices,
+    DropDirectory,
+    NodeComments,
+    Source,
+    SqsQueue,
+)
 from slurm_elastic.ckptman.wishes import policy_of
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import AwsCloud, Config
@@ -100,10 +106,17 @@ def open_pollers(site: Site, service: Service) -> list[Poller]:
     if settings.queue is not None:
         queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
         sources.append((queue, settings.every))
+    if settings.queue is None and _agents_warn(site.config):
+        sources.append((NodeComments(site.slurm, service.machines), settings.every))
     return [
         Poller(site, source, every, service.machines, service.wake, service.order)
         for source, every in sources
     ]
+
+
+def _agents_warn(config: Config) -> bool:
+    """Whether there are machines with our agent that hear warnings: those of EC2."""
+    return config.join.head is not None and any(isinstance(c, AwsCloud) for c in config.clouds)
 
 
 def open_prices(config: Config) -> PriceBook | None:

@@ -8,8 +8,9 @@ import contextlib
 import json
 import logging
 import os
+import re
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
@@ -18,11 +19,15 @@ import msgspec
 from msgspec import Struct, field
 
 from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.protocols import Provider
+from slurm_elastic.protocols import Provider, Slurm
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 65_536
+_COMMENT = re.compile(
+    r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<deadline>[0-9]{1,12})"
+    r":(?P<instance>[A-Za-z0-9-]+)"
+)
 SETTLED = 1.0
 """Seconds after which a file that cannot be read is not being written any more."""
 
@@ -93,6 +98,43 @@ class CloudNotices:
 
     def done(self, handles: Sequence[str]) -> None:
         """Nothing to acknowledge."""
+
+
+class NodeComments:
+    """What agents on EC2's machines (programs/agent.py) have put on their Slurm nodes as comments.
+
+    Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id: a
+    comment outlives its machine, and the next machine of that node is not meant.
+    """
+
+    name = "notices on Slurm's nodes"
+
+    def __init__(self, slurm: Slurm, machines: Callable[[], Collection[str]]) -> None:
+        self._slurm = slurm
+        self._machines = machines
+
+    def read(self, now: float) -> Sequence[Told]:
+        """All that stand; Slurm is only asked while there are machines."""
+        alive = set(self._machines())
+        if not alive:
+            return []
+        notices = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
+        return [Told(notice=n) for n in notices if n is not None and n.instance in alive]
+
+    def done(self, handles: Sequence[str]) -> None:
+        """Nothing to acknowledge."""
+
+
+def comment_notice(comment: str, seen: float) -> Notice | None:
+    """The warning in ``slurm-elastic:notice:KIND:DEADLINE:INSTANCE``; None for other comments."""
+    found = _COMMENT.fullmatch(comment)
+    if found is None:
+        return None
+    deadline = float(found["deadline"])
+    return Notice(
+        instance=found["instance"], kind=NoticeKind(found["kind"]), seen=seen,
+        deadline=deadline or None,
+    )  # fmt: skip
 
 
 class DropDirectory:

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "clouds, pools, nodes and machines now, with what they cost",
     "explain": "why a node or a job is where it is: the decisions in order",
     "offers": "what would be bought now, for how much, and what is rejected why",
+    "ckpt": "checkpoints: what is saved, what threatens nodes, who is on the way",
     "clear": "end cool-downs and pauses, for root and SlurmUser",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
     "plan": "what to reserve and which policy to use, going by a job history",

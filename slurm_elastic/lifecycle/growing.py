@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Executor, Future
 
 import msgspec
@@ -22,10 +22,12 @@ from slurm_elastic.configrules import inert
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger_rows import POLICY
 from slurm_elastic.lifecycle import holds
+from slurm_elastic.lifecycle.counted import Counted
 from slurm_elastic.lifecycle.measure import Group, View, groups, read
 from slurm_elastic.lifecycle.settle import slurm_fails
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.policies.fleet import Plan, decide, holds_back, weights
+from slurm_elastic.policies.dealing import deal
+from slurm_elastic.policies.fleet import Asked, Now, Plan, holds_back, weights
 from slurm_elastic.slurm.fragment import slurm_weights
 from slurm_elastic.slurm.hostlist import compress
 
@@ -37,6 +39,8 @@ PACE = 5.0
 """A look at most takes one part in so many and one of the time."""
 LEVELS = 9
 """Weights of a pool: those of the next one are 10 further."""
+RECALLED = 50
+"""Decisions of a group that a new daemon goes by."""
 JOBS_TOLD = 100
 """Of the waiting jobs, so many hear of a decision (``explain JOBID``)."""
 
@@ -56,7 +60,7 @@ class Growing:
         self._cleared = False
         self._running: Future[None] | None = None
         self._next = float("-inf")
-        self._covered: dict[str, tuple[int, ...]] = {}
+        self._counted: dict[str, Counted] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
@@ -97,44 +101,51 @@ class Growing:
     def look(self) -> None:
         """One look at all groups."""
         site = self._site
-        if not self._covered:
-            self._covered = {name: _recalled(site, name) for name in site.pools}
+        if not self._counted:
+            self._counted = {name: _recalled(site, name) for name in site.pools}
         view = read(site)
-        for group in groups(site, view, self._covered):
+        for group in groups(site, view, self._counted):
             self._serve(group, view)
 
     def _serve(self, group: Group, view: View) -> None:
-        plan = decide(group.now)
-        chosen = _chosen(group, plan)
-        self._journal(group, plan, chosen)
-        self._covered[group.name] = plan.covered
+        """All that is decided is journalled before anything of it is done."""
+        dealt = deal(group.now)
+        plans = [plan for _, plan in dealt]
+        nodes = self._journal(group, dealt)
+        covered = {job for plan in plans for job in plan.covered}
+        self._counted[group.name].count(covered, nodes, view.jobs)
         with self._site.holding:
             self._let_go(group, view)
-            self._hold(group, {node for nodes in chosen.values() for node in nodes})
-            self._start(chosen)
-            self._leave(group, plan)
+            self._hold(group, frozenset(nodes))
+            self._start(nodes)
+            self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
         self._weigh(group, view)
 
-    def _journal(self, group: Group, plan: Plan, chosen: Mapping[str, Sequence[str]]) -> None:
-        """What is done, before it is done; and what is not, when that is news."""
-        cause = (*(pool.stop for pool in group.now.pools), plan.unserved is not None)
+    def _journal(self, group: Group, dealt: Sequence[tuple[Now, Plan]]) -> list[str]:
+        """What is done, and what is not when that is news. Returns the nodes to start."""
+        stops = tuple(pool.stop for pool in group.now.pools)
+        cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
         news = cause != self._cause.get(group.name)
         self._cause[group.name] = cause
         if news:
             self._told[group.name] = set()
-        reason = "; ".join(_reasons(group, plan))
-        if plan.starts or plan.leaves or (news and plan.unserved):
-            nodes = [n for some in chosen.values() for n in some]
-            nodes += [leave.node for leave in plan.leaves]
-            detail = {"now": msgspec.to_builtins(group.now), "plan": msgspec.to_builtins(plan)}
-            self._site.record(CORRELATION, KIND, (subject(group.name), *nodes), reason, detail)
-            log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
-        self._tell_jobs(group, reason, anew=bool(plan.starts))
+        taken: list[str] = []
+        for now, plan in dealt:
+            reason = "; ".join(_reasons(now, plan))
+            nodes = _chosen(group, plan, taken)
+            taken += nodes
+            if plan.starts or plan.leaves or (news and plan.unserved):
+                nodes += [leave.node for leave in plan.leaves]
+                detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
+                self._site.record(CORRELATION, KIND, (subject(group.name), *nodes), reason, detail)
+                log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
+            self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
+        return taken
 
-    def _tell_jobs(self, group: Group, reason: str, *, anew: bool) -> None:
+    def _tell_jobs(self, group: str, queue: Sequence[Asked], reason: str, *, anew: bool) -> None:
         """Each waiting job hears once why it waits, and of each start."""
-        told = self._told.setdefault(group.name, set())
-        waiting = [job.id for job in group.now.queue if anew or job.id not in told][:JOBS_TOLD]
+        told = self._told.setdefault(group, set())
+        waiting = [job.id for job in queue if anew or job.id not in told][:JOBS_TOLD]
         if waiting and reason:
             told.update(waiting)
             jobs = tuple(f"job:{job}" for job in dict.fromkeys(waiting))
@@ -163,9 +174,8 @@ class Growing:
                 holds.hold_back(self._site, nodes, why)
                 self._site.record(CORRELATION, "held-back", (*nodes, subject(pool.name)), why)
 
-    def _start(self, chosen: Mapping[str, Sequence[str]]) -> None:
+    def _start(self, nodes: Sequence[str]) -> None:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
-        nodes = [node for some in chosen.values() for node in some]
         if not nodes:
             return
         view = self._site.slurm.nodes(nodes)
@@ -175,9 +185,8 @@ class Growing:
             holds.release(self._site, held, view, "the policies start it", POLICY)
         self._site.slurm.update_nodes(nodes, state="POWER_UP")
 
-    def _leave(self, group: Group, plan: Plan) -> None:
+    def _leave(self, group: Group, nodes: Sequence[str]) -> None:
         """Slurm lets the jobs of a node end before it powers it down, also one that came since."""
-        nodes = [leave.node for leave in plan.leaves]
         if not nodes:
             return
         stops = {pool.name: pool.stop for pool in group.now.pools}
@@ -201,17 +210,17 @@ class Growing:
             self._site.slurm.set_weights(changed)
 
 
-def _chosen(group: Group, plan: Plan) -> dict[str, list[str]]:
-    """The nodes to start, the first ones of each pool."""
-    taken: dict[str, list[str]] = {}
+def _chosen(group: Group, plan: Plan, taken: Sequence[str]) -> list[str]:
+    """The nodes to start, the first ones of each pool that are not ``taken``."""
+    nodes: list[str] = []
     for start in plan.starts:
-        mine = taken.setdefault(start.pool, [])
-        free = [node for node in group.startable[start.pool] if node not in mine]
-        mine += free[: start.machines]
-    return taken
+        gone = {*taken, *nodes}
+        free = [node for node in group.startable[start.pool] if node not in gone]
+        nodes += free[: start.machines]
+    return nodes
 
 
-def _reasons(group: Group, plan: Plan) -> Iterator[str]:
+def _reasons(now: Now, plan: Plan) -> Iterator[str]:
     yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
     if plan.leaves:
         yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
@@ -220,15 +229,22 @@ def _reasons(group: Group, plan: Plan) -> Iterator[str]:
     elif not (plan.starts or plan.leaves):
         yield from dict.fromkeys(
             f"nothing is started in pool {pool.name}: {pool.stop}"
-            for pool in group.now.pools
+            for pool in now.pools
             if pool.stop
         )
 
 
-def _recalled(site: Site, group: str) -> tuple[int, ...]:
-    """Jobs that a growth was decided for before this daemon started, by the journal."""
-    for decision in reversed(site.ledger.decisions(subject(group), 50)):
+def _recalled(site: Site, group: str) -> Counted:
+    """What was counted before this daemon started, by the journal: jobs that are gone since do no
+    harm.
+    """
+    jobs: set[int] = set()
+    nodes: set[str] = set()
+    for decision in site.ledger.decisions(subject(group), RECALLED):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
-            return msgspec.convert(plan, Plan).covered
-    return ()
+            was = msgspec.convert(plan, Plan)
+            jobs.update(was.covered)
+            leaving = {leave.node for leave in was.leaves}
+            nodes = {n for n in decision.subjects if n in site.pool_of and n not in leaving}
+    return Counted(jobs, nodes)

@@ -10,11 +10,12 @@ from msgspec import Struct
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
+from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool, SlurmJob, SlurmNode
-from slurm_elastic.policies.capacity import AnyGrowth
-from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting, head_start
+from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
+from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 
 DEFAULT_LIMIT = 3600
@@ -82,12 +83,15 @@ def read(site: Site) -> View:
     )
 
 
-def groups(site: Site, view: View, covered: Mapping[str, Sequence[int]]) -> list[Group]:
+def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
     """All pools, those of one growth policy together, in the order in which they are used."""
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
-    return [_group(site, view, growth, pools, covered) for growth, pools in by_growth.items()]
+    return [
+        _group(site, view, growth, pools, counted[pools[0].name].still(view.jobs, view.nodes))
+        for growth, pools in by_growth.items()
+    ]
 
 
 def _group(
@@ -95,14 +99,12 @@ def _group(
     view: View,
     growth: AnyGrowth,
     pools: Sequence[Pool],
-    covered: Mapping[str, Sequence[int]],
+    covered: Sequence[int],
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
     mine = {node for pool in pools for node in pool.nodes}
-    left, starting = _waiting(_pending(site, view, pools), found, view.at)
+    left = _waiting(_pending(site, view, pools), found, view.at)
     coming = _coming(site, view, pools)
-    queue = coming + left
-    first = queue[0].nodes if queue else 0
     boots = {job.id for job in coming}
     running = [
         job
@@ -114,11 +116,9 @@ def _group(
         now=Now(
             now=view.at,
             growth=growth,
-            pools=tuple(one.now() for one in found),
-            queue=tuple(queue),
-            covered=tuple(sorted({*covered.get(pools[0].name, ()), *(job.id for job in coming)})),
-            running=max(len(running) + starting, int(any(one.taken for one in found))),
-            head_start=head_start(first, view.at, (t for one in found for t in one.free(running))),
+            pools=tuple(one.now(running) for one in found),
+            queue=(*coming, *left),
+            covered=tuple(sorted({*covered, *(job.id for job in coming)})),
         ),
         startable={one.pool.name: tuple(one.off) for one in found},
         unheld={one.pool.name: tuple(one.unheld) for one in found},
@@ -139,13 +139,17 @@ class _Pool:
         self._booting: list[str] = []
         self.taken: list[str] = []
         self._idle: list[Resting] = []
+        self._starting = 0
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
 
-    def now(self) -> PoolNow:
+    def now(self, running: Sequence[SlurmJob]) -> PoolNow:
         """As the policies may know it."""
         stop = self._view.stops.get(self.pool.name)
+        mine = set(self.pool.nodes)
+        here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
+        asks = isinstance(self._rules.growth, SemiElastic)
         return PoolNow(
             name=self.pool.name,
             rules=self._rules,
@@ -154,6 +158,9 @@ class _Pool:
             idle=tuple(self._idle),
             taken=tuple(self.taken),
             booting=len(self._booting),
+            # A node that is still completing has no job any more, but it is no rest either.
+            running=max(here, int(bool(self.taken))),
+            free=tuple(sorted(self.free(running))) if asks else (),
         )
 
     def free(self, running: Iterable[SlurmJob]) -> Iterable[int]:
@@ -180,6 +187,7 @@ class _Pool:
         ]
         self._idle = [r for r in self._idle if r not in taken]
         self.taken += [r.node for r in taken]
+        self._starting += bool(taken)
         return len(taken)
 
     def _room(self) -> int:
@@ -257,9 +265,9 @@ def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
-def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[list[Asked], int]:
-    """The jobs for which there is no machine yet, and how many slurmctld is about to start: it
-    looks at its queue a moment after a machine or a job has come.
+def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> list[Asked]:
+    """The jobs for which there is no machine yet, without those that slurmctld is about to start:
+    it looks at its queue a moment after a machine or a job has come.
     """
     left: list[Asked] = []
     for job in queue:
@@ -272,7 +280,7 @@ def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> tuple[l
             served += 1
         if served < job.times:
             left.append(job._replace(times=job.times - served))
-    return left, sum(job.times for job in queue) - sum(job.times for job in left)
+    return left
 
 
 def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> Asked:
@@ -280,8 +288,7 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
-    # What is left of an array gets another id with each task that starts.
-    own = job.array if job.array and job.task is None else job.id
+    own = counted_id(job)
     return Asked(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 

@@ -71,9 +71,10 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
 
 class PoolNow(Struct, frozen=True, kw_only=True):
-    """One pool as measured. ``room``: machines that could be started (0 while ``stop``, which
-    says why none may); ``taken``: nodes with jobs that are up. Of all these none is on its way
-    down.
+    """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
+    which says why none may; ``taken``: nodes with jobs that are up; ``promised``: machines that
+    other waiting jobs will get. Of all these none is on its way down. ``running`` counts jobs;
+    ``free`` has, where the growth policy asks, when each machine may be free.
     """
 
     name: str
@@ -83,11 +84,14 @@ class PoolNow(Struct, frozen=True, kw_only=True):
     idle: tuple[Resting, ...] = ()
     taken: tuple[str, ...] = ()
     booting: int = 0
+    promised: int = 0
+    running: int = 0
+    free: tuple[int, ...] = ()
 
 
 class Now(Struct, frozen=True, kw_only=True):
-    """A group of pools as measured, the one to use first first. ``covered``: ids of waiting jobs
-    that a growth was decided for.
+    """A group of pools as measured, the one to use first first, and the jobs that wait for any of
+    them. ``covered``: ids of waiting jobs that a growth was decided for.
     """
 
     now: int
@@ -131,8 +135,9 @@ def holds_back(growth: AnyGrowth) -> bool:
 
 
 def decide(now: Now) -> Plan:
-    """Everything of one look: what the growth policy wants and what warm pools lack, then what is
-    too much; machines go only while no job waits that could use them.
+    """Everything of one moment, of pools that all of its jobs may use: what the growth policy
+    wants and what warm pools lack, then what is too much; machines go by their idle time only
+    while no job waits.
     """
     starts, covered, unserved = _growth(now)
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
@@ -151,7 +156,7 @@ def demand_of(now: Now) -> Demand:
         fresh=fresh if counts_once(now.growth) else waiting,
         running=now.running,
         idle=sum(len(pool.idle) for pool in now.pools),
-        busy=sum(len(pool.taken) for pool in now.pools),
+        busy=sum(len(pool.taken) + pool.promised for pool in now.pools),
         booting=sum(pool.booting for pool in now.pools),
         head_start=now.head_start,
     )
@@ -249,13 +254,7 @@ def _growth(now: Now) -> tuple[tuple[Start, ...], tuple[int, ...], str | None]:
 
 
 def _rooms(now: Now) -> list[tuple[str, int]]:
-    """Pools with room that some waiting job could use; with no job waiting, all."""
-    useful = {name for job in now.queue for name in job.pools}
-    return [
-        (pool.name, pool.room)
-        for pool in now.pools
-        if pool.stop is None and (not now.queue or pool.name in useful)
-    ]
+    return [(pool.name, pool.room) for pool in now.pools if pool.stop is None]
 
 
 def _unserved(now: Now, answer: Growth, missing: int) -> str:
@@ -275,10 +274,9 @@ def _warm(pool: PoolNow, starts: Sequence[Start]) -> Start | None:
 
 
 def _leaving(now: Now, plan: Plan) -> Plan:
-    flagged = _flagged(now)
-    wanted = {name for job in now.queue for name in job.pools}
-    due = [leave for pool in now.pools if pool.name not in wanted for leave in _due(pool, now.now)]
-    return Plan(leaves=(*flagged, *due), covered=plan.covered, unserved=plan.unserved)
+    pools = () if now.queue else now.pools
+    due = [leave for pool in pools for leave in _due(pool, now.now)]
+    return Plan(leaves=(*_flagged(now), *due), covered=plan.covered, unserved=plan.unserved)
 
 
 def _due(pool: PoolNow, now: int) -> list[Leave]:

@@ -152,6 +152,17 @@ class AwsProvider:
             self._terminate(mine[:count])
             mine = mine[count:]
 
+    def console(self, instance: str) -> str:
+        """What the machine has printed. Those without Nitro show it some minutes late."""
+        request = {"InstanceId": instance}
+        try:
+            answer = self._api.send("get_console_output", {**request, "Latest": True})
+        except ProviderError as error:
+            if error.code != "UnsupportedOperation":
+                raise
+            answer = self._api.send("get_console_output", request)
+        return str(answer.get("Output") or "")
+
     def notices(self) -> Sequence[Notice]:
         """The spot requests of ours that are marked for termination.
 

@@ -249,6 +249,12 @@ class OpenStackProvider:
                 ended.add(one.id)
         return frozenset(ended)
 
+    def console(self, instance: str) -> str:
+        """What the machine has printed; empty where the hypervisor shows nothing yet."""
+        path = f"/servers/{instance}/action"
+        answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
+        return str((answer or {}).get("output") or "")
+
     # calling
 
     def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401

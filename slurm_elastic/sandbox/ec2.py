@@ -38,7 +38,15 @@ from slurm_elastic.sandbox.ec2_api import (
     without_instances,
 )
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
-from slurm_elastic.sandbox.ec2_faults import Ec2Error, Fault, FaultKind, Stage, Target
+from slurm_elastic.sandbox.ec2_faults import (
+    DELAYED,
+    PAGE,
+    Ec2Error,
+    Fault,
+    FaultKind,
+    Stage,
+    Target,
+)
 from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 
@@ -171,8 +179,12 @@ class Front:
         if fault is None:
             return None
         log.info("fault action=%s kind=%s", target.action, fault.kind)
-        if fault.kind in (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER):
+        if fault.kind in DELAYED:
             self._stopped.wait(fault.seconds)
+        if fault.kind is FaultKind.SLOW:
+            return None
+        if fault.kind is FaultKind.GARBAGE:
+            return Answer(200, PAGE, "text/html")
         return _refusal(fault, target)
 
     def _serve(self, call: Call, target: Target, environ: Environ) -> Answer:

@@ -69,10 +69,7 @@ class _Still:
             for _ in range(max(job.times, 1)):
                 jobs.append(Job(job.id, job.submit, job.limit, job.limit, job.nodes))
         self._queue = range(len(jobs))
-        useful = {name for job in now.queue for name in job.pools}
-        models = tuple(
-            _model(pool, able=not now.queue or pool.name in useful) for pool in now.pools
-        )
+        models = tuple(_model(pool) for pool in now.pools)
         self._pools = [Machines(model, order=Order.MAX_MARGIN, seed=0) for model in models]
         for machines, pool in zip(self._pools, now.pools, strict=True):
             _fill(machines, pool, now.now)
@@ -95,10 +92,8 @@ class _Still:
             return {}
         before = [machines.idle + machines.busy for machines in self._pools]
         self._grower.flag(self._queue, now.running, now.now)
-        wanted = {name for job in now.queue for name in job.pools}
-        for machines, pool in zip(self._pools, now.pools, strict=True):
-            if pool.name not in wanted:
-                machines.release_due(now.now)
+        for machines in self._pools if not now.queue else ():
+            machines.release_due(now.now)
         after = [machines.idle + machines.busy - machines.draining for machines in self._pools]
         gone = (a - b for a, b in zip(before, after, strict=True))
         pairs = zip(now.pools, gone, strict=True)
@@ -107,13 +102,13 @@ class _Still:
         return {pool.name: n for pool, n in spare if n > 0}
 
 
-def _model(pool: PoolNow, *, able: bool) -> PoolModel:
+def _model(pool: PoolNow) -> PoolModel:
     """The pool with as much room as there was for the jobs that waited."""
     rules = pool.rules
-    there = len(pool.idle) + len(pool.taken) + pool.booting
+    there = len(pool.idle) + len(pool.taken) + pool.promised + pool.booting
     return PoolModel(
         name=pool.name,
-        machines=there + (pool.room if able and pool.stop is None else 0),
+        machines=there + (pool.room if pool.stop is None else 0),
         public=rules.public,
         billing=PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease),
         release=rules.release or Idle(NEVER),
@@ -128,4 +123,4 @@ def _spare(pool: PoolNow) -> int:
 def _fill(machines: Machines, pool: PoolNow, now: int) -> None:
     for one in pool.idle:
         machines.found_idle(one.started, one.since, now)
-    machines.busy, machines.booting = len(pool.taken), pool.booting
+    machines.busy, machines.booting = len(pool.taken) + pool.promised, pool.booting

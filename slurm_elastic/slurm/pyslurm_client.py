@@ -110,4 +110,6 @@ def _node(raw: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
         memory=int(raw.real_memory or 0),
         last_busy=float(raw.last_busy_time or 0),
         boot_time=float(raw.boot_time or 0),
+        weight=int(raw.weight or 0),
+        comment=raw.comment or "",
     )

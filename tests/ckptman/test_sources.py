@@ -19,6 +19,7 @@ from slurm_elastic.ckptman.sources import (
     INTERRUPTION,
     REBALANCE,
     DropDirectory,
+    NodeComments,
     NoticeOrder,
     SaveOrder,
     SqsQueue,
@@ -27,6 +28,7 @@ from slurm_elastic.ckptman.sources import (
 )
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import NoticeKind
+from slurm_elastic.slurm.fake import FakeSlurm
 from tests.ckptman.world import CkptWorld
 from tests.lifecycle.world import Killed
 
@@ -53,6 +55,30 @@ def world() -> Iterator[CkptWorld]:
 def poller(world: CkptWorld, source: Any) -> Poller:
     assert world.service is not None
     return Poller(world.ckpt, source, 1.0, world.service.machines, lambda: None, lambda _: None)
+
+
+def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:
+    slurm = FakeSlurm()
+    alive = {"i-1", "i-2"}
+    source = NodeComments(slurm, lambda: alive)
+    for node, comment in {
+        "pub1": "slurm-elastic:notice:interruption:1795162920:i-1",
+        "pub2": "slurm-elastic:notice:rebalance:0:i-2",
+        "pub3": "slurm-elastic:notice:interruption:1795162920:i-gone",
+        "pub4": "an admin's own: slurm-elastic:notice:interruption:1:i-1",
+        "pub5": "slurm-elastic:notice:end:1:i-1",
+        "pub6": "",
+    }.items():
+        slurm.set_node(node, "IDLE", "CLOUD", comment=comment)
+    told = [t.notice for t in source.read(7.0)]
+    assert [(n.instance, n.kind, n.deadline) for n in told if n] == [
+        ("i-1", NoticeKind.INTERRUPTION, 1795162920.0),
+        ("i-2", NoticeKind.REBALANCE, None),
+    ]
+    alive.clear()
+    calls = slurm.calls["nodes"]
+    assert source.read(8.0) == []
+    assert slurm.calls["nodes"] == calls
 
 
 def test_an_interruption_warning_has_a_deadline_two_minutes_after_its_time() -> None:

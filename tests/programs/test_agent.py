@@ -221,7 +221,7 @@ class Metadata(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def metadata() -> Iterator[str]:
-    Metadata.answers = {}
+    Metadata.answers = {agent.INSTANCE: "i-7"}
     with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/latest/"
@@ -232,11 +232,11 @@ def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
     source = agent.Metadata(metadata)
     assert source.warning(0) == ""
     Metadata.answers[agent.REBALANCE] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
-    assert source.warning(1) == "rebalance:0"
+    assert source.warning(1) == "rebalance:0:i-7"
     Metadata.answers[agent.INTERRUPTION] = '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
-    assert source.warning(2) == "interruption:1795162920"
+    assert source.warning(2) == "interruption:1795162920:i-7"
     Metadata.answers[agent.INTERRUPTION] = "not json"
-    assert source.warning(3) == "rebalance:0"
+    assert source.warning(3) == "rebalance:0:i-7"
 
 
 def test_no_metadata_service_is_no_warning() -> None:
@@ -254,7 +254,7 @@ class Running:
         values = {
             "node": "pub1", "heartbeat_timeout": "1", "scontrol": str(scontrol.command),
             "stop_command": f"touch {self.stopped}", "workdir": str(self.workdir),
-            "generation": "g1", **settings,
+            **settings,
         }  # fmt: skip
         self.file.write_text("".join(f"{k}={v}\n" for k, v in values.items()))
         self.process = subprocess.Popen(
@@ -335,7 +335,7 @@ def test_a_warning_is_told_once_to_slurm(
     Metadata.answers[agent.INTERRUPTION] = json.dumps(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
     )
-    told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:g1"
+    told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:i-7"
     until(lambda: told in scontrol.ran())
     seen = len(scontrol.ran())
     until(lambda: len(scontrol.ran()) >= seen + 3)

@@ -31,6 +31,7 @@ from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    InstanceNotFound,
     ProviderError,
     TransientError,
 )
@@ -510,3 +511,12 @@ def _spec(zone: str, bound: float | None) -> LaunchSpec:
 
 def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
     return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
+
+
+def test_a_machines_console_is_shown(bed: AwsBed) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    assert isinstance(provider, aws.AwsProvider)
+    assert provider.console(machine.id).startswith("Linux version")
+    with pytest.raises(InstanceNotFound):
+        provider.console("i-0123456789abcdef0")

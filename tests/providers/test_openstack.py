@@ -28,6 +28,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Offer
 from slurm_elastic.providers import open_provider, openstack_boothook, openstack_request
 from slurm_elastic.providers.aws_user_data import NOVA, program
+from slurm_elastic.providers.openstack import OpenStackProvider
 from slurm_elastic.providers.openstack_errors import classify, from_fault, sentence
 from slurm_elastic.providers.openstack_reading import STATES, servers, state_of
 from slurm_elastic.providers.openstack_room import room
@@ -561,3 +562,12 @@ def test_clusters_are_told_apart_in_names() -> None:
     name = f"os_{OTHER_UUID[:8]}_g1_0-1"
     assert openstack_request.place(name, OTHER_UUID, "g1") == (0, 0)
     assert openstack_request.place(name, UUID, "g1") is None
+
+
+def test_a_machines_console_is_shown(bed: StackBed) -> None:
+    (machine,) = launch(bed)
+    provider = bed.open()
+    assert isinstance(provider, OpenStackProvider)
+    assert provider.console(machine.id) == f"printed by {machine.id}"
+    with pytest.raises(ProviderError):
+        provider.console("00000000-0000-0000-0000-000000000000")

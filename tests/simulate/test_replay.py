@@ -17,6 +17,7 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
+from slurm_elastic.policies.dealing import deal
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, PoolRules, Resting, Start, decide
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.simulate.replay import differences, entry
@@ -49,8 +50,6 @@ def moments(draw: st.DrawFn) -> Now:
         pools=pools,
         queue=queue,
         covered=tuple(job.id for job in queue if draw(st.booleans())),
-        running=draw(st.integers(0, 5)),
-        head_start=draw(st.none() | st.integers(T, T + 500)),
     )
 
 
@@ -74,16 +73,18 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolN
         idle=tuple(idle),
         taken=tuple(f"{name}-{i}" for i in range(draw(st.integers(0, 3)))),
         booting=draw(st.integers(0, 3)),
+        running=draw(st.integers(0, 3)),
+        free=tuple(draw(st.lists(st.integers(T, T + 500), max_size=3))),
     )
 
 
 @given(moments())
 def test_daemon_and_simulator_decide_the_same(now: Now) -> None:
-    plan = decide(now)
-    journal = msgspec.json.decode(msgspec.json.encode({"now": now, "plan": plan}))
-    found = entry(journal)
-    assert found == (now, plan)
-    assert differences([found]) == []
+    dealt = deal(now)
+    journal = [msgspec.json.encode({"now": one, "plan": plan}) for one, plan in dealt]
+    found = [entry(msgspec.json.decode(line)) for line in journal]
+    assert found == dealt
+    assert differences(dealt) == []
 
 
 def test_another_decision_is_told() -> None:

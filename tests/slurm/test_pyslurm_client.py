@@ -18,7 +18,7 @@ from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 NODE = {
     "name": "pub1", "state": "MIXED+CLOUD+POWERING_UP", "reason": None, "reason_user": None,
     "partitions": ["burst"], "address": "10.0.0.1", "total_cpus": 4, "real_memory": 7000,
-    "last_busy_time": 100, "boot_time": None,
+    "last_busy_time": 100, "boot_time": None, "weight": 1010, "comment": None,
 }  # fmt: skip
 
 
@@ -128,6 +128,7 @@ def test_nodes_are_one_call(slurm: SlurmSettings, standin: Standin) -> None:
     node = client.nodes(["pub1", "gone"])["pub1"]
     assert node.states == {"MIXED", "CLOUD", "POWERING_UP"}
     assert (node.cpus, node.memory, node.partitions) == (4, 7000, ("burst",))
+    assert (node.weight, node.comment) == (1010, "")
     assert (node.reason, node.last_busy, node.boot_time) == ("", 100.0, 0.0)
     assert client.calls == {"pyslurm": 1}
 
