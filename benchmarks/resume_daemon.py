@@ -63,9 +63,8 @@ class Watched(Daemon):
 
     def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
         waits = super()._serve(cloud, request, again=again)
-        if not waits:
-            self.request, self.finished, self.used = request, time.time(), self.usage()
-            self.served.set()
+        self.request, self.finished, self.used = request, time.time(), self.usage()
+        self.served.set()
         return waits
 
 

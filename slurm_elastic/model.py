@@ -267,6 +267,26 @@ class Notice(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Level(StrEnum):
+    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
+    differs, and what to do then.
+    """
+
+    what: str
+    level: Level
+    found: str
+    expected: str = ""
+    advice: str = ""
+
+
 class Action(Struct, frozen=True, kw_only=True):
     """Something a pure policy wants done to ``subject`` (node, instance, job), and why."""
 
