@@ -34,6 +34,12 @@ def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> 
             from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
 
             return DmtcpCheckpointer(_directory(config), config.cluster.name)
+        case "blcr":
+            from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
+
+            settings = config.checkpoint
+            records = config.state / "blcr-images"
+            return BlcrCheckpointer(settings.blcr, _directory(config), records, keep=settings.keep)
         case "fake":
             from slurm_elastic.checkpointers.fake import FakeCheckpointer
 

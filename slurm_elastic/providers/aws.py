@@ -22,6 +22,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import (
+    Finding,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -30,7 +31,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_api, aws_request, aws_tags
+from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import Claim, claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
@@ -194,6 +195,10 @@ class AwsProvider:
         """A DescribeInstances of five: needs the very right that reconcile needs."""
         filters = [{"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Image, subnets, security groups, credentials' expiry, clock."""
+        return aws_examine.examine(self._api, self._settings, pools, self._clock)
 
     # launching
 
