@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from botocore.exceptions import ClientError
+from msgspec import structs
 
 from slurm_elastic.config import AwsCloud, Cluster, Strategy
 from slurm_elastic.errors import (
@@ -35,6 +36,7 @@ from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import Claim, claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
+from slurm_elastic.providers.aws_images import Images
 from slurm_elastic.providers.aws_machines import Machines
 from slurm_elastic.providers.aws_offers import Offers
 from slurm_elastic.providers.aws_pacing import Pace, pace_of
@@ -69,11 +71,12 @@ class AwsProvider:
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
         self._machines = Machines(settings, claim or claim_of(settings, cluster, None))
+        self._images = Images(self._api, settings, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
             cluster,
-            Templates(self._api, settings, cluster, self._parts),
+            Templates(self._api, settings, cluster, self._parts, self._images),
             self._machines,
             clock,
         )
@@ -210,7 +213,7 @@ class AwsProvider:
     ) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = aws_request.run_instances(
-            self._settings,
+            structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,
             spec,
             nodes,
