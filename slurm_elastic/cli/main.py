@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "status": "clouds, pools, nodes and machines now, with what they cost",
     "explain": "why a node or a job is where it is: the decisions in order",
     "offers": "what would be bought now, for how much, and what is rejected why",
+    "doctor": "what is wrong with clouds, daemon, state directory or slurm.conf, and what to do",
     "ckpt": "checkpoints: what is saved, what threatens nodes, who is on the way",
     "clear": "end cool-downs and pauses, for root and SlurmUser",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from botocore.exceptions import ClientError
+from msgspec import structs
 
 from slurm_elastic.config import AwsCloud, Cluster, Strategy
 from slurm_elastic.errors import (
@@ -21,6 +22,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import (
+    Finding,
     Instance,
     InstanceState,
     LaunchSpec,
@@ -28,11 +30,12 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_api, aws_request, aws_tags
+from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import Claim, claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
+from slurm_elastic.providers.aws_images import Images
 from slurm_elastic.providers.aws_machines import Machines
 from slurm_elastic.providers.aws_notices import Notices
 from slurm_elastic.providers.aws_offers import Offers
@@ -65,11 +68,12 @@ class AwsProvider:
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
         self._machines = Machines(settings, claim or claim_of(settings, cluster, None))
+        self._images = Images(self._api, settings, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
             cluster,
-            Templates(self._api, settings, cluster, self._parts),
+            Templates(self._api, settings, cluster, self._parts, self._images),
             self._machines,
             clock,
         )
@@ -172,6 +176,10 @@ class AwsProvider:
         filters = [{"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Image, subnets, security groups, credentials' expiry, clock."""
+        return aws_examine.examine(self._api, self._settings, pools, self._clock)
+
     # launching
 
     def _start(
@@ -185,7 +193,7 @@ class AwsProvider:
     ) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = aws_request.run_instances(
-            self._settings,
+            structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,
             spec,
             nodes,
