@@ -125,9 +125,10 @@ class CheckpointState:
 
     # rescues
 
-    def put(self, *rescues: Rescue) -> None:
-        """Write down how far these have come."""
-        self._write([(_RESCUE, _rescue_row(r)) for r in rescues])
+    def put(self, *rescues: Rescue, image: Image | None = None) -> None:
+        """Write down how far these have come, and with it a good image that is new."""
+        images = [] if image is None else [(_IMAGE, _image_row(image))]
+        self._write([*images, *((_RESCUE, _rescue_row(r)) for r in rescues)])
 
     def rescues(self, *, since: float | None = None) -> tuple[Rescue, ...]:
         """Those that are not over, and with ``since`` those that changed since then."""
@@ -141,8 +142,7 @@ class CheckpointState:
 
     def saved(self, image: Image) -> None:
         """A good image is there."""
-        row = (image.job, image.attempt, image.number, image.taken, _text(image))
-        self._write([(_IMAGE, row)])
+        self._write([(_IMAGE, _image_row(image))])
 
     def images(self, job: int | None = None) -> tuple[Image, ...]:
         """The known good images (of one job), newest first."""
@@ -232,6 +232,10 @@ class CheckpointState:
 def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
     run = rescue.run
     return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, _text(rescue)
+
+
+def _image_row(image: Image) -> tuple[object, ...]:
+    return image.job, image.attempt, image.number, image.taken, _text(image)
 
 
 def _text(value: Struct) -> str:

@@ -27,6 +27,19 @@ class Market(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
+    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
+    12.5) and ``software``, by the tags that its maker gave it.
+    """
+
+    id: str | None = None
+    name: str | None = None
+    os: str | None = None
+    version: str | None = None
+    software: tuple[str, ...] = ()
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     """Equal nodes of one cloud, as Slurm is told of them.
 
@@ -55,6 +68,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     interruption_loss: float = 1800.0
     partial_jobs: bool = False
     max_booting: int | None = None
+    image: ImageChoice | None = None
     weight: int = 1
 
 
@@ -267,6 +281,26 @@ class Notice(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Level(StrEnum):
+    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
+    differs, and what to do then.
+    """
+
+    what: str
+    level: Level
+    found: str
+    expected: str = ""
+    advice: str = ""
+
+
 class Action(Struct, frozen=True, kw_only=True):
     """Something a pure policy wants done to ``subject`` (node, instance, job), and why."""
 
@@ -298,8 +332,9 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
-    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
-    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
+    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
+    nodes that its user named.
 
     ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
     what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
@@ -328,6 +363,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     directory: str = ""
     output: str = ""
     killed_by: int = 0
+    exit_code: int = 0
     tasks: int = 1
     node_count: int = 1
     cpus: int = 1

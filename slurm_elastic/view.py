@@ -11,6 +11,7 @@ from slurm_elastic.ledger_rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.view_ckpt import CheckpointsView, checkpoints_view
 from slurm_elastic.view_next import (
     BOOTING,
     DOWN,
@@ -117,8 +118,16 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
         holds=_holds(facts),
         totals=_totals(facts),
+        checkpoints=_checkpoints(config, facts),
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
     )
+
+
+def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
+    if facts.checkpoints is None:
+        return None
+    stale = config.timings.heartbeat_stale
+    return checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.ledger_rows import Health, Hold, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.view_ckpt import CheckpointFacts, CheckpointsView
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     heartbeat: tuple[float, int] | None = None
     process_found: bool | None = None
     pending: int | None = None
+    checkpoints: CheckpointFacts | None = None
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
@@ -206,4 +208,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     holds: tuple[HoldView, ...]
     totals: tuple[TotalView, ...]
     breakers: tuple[BreakerView, ...] = ()
+    checkpoints: CheckpointsView | None = None
     version: int = field(default=1)

@@ -38,10 +38,14 @@ class Sign(Protocol):
 
 
 class Ended(Struct, frozen=True):
-    """The batch script ends."""
+    """The batch script ends, with ``code`` if one is given. Without, a program that has finished
+    its work at that very moment cannot be told from one that has saved itself: it begins anew.
+    """
+
+    code: int | None = None
 
     def __str__(self) -> str:
-        return "end of its script"
+        return "end of its script" if self.code is None else f"exit with {self.code}"
 
     def mark(self) -> str:
         """Nothing to compare with."""
@@ -53,7 +57,7 @@ class Ended(Struct, frozen=True):
             return None
         if job.killed_by or not job.states & {"COMPLETED", "FAILED"}:
             return None
-        return 0
+        return 0 if self.code in (None, job.exit_code) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
         """The application keeps it where we cannot look."""
@@ -153,18 +157,20 @@ class Said(Struct, frozen=True):
 
 
 def sign_of(text: str, run: JobRun, slurm: Slurm) -> Sign:
-    """The sign that ``text`` names (``exit``, ``file:PATH``, ``line:TEXT``) for that run.
+    """The sign that ``text`` names for that run: exit, exit:CODE, file:PATH or line:TEXT.
 
-    ``%j`` in a path is the job's number, of an array's task ``12_3``.
+    In a path ``%j`` is the job's number, ``%A`` its array's and ``%a`` its place in that, as sbatch
+    has them in names of files.
     """
     kind, _, rest = text.partition(":")
     if kind == "file" and run.directory:
-        name = rest.replace("%j", run.label)
+        array, _, task = run.label.partition("_")
+        name = rest.replace("%j", str(run.job)).replace("%A", array).replace("%a", task)
         return Changed(path=os.path.join(run.directory, name), uid=run.uid)
     if kind == "line":
         return Said(path=_output(run, slurm), uid=run.uid, text=rest.strip())
     if kind == "exit":
-        return Ended()
+        return Ended(int(rest) if rest else None)
     raise CheckpointError(f"job {run.label}: its directory is not known, {text!r} cannot be found")
 
 

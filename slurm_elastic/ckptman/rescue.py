@@ -40,12 +40,14 @@ ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "
                    "BOOT_FAIL", "DEADLINE", "PREEMPTED"})  # fmt: skip
 
 
-def to(site: Site, rescue: Rescue, step: Step, **changes: object) -> Rescue:
-    """The rescue at its next step, on the disk when this returns."""
+def to(
+    site: Site, rescue: Rescue, step: Step, *, fresh: Image | None = None, **changes: object
+) -> Rescue:
+    """The rescue at its next step, with an image that is new; on the disk when this returns."""
     now = site.now()
     reached = {**rescue.reached, str(step): now}
     moved = replace(rescue, step=step, changed=now, reached=reached, **changes)
-    site.state.put(moved)
+    site.state.put(moved, image=fresh)
     return moved
 
 
@@ -106,8 +108,7 @@ def _save(site: Site, rescue: Rescue) -> Rescue:
 
 
 def _saved(site: Site, rescue: Rescue, image: Image) -> Rescue:
-    site.state.saved(image)
-    rescue = to(site, rescue, Step.SAVED, image=image, at=None)
+    rescue = to(site, rescue, Step.SAVED, fresh=image, image=image, at=None)
     reach("rescue.saved")
     text = f"save {image.number} is whole: {image.size} bytes in {image.seconds:.1f} s"
     say(site, rescue, "ckpt-saved", text)
@@ -188,7 +189,7 @@ def _requeue(site: Site, rescue: Rescue) -> Rescue:
     """Have Slurm put it back into its queue, unless it has begun anew or ended by itself."""
     run = rescue.run
     try:
-        job = site.jobs.anew(run.job)
+        job = site.jobs.look(run.job)
     except SlurmError as error:
         return _not_yet(site, rescue, str(error))
     if job is None:

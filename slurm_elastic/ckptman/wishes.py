@@ -41,7 +41,8 @@ def choose(comment: str, pool: PoolCheckpoint, settings: CheckpointSettings) -> 
     except ValueError as error:
         return Choice(method="none", policy=Never(), refused=str(error))
     method, options = wish or (pool.method or settings.method, {})
-    ends = method == "signal" and options.get("saved", settings.signal.saved) == "exit"
+    saved = options.get("saved", settings.signal.saved)
+    ends = method == "signal" and saved.partition(":")[0] == "exit"
     return Choice(method=method, policy=policy, options=options, move_only=ends)
 
 

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view_rows import (
     BreakerView,
@@ -56,6 +57,8 @@ def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
         yield _cool_downs(view)
     if view.holds:
         yield _holds(view)
+    if view.checkpoints:
+        yield from checkpoint_blocks(view.checkpoints)
     if view.totals:
         yield _totals(view.totals)
 

@@ -160,6 +160,7 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
             "transient_deadline": 20.0,
             "grace": 20.0,
         },
+        "checkpoint": {"expected": 10.0, "notices": {"every": 1.0}},
         "clouds": [_onprem(root), _aws()],
         "pools": _pools(spec),
     }

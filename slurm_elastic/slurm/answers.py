@@ -87,6 +87,7 @@ def job(raw: JsonObject) -> SlurmJob:
         directory=raw.get("current_working_directory") or "",
         output=raw.get("standard_output") or "",
         killed_by=_signal(raw.get("exit_code")),
+        exit_code=_code(raw.get("exit_code")),
         tasks=array_tasks(raw.get("array_task_string") or ""),
         node_count=max(_whole(raw.get("node_count"), 1), 1),
         cpus=max(_whole(raw.get("cpus"), 1), 1),
@@ -124,6 +125,12 @@ def _signal(value: object) -> int:
         killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, Mapping) else None
         return _whole(killed, 0)
     return _whole(value, 0) & 0x7F
+
+
+def _code(value: object) -> int:
+    if isinstance(value, Mapping):
+        return _whole(value.get("return_code"), 0)
+    return _whole(value, 0) >> 8 & 0xFF
 
 
 def version(text: str) -> tuple[int, int]:
