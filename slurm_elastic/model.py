@@ -27,6 +27,19 @@ class Market(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
+    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
+    12.5) and ``software``, by the tags that its maker gave it.
+    """
+
+    id: str | None = None
+    name: str | None = None
+    os: str | None = None
+    version: str | None = None
+    software: tuple[str, ...] = ()
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     """Equal nodes of one cloud, as Slurm is told of them.
 
@@ -55,6 +68,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     interruption_loss: float = 1800.0
     partial_jobs: bool = False
     max_booting: int | None = None
+    image: ImageChoice | None = None
     weight: int = 1
 
 

@@ -49,7 +49,7 @@ from slurm_elastic.sandbox.ec2_faults import (
     Stage,
     Target,
 )
-from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml
+from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import IMAGE
 
@@ -215,6 +215,8 @@ class Front:
                 return Answer(200, answer_xml(call.action, _IMAGE_XML))
             case "DescribeSpotPriceHistory":
                 return Answer(200, spot_prices_xml(self.cloud, call, now))
+            case "DescribeInstanceStatus":
+                return Answer(200, statuses_xml(self.cloud, call))
             case "DescribeSpotInstanceRequests":
                 return Answer(200, spot_requests_xml(self.cloud, call))
         return self._forward(environ, call.body({}))
