@@ -31,7 +31,7 @@ from slurm_elastic.confignumbers import (
     SuspendSeconds,
 )
 from slurm_elastic.configpolicies import CloudPolicies, PoolPolicies, SitePolicies
-from slurm_elastic.model import Limits, Location, Market, Pool
+from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -179,7 +179,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     the instance types in use (the price list API needs other rights and only serves two regions).
     ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
     other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
-    and capacity, or our ``rank``). ``launch_template`` is the site's own (id or name); all that is
+    and capacity, or our ``rank``). ``image_owners``: whose images pools may look
+    for. ``launch_template`` is the site's own (id or name); all that is
     set here goes over it. ``interruption_rates``: how often an hour EC2 takes a spot machine of a
     type, for the ranking key ``risk``. ``launch_burst`` and ``launch_rate`` are what EC2
     lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
@@ -201,6 +202,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     strategy: Strategy = Strategy.RUN
     allocation: Allocation = Allocation.PRICE
     launch_template: str | None = None
+    image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)
     launch_burst: Count | None = None
     launch_rate: PerSecond | None = None
 
@@ -340,6 +342,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     partial_jobs: bool = False
     max_booting: Count | None = None
     slurmd_port: Port | None = None
+    image: ImageChoice | None = None
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
@@ -469,6 +472,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             interruption_loss=p.interruption_loss,
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
+            image=p.image,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

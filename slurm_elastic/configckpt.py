@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from slurm_elastic.confignumbers import Count, Dollars, Seconds
+from slurm_elastic.confignumbers import Count, Dollars, Port, Seconds
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
@@ -54,6 +54,22 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bid: Dollars | None = None
 
 
+class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Method ``blcr``: how its nodes are reached, by SSH as ``user``, who is root or may use
+    setpriv(1). ``key`` is a private key's file (default: SlurmUser's own in ~/.ssh) and
+    ``known_hosts`` has the nodes' keys (default: SlurmUser's). ``timeout``: seconds to connect.
+    """
+
+    user: str = "root"
+    key: str | None = None
+    known_hosts: str | None = None
+    port: Port = 22
+    timeout: Seconds = 10.0
+    connections: Count = 32
+    bin_dir: str = "/usr/bin"
+    scontrol: str = "/usr/bin/scontrol"
+
+
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved and moved off machines that are taken away.
 
@@ -76,6 +92,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     prices: PriceSettings = field(default_factory=PriceSettings)
     signal: SignalSettings = field(default_factory=SignalSettings)
+    blcr: BlcrSettings = field(default_factory=BlcrSettings)
 
 
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

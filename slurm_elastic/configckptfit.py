@@ -57,7 +57,8 @@ def _choice(draft: Draft, at: KeyPath, word: str | None, words: Iterable[str]) -
 
 def _paths(draft: Draft) -> None:
     places: tuple[tuple[str, ...], ...] = (
-        ("directory",), ("notices", "directory"), ("prices", "file"),
+        ("directory",), ("notices", "directory"), ("prices", "file"), ("blcr", "key"),
+        ("blcr", "known_hosts"), ("blcr", "bin_dir"), ("blcr", "scontrol"),
     )  # fmt: skip
     for place in places:
         path = _text(draft, *place)

@@ -27,6 +27,19 @@ class Market(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
+    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
+    12.5) and ``software``, by the tags that its maker gave it.
+    """
+
+    id: str | None = None
+    name: str | None = None
+    os: str | None = None
+    version: str | None = None
+    software: tuple[str, ...] = ()
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     """Equal nodes of one cloud, as Slurm is told of them.
 
@@ -55,6 +68,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     interruption_loss: float = 1800.0
     partial_jobs: bool = False
     max_booting: int | None = None
+    image: ImageChoice | None = None
     weight: int = 1
 
 
@@ -265,6 +279,26 @@ class Notice(Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     node: str = ""
     reason: str = ""
+
+
+class Level(StrEnum):
+    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
+    differs, and what to do then.
+    """
+
+    what: str
+    level: Level
+    found: str
+    expected: str = ""
+    advice: str = ""
 
 
 class Action(Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import (
+    Finding,
     Image,
     Instance,
     JobRun,
@@ -92,6 +93,17 @@ class Chooser(Protocol):
     def refusals(self, generation: str) -> Mapping[str, ProviderError]:
         """By ``Offer.key``, which offers gave nothing or too little in that launch, and why; of the
         last launches only.
+        """
+        ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A provider that can tell more of its cloud's state than ``check`` and ``offers`` do."""
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Look at image, network, quota, clock: whatever this cloud tells without any change. What
+        cannot be read is a finding, too; raises nothing of its own accord.
         """
         ...
 

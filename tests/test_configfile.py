@@ -18,7 +18,7 @@ from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import ImageChoice, Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
 
 DATA = Path(__file__).parent / "data" / "config"
@@ -128,6 +128,7 @@ STRUCTS = (
     types.PoolSettings,
     Join,
     Ssh,
+    ImageChoice,
     configckpt.CheckpointSettings,
     configckpt.NoticeSettings,
     configckpt.PriceSettings,

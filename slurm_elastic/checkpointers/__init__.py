@@ -17,8 +17,18 @@ Look = Callable[[int], SlurmJob | None]
 def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
     """The method of that name. ``look`` shares one list of jobs among all who ask at a time.
 
-    ConfigError where the configuration lacks what the method needs.
+    ConfigError where the configuration lacks what the method needs, or this Python does.
     """
+    try:
+        return _open(method, config, slurm, look)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"checkpoint method {method!r}: Python module {error.name!r} is missing;"
+            " install slurm-elastic[ssh]"
+        ) from error
+
+
+def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
     match method:
         case "signal":
             from slurm_elastic.checkpointers.signal import SignalCheckpointer
@@ -34,6 +44,12 @@ def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> 
             from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
 
             return DmtcpCheckpointer(_directory(config), config.cluster.name)
+        case "blcr":
+            from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
+
+            settings = config.checkpoint
+            records = config.state / "blcr-images"
+            return BlcrCheckpointer(settings.blcr, _directory(config), records, keep=settings.keep)
         case "fake":
             from slurm_elastic.checkpointers.fake import FakeCheckpointer
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.manifest import Manifest
-from slurm_elastic.ckptroot.payload import Payload, become, calm, die_with_parent
+from slurm_elastic.ckptroot.payload import Payload, become, calm
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused, Site
 
@@ -109,8 +109,7 @@ class Dmtcp:
         self._ended = None
         self.pid = os.fork()
         if self.pid == 0:
-            die_with_parent()
-            become(replace(self._payload, argv=tuple(argv)))
+            become(replace(self._payload, argv=tuple(argv)), bound=True)
         until = time.monotonic() + 60
         while not port.exists():
             if self.ended() is not None or time.monotonic() > until:

@@ -36,10 +36,11 @@ class Payload:
     groups: tuple[int, ...]
 
 
-def become(payload: Payload) -> NoReturn:
+def become(payload: Payload, *, bound: bool = False) -> NoReturn:
     """Turn this process, a fresh child, into the payload. Never comes back.
 
-    It leads a session of its own: CRIU saves whole sessions only.
+    It leads a session of its own: CRIU saves whole sessions only. ``bound``: it is killed with its
+    parent; a change of the user would take that back, so it comes after.
     """
     code = 126
     try:
@@ -50,6 +51,8 @@ def become(payload: Payload) -> NoReturn:
         os.setgroups(payload.groups)
         os.setresgid(payload.gid, payload.gid, payload.gid)
         os.setresuid(payload.uid, payload.uid, payload.uid)
+        if bound:
+            die_with_parent()
         os.chdir(payload.directory)
         os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS))
         os.execve(payload.argv[0], list(payload.argv), dict(payload.environment))  # noqa: S606

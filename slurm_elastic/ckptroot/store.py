@@ -68,6 +68,7 @@ class Store:
         self._site = site
         self._lock: int | None = None
         self._lines: list[str] = []
+        self._known: list[dict[str, Any]] = []
 
     def open(self) -> None:
         """Make the directory if need be, and take it: Refused if it is not root's, or taken."""
@@ -197,13 +198,18 @@ class Store:
         new.rename(path)
 
     def _listed(self) -> list[dict[str, Any]]:
-        """The good images for the head, without the lists of files."""
+        """The good images for the head, without the lists of files; the last known where the
+        directory cannot be read now.
+        """
+        if not (self.path / "images").is_dir():
+            return self._known
         found = []
         for path in self.images():
             with contextlib.suppress(Refused):
                 one = manifests.read(path, self._site.key)
                 values = {k: v for k, v in asdict(one).items() if k not in ("files", "writing")}
                 found.append({**values, "size": one.size, "path": str(path)})
+        self._known = found
         return found
 
     def _directory(self, name: str, mode: int) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from botocore.exceptions import ClientError
+from msgspec import structs
 
 from slurm_elastic.config import AwsCloud, Cluster, Strategy
 from slurm_elastic.errors import (
@@ -21,20 +22,22 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import (
+    Finding,
     Instance,
     InstanceState,
     LaunchSpec,
     Notice,
-    NoticeKind,
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_api, aws_request, aws_tags
+from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import Claim, claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
+from slurm_elastic.providers.aws_images import Images
 from slurm_elastic.providers.aws_machines import Machines
+from slurm_elastic.providers.aws_notices import Notices
 from slurm_elastic.providers.aws_offers import Offers
 from slurm_elastic.providers.aws_pacing import Pace, pace_of
 from slurm_elastic.providers.aws_reading import Record
@@ -42,9 +45,6 @@ from slurm_elastic.providers.aws_template import Templates
 from slurm_elastic.providers.aws_user_data import read_parts
 
 log = logging.getLogger(__name__)
-
-SPOT_NOTICE = 120.0
-"""Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
 
 
 class AwsProvider:
@@ -68,13 +68,17 @@ class AwsProvider:
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
         self._machines = Machines(settings, claim or claim_of(settings, cluster, None))
+        self._images = Images(self._api, settings, monotonic)
         self._fleet = Fleet(
             self._api,
             settings,
             cluster,
-            Templates(self._api, settings, cluster, self._parts),
+            Templates(self._api, settings, cluster, self._parts, self._images),
             self._machines,
             clock,
+        )
+        self._notices = Notices(
+            self._api, settings, cluster, self._machines, self._listed, monotonic
         )
         self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0
 
@@ -164,33 +168,17 @@ class AwsProvider:
         return str(answer.get("Output") or "")
 
     def notices(self) -> Sequence[Notice]:
-        """The spot requests of ours that are marked for termination.
-
-        EC2 tells rebalance recommendations only to the machine itself and to EventBridge.
-        """
-        filters = [
-            {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
-            {"Name": "status-code", "Values": ["marked-for-termination", "marked-for-stop"]},
-        ]
-        pages = self._api.pages(
-            "describe_spot_instance_requests", "SpotInstanceRequests", {"Filters": filters}
-        )
-        now = self._clock()
-        return [
-            Notice(
-                instance=request["InstanceId"],
-                kind=NoticeKind.INTERRUPTION,
-                seen=now,
-                deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE,
-            )
-            for request in pages
-            if request.get("InstanceId") and self._machines.mine(request)
-        ]
+        """See ``aws_notices``."""
+        return self._notices.standing(self._clock())
 
     def check(self) -> None:
         """A DescribeInstances of five: needs the very right that reconcile needs."""
         filters = [{"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Image, subnets, security groups, credentials' expiry, clock."""
+        return aws_examine.examine(self._api, self._settings, pools, self._clock)
 
     # launching
 
@@ -205,7 +193,7 @@ class AwsProvider:
     ) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = aws_request.run_instances(
-            self._settings,
+            structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,
             spec,
             nodes,

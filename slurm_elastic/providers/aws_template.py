@@ -14,12 +14,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from slurm_elastic.config import AwsCloud, Cluster
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import LaunchSpec, Market
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_errors import TEMPLATE_EXISTS
+from slurm_elastic.providers.aws_images import Images
 from slurm_elastic.providers.aws_request import (
     METADATA,
     settings_of_site,
@@ -39,12 +42,18 @@ class Templates:
     """Those of one cloud; each is made when it is first needed. Thread-safe."""
 
     def __init__(
-        self, api: Api, settings: AwsCloud, cluster: Cluster, parts: tuple[str, ...]
+        self,
+        api: Api,
+        settings: AwsCloud,
+        cluster: Cluster,
+        parts: tuple[str, ...],
+        images: Images,
     ) -> None:
         self._api = api
         self._settings = settings
         self._cluster = cluster
         self._parts = parts
+        self._images = images
         self._lock = threading.Lock()
         self._there: set[str] = set()
         self._site: Data | None = None
@@ -83,7 +92,8 @@ class Templates:
 
     def _data(self, spec: LaunchSpec) -> Data:
         """The site's own template (if it names one) with ours over it."""
-        ours = template_data(self._settings, self._cluster, spec, self._parts)
+        settings = structs.replace(self._settings, image=self._images.of(spec.pool))
+        ours = template_data(settings, self._cluster, spec, self._parts)
         if self._settings.launch_template is None:
             return ours
         if self._site is None:

@@ -186,7 +186,7 @@ class OpenStackProvider:
             nodes,
             minimum,
             flavor=flavor.id,
-            image=self._catalog.image(),
+            image=self._catalog.image(spec.pool.image),
             networks=self._catalog.networks(),
             parts=self._parts,
         )

@@ -26,9 +26,12 @@ fi
 _BLCR = """\
 #!/bin/bash -p
 # slurm-elastic: the job's own script follows below the mark. This part lets it be checkpointed.
-d={directory}/$SLURM_JOB_ID
-if [ -n "$SLURM_RESTART_COUNT" ] && [ -s "$d/last" ] && [ -O "$d/$(cat "$d/last")" ]; then
-    exec cr_restart "$d/$(cat "$d/last")"
+d={directory}/blcr/$SLURM_JOB_ID
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && [ -O "$d" ] && [ -s "$d/last" ]; then
+    n=$(/bin/cat "$d/last") s=$(/usr/bin/sha256sum <"$d/$n")
+    if [ -O "$d/$n" ] && [ "${{s%% *}}" = "$(/bin/cat "$d/$n.sum")" ]; then
+        exec cr_restart "$d/$n"
+    fi
 fi
 SLURM_ELASTIC_RUN=$(command -v cr_run)
 """
@@ -44,7 +47,7 @@ exit 126
 
 
 def launchers(directory: str, program: str = PROGRAM) -> Mapping[str, str]:
-    """By method the text in front of the script. ``directory``: of BLCR's images."""
+    """By method the text in front of the script. ``directory``: ``checkpoint.directory``."""
     plain = _PLAIN.format(mark=MARK, run="")
     return {
         "criu": _SUDO.format(program=program, method="criu") + plain,

@@ -70,6 +70,7 @@ class World(Struct, kw_only=True):
     fault_text: str = NO_HOST
     visible_after: float = 0.0
     delete_conflicts: int = 0
+    images: list[dict[str, Any]] = field(default_factory=list)
 
 
 class StandIn:
@@ -273,6 +274,8 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
             ]
             return 200, {"flavors": shapes}
         case "GET /image/v2/images":
+            if "name" not in query:
+                return 200, {"images": world.images}
             there = [{"id": IMAGE}] if query["name"] == "worker" else []
             return 200, {"images": there}
         case "GET /network/v2.0/networks":
