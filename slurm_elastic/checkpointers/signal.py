@@ -39,6 +39,9 @@ AGAIN = 30.0
 """Seconds without the sign, or three times what the last save took, before it is asked once more:
 a signal that comes while a program begins may be lost.
 """
+STOPPED = 5.0
+"""Seconds to wait for Slurm to have a job as stopped."""
+_NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """What a job may say of this method: ``--comment=ckpt=signal,saved=file:state``."""
 
@@ -97,8 +100,21 @@ class SignalCheckpointer:
         self._write(run.job, replace(book, pending=None, images=images, signs=signs,
                                      number=image.number))  # fmt: skip
         if stop and not isinstance(sign, Ended):
-            self._send(run, "STOP", full=True)
+            self._hold(run, deadline)
         return image
+
+    def _hold(self, run: JobRun, deadline: float) -> None:
+        """SIGSTOP, and wait until Slurm has it so: a requeue that overtakes it would meet processes
+        that are stopped only now and take no SIGTERM, until KillWait is over (measured on 22.05).
+        """
+        self._send(run, "STOP", full=True)
+        until = min(self._clock() + STOPPED, deadline)
+        while self._clock() < until:
+            job = self._job(run)
+            if job is None or job.restarts != run.attempt or job.states & _NOT_RUNNING:
+                return
+            self._sleep(POLL)
+        log.info("job is not seen as stopped job=%s", run.label)
 
     def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
         sign = sign_of(settings.saved, run, self._slurm)

@@ -53,8 +53,10 @@ class SignalBed:
         self.caught.append((job, name))
         if name == "STOP":
             self.stopped.add(job)
+            self.slurm.set_job(job, "STOPPED")
         elif name == "CONT":
             self.stopped.discard(job)
+            self.slurm.set_job(job, "RUNNING")
         elif job not in self.deaf:
             self.save(job)
 
