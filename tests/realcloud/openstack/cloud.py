@@ -149,6 +149,24 @@ class Admin:
         found = self.cloud.compute.servers(all_projects=True, project_id=self._project())
         return {s.id: s for s in found if s.task_state != "deleting" and s.status != "DELETED"}
 
+    def settled(self) -> set[str]:
+        """The ids of all servers of the tests' project, when none is being deleted any more."""
+        before: set[str] | None = None
+        found: list[set[str]] = []
+
+        def twice() -> bool:
+            nonlocal before
+            there = list(self.cloud.compute.servers(all_projects=True, project_id=self._project()))
+            leaving = any(s.task_state == "deleting" for s in there)
+            now = None if leaving else {s.id for s in there}
+            same = now is not None and now == before
+            found[:] = [now or set()]
+            before = now
+            return same
+
+        self.wait(twice, "nothing is being deleted")
+        return found[0]
+
     def clear(self) -> None:
         """Delete all servers of the tests' project; returns when they are gone."""
 
