@@ -281,6 +281,7 @@ def one(site: Sandbox) -> dict[str, float]:
     interrupt(site.ec2, site.job(job)["NodeList"], 120.0)
     rescue = site.wait_for(lambda: _rescue(site, job), 120, f"job {job} is back")
     _cancel(site, job)
+    assert rescue is not None
     reached = dict(rescue.reached)
     return reached | {"noticed": rescue.began - announced}
 

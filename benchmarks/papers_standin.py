@@ -14,6 +14,7 @@ Row 17 needs numbers that are only drawn, row 21 arrival times and a launch rate
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -203,4 +204,4 @@ def _variation(jobs: Jobs, window: int) -> float:
         users.setdefault(slot, set()).add(user)
     each = [hours[slot] / len(users[slot]) for slot in hours]
     mean = sum(each) / len(each)
-    return (sum((value - mean) ** 2 for value in each) / len(each)) ** 0.5 / mean
+    return math.sqrt(sum((value - mean) ** 2 for value in each) / len(each)) / mean

@@ -17,8 +17,18 @@ Look = Callable[[int], SlurmJob | None]
 def open_checkpointer(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
     """The method of that name. ``look`` shares one list of jobs among all who ask at a time.
 
-    ConfigError where the configuration lacks what the method needs.
+    ConfigError where the configuration lacks what the method needs, or this Python does.
     """
+    try:
+        return _open(method, config, slurm, look)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"checkpoint method {method!r}: Python module {error.name!r} is missing;"
+            " install slurm-elastic[ssh]"
+        ) from error
+
+
+def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer:
     match method:
         case "signal":
             from slurm_elastic.checkpointers.signal import SignalCheckpointer

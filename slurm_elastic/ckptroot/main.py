@@ -111,7 +111,7 @@ def _drive(site: Site, caller: Caller, payload: Payload, method: str, script: st
             session.abandon()
             raise
         status = session.run()
-        session.leave()
+        session.leave(status)
         return status
     finally:
         store.close()

@@ -27,6 +27,7 @@ from slurm_elastic.ckptroot.signals import SIGNALS, Relay
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Request, Store
 
+_SENT = (signal.SIGTERM, signal.SIGKILL)
 _ENDING = {"COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "FAILED", "NODE_FAIL", "PENDING",
            "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "GONE"}  # fmt: skip
 
@@ -121,10 +122,13 @@ class Session:
         self._method.close()
         self._publish("abandoned")
 
-    def leave(self) -> None:
-        """After ``run``: the job's directory goes, unless another run is to go on from it."""
+    def leave(self, status: int) -> None:
+        """After ``run``, with what it said: the job's directory goes, unless another run is to go
+        on from it, or might.
+        """
         self._method.close()
-        if self._relay.terminated and self._may_return():
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
+        if (self._relay.terminated or killed) and not self._is_over():
             self._say("the run has ended; its images stay for the next")
             self._publish("ended")
             return
@@ -264,13 +268,16 @@ class Session:
             seconds=time.monotonic() - begun,
         )
 
-    def _may_return(self) -> bool:
-        """Whether Slurm starts the job again, or might: on doubt its images stay."""
+    def _is_over(self) -> bool:
+        """Whether slurmctld knows that the job ends. A machine that shuts down ends all processes,
+        too, while the job is still RUNNING there, and will go on elsewhere.
+        """
         for _ in range(5):
             found = callers.ask(self._site, self._caller.job, 3.0)
             if found is not None:
-                return found.restarts > self._attempt or found.state in ("PENDING", "REQUEUED")
-        return True
+                over = found.state in _ENDING - {"PENDING", "REQUEUED", "NODE_FAIL"}
+                return over and found.restarts == self._attempt
+        return False
 
     def _publish(self, state: str) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the job

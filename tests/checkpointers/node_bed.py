@@ -143,6 +143,13 @@ class NodeBed:
         (self.home / "user" / f"progress-{job}.end").touch()
         return self.jobs[job].wait(PATIENCE)
 
+    def terminate(self, job: int) -> None:
+        """SIGTERM to the session and to its payload, as to all processes of a step or a machine."""
+        pid = self.jobs[job].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in (pid, *map(int, children)):
+            os.kill(one, signal.SIGTERM)
+
     def output_path(self, job: int) -> Path:
         return self.home / "user" / f"out-{job}"
 

@@ -101,6 +101,25 @@ def test_a_killed_session_takes_its_payload_along_and_images_stay(bed: NodeBed) 
     assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
 
 
+def test_a_machine_that_shuts_down_keeps_the_images(bed: NodeBed) -> None:
+    """It ends all processes, and Slurm still says that the job runs."""
+    image = save(bed, bed.run())
+    bed.terminate(7)
+    assert bed.jobs.pop(7).wait(PATIENCE) == -signal.SIGTERM
+    bed.attempts[7] = 1
+    bed.say(7, "RUNNING")
+    bed.start(7)
+    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(bed: NodeBed) -> None:
+    save(bed, bed.run())
+    bed.say(7, "COMPLETING")
+    bed.terminate(7)
+    assert bed.jobs[7].wait(PATIENCE) == -signal.SIGTERM
+    assert not (bed.home / "shared" / "t" / "7").exists()
+
+
 def test_a_run_that_is_not_this_one_is_not_saved(bed: NodeBed) -> None:
     from msgspec.structs import replace
 

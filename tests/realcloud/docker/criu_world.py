@@ -83,6 +83,20 @@ def config() -> Config:
     )  # fmt: skip
 
 
+SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
+           "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
+
+SITE_YAML = """\
+cluster: {name: containers, uuid: 0b9d3c1e-7f43-4d5b-9a53-3f6f0e3f4a10}
+clouds:
+  - {name: onprem, provider: fake, location: on-premises, partition: static}
+pools:
+  - {name: rack, cloud: onprem, nodes: "n[1-3]", cpus: 2, memory: 1G, real_memory: 1000,
+     checkpoint: {method: criu}}
+checkpoint: {directory: /shared/ckpt, policy: on_notice}
+"""
+
+
 class CriuWorld(ContainerWorld):
     """Two nodes with the root part, its configuration, its sudo rule and its key."""
 
@@ -111,6 +125,7 @@ class CriuWorld(ContainerWorld):
         (keys / "ckpt-root.conf").write_text(
             f"directory = /shared/ckpt\ncluster = containers\nhold = {self.hold}\npoll = 0.2\n"
         )
+        (keys / "slurm-elastic.yaml").write_text(SITE_YAML)
         (keys / "ckpt.key").touch(mode=0o600)
         (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
 
@@ -121,6 +136,21 @@ class CriuWorld(ContainerWorld):
         host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
         return host
+
+    # the service
+
+    def serve(self) -> None:
+        """Start slurm-elastic-ckptman on the head, as SlurmUser."""
+        directory = "/var/lib/slurm-elastic"
+        self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", directory])
+        self.head.start(SERVICE, "ckptman.log", user="slurm")
+        log = self.shared / "log" / "ckptman.log"
+        self.wait_for(lambda: "serving" in log.read_text(), "the service runs")
+
+    def ckpt(self, *words: str) -> str:
+        """``slurm-elastic ckpt ...``, as an operator."""
+        out: str = self.head.run(["slurm-elastic", "ckpt", *words], user="slurm").stdout
+        return out
 
     # jobs
 

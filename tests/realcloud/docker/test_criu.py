@@ -183,18 +183,22 @@ def test_jobs_without_a_launcher_are_as_they_were(world: CriuWorld) -> None:
 
 
 def test_what_a_user_tries_with_the_sudo_rule_is_refused(world: CriuWorld) -> None:
-    """In a job of hers: other jobs' numbers, forged titles, a second session, other commands."""
+    """In a job of hers: other jobs' numbers, forged titles, a second session, other commands.
+
+    ``run`` where it may not drive a job gives way to its script, as the user.
+    """
     victim = started(world)
     script = f"""#!/bin/bash
 p={PROGRAM}
 tries() {{ "$@" >/dev/null 2>&1 && echo "GIVEN: $*"; }}
 export SLURM_JOB_ID={victim}
-tries sudo -n $p ready criu
-[ "$(sudo -n $p run criu 022 /usr/bin/id -u 2>/dev/null)" = 2000 ] || echo "GIVEN: run"
+id=(criu 022 /usr/bin/id -u)
+[ "$(sudo -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: run"
 tries sudo -n $p sweep
 tries sudo -n $p
 ln -sf /usr/bin/sudo /tmp/slurmstepd
-( exec -a 'slurmstepd: [{victim}.batch]' /tmp/slurmstepd -n $p ready criu ) >/dev/null 2>&1 && echo GIVEN title
+title='slurmstepd: [{victim}.batch]'
+[ "$(exec -a "$title" /tmp/slurmstepd -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: title"
 tries cat /shared/ckpt/containers/{victim}/images/1/pages-1.img
 tries cat /shared/ckpt/containers/{victim}/status.json
 tries ls /shared/ckpt/containers/{victim}
@@ -210,3 +214,46 @@ echo done
         assert world.output(job) == ["done"]
     world.end(victim)
     gone(world, victim)
+
+
+@pytest.fixture(scope="module")
+def served(world: CriuWorld) -> CriuWorld:
+    world.serve()
+    return world
+
+
+def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) -> None:
+    """Plain sbatch, a notice for its node: saved, requeued by the service, on on another host."""
+    world = served
+    job = started(world, code=5)
+    for times in (1, 2):
+        node = world.job(job)["NodeList"]
+        world.ckpt("notice", node, "--in", "2m", "--reason", "interruption")
+        world.wait_for(
+            lambda n=times: (
+                world.job(job)["Restarts"] == str(n) and world.job(job)["JobState"] == "RUNNING"
+            ),
+            "the job runs again",
+        )
+        assert world.job(job)["NodeList"] != node
+        world.standing(job)
+        world.wait_more(job)
+    assert world.end(job, "FAILED")["ExitCode"] == "5:0"
+    told = world.ckpt("explain", str(job))
+    assert told.count("is whole") == 2, told
+    gone(world, job)
+
+
+def test_the_service_leaves_what_cannot_be_saved_where_it_is(served: CriuWorld) -> None:
+    world = served
+    script = COUNTER.replace("CODE", "0").replace(
+        "for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor"
+    )
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
+    world.wait_for(lambda: "no image" in world.ckpt("explain", str(job)), "it is said aloud")
+    world.wait_more(job)
+    assert world.end(job)["Restarts"] == "0"
+    gone(world, job)
