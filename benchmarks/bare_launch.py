@@ -79,7 +79,7 @@ def same_as_ours(config_path: Path, count: int) -> dict[str, object]:
         spec.nodes,
         number=0,
         minimum=1,
-        site_user_data="",
+        parts=(),
     )
 
 

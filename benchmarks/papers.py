@@ -14,13 +14,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from benchmarks.papers_standin import ec3_figure, ec3_table, steady_or_on_demand, users_vary, vhec
 from benchmarks.report import Report, Row, holds, noted, report, within
-from benchmarks.traces import VARIABLE, history
+from benchmarks.traces import VARIABLE, data, history
 from slurm_elastic.policies.capacity import AnyGrowth, Bursts, OnDemand, SemiElastic, Slurm
 from slurm_elastic.policies.checkpoint import Hour
+from slurm_elastic.policies.portfolio import ReservedClass, allocate, breakeven
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Order
 from slurm_elastic.simulate import easy, swf
-from slurm_elastic.simulate.billing import Curve, Hourly, ReservedClass, allocate, breakeven
+from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
@@ -40,9 +42,11 @@ MEDIUM = ReservedClass(name="3Y-Medium", term=THREE_YEARS, upfront=6378, price=0
 
 def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench papers")
-    parser.add_argument("--only", choices=("exact", "easy", "sec"), help="one group of rows")
+    groups: dict[str, Callable[[], list[Row]]] = {
+        "exact": exact, "easy": plain_easy, "sec": sec, "standin": stand_ins,
+    }  # fmt: skip
+    parser.add_argument("--only", choices=tuple(groups), help="one group of rows")
     options = parser.parse_args(arguments)
-    groups: dict[str, Callable[[], list[Row]]] = {"exact": exact, "easy": plain_easy, "sec": sec}
     chosen = [options.only] if options.only else list(groups)
     return report("papers", [row for name in chosen for row in groups[name]()])
 
@@ -165,6 +169,17 @@ def sec() -> list[Row]:
         noted("13 SEC 3Y-Light machines (paper: 40)", counts[1], ""),
     ]
     return rows + orders(jobs, base.cost, ours) + limits(jobs, base.cost, ours)
+
+
+def stand_ins() -> list[Row]:
+    """Rows whose inputs are only described (see ``papers_standin``)."""
+    rows = ec3_table() + steady_or_on_demand() + vhec()
+    directory, path = data(), missing(DATASTAR)
+    if directory is not None:
+        rows += ec3_figure(directory)
+    if path is not None:
+        rows += users_vary(swf.load(path).jobs)
+    return rows
 
 
 def orders(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:

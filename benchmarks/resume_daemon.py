@@ -61,10 +61,11 @@ class Watched(Daemon):
             round_.result(60)
         self.used = self.usage()
 
-    def _serve(self, cloud: str, request: Request) -> None:
-        super()._serve(cloud, request)
+    def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
+        waits = super()._serve(cloud, request, again=again)
         self.request, self.finished, self.used = request, time.time(), self.usage()
         self.served.set()
+        return waits
 
 
 def run(config_path: Path) -> None:

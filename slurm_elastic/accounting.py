@@ -1,4 +1,4 @@
-"""What is paid for now, for the limits: pure, from the ledger's live machines and open intents."""
+"""What is paid for now and what boots, for the limits: pure, from machines and open intents."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from collections.abc import Iterable, Mapping
 
 from slurm_elastic.ledger_rows import Launch, Machine
 from slurm_elastic.model import Usage
+
+
+def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:
+    """Machines that have not registered yet, those that open launches may have made among them,
+    by ``cloud:NAME`` and ``pool:NAME``.
+    """
+    found: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for machine in machines:
+        known[machine.instance.generation] += 1
+        if machine.boots:
+            found.update((f"cloud:{machine.instance.cloud}", f"pool:{machine.pool}"))
+    for launch in open_launches:
+        missing = max(len(launch.nodes) - known[launch.generation], 0)
+        found.update({f"cloud:{launch.cloud}": missing, f"pool:{launch.pool}": missing})
+    return found
 
 
 def usage(
@@ -43,7 +59,7 @@ def usage(
     for launch in open_launches:
         missing = len(launch.nodes) - known[launch.generation]
         if missing > 0:
-            offer = launch.offer
-            price = max(offer.price, offer.on_demand_price or 0.0, worst.get(offer.key, 0.0))
-            add(missing, launch.cloud, launch.pool, offer.market, price)
+            # Any of its offers may be the one that is bought.
+            price = max(max(o.worst_price, worst.get(o.key, 0.0)) for o in launch.offers)
+            add(missing, launch.cloud, launch.pool, launch.offer.market, price)
     return Usage(nodes=dict(nodes), dollars_per_hour=dict(dollars))

@@ -8,18 +8,21 @@ it and is the only place that raises ConfigError for it. Durations are seconds (
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join
 from slurm_elastic.confignumbers import (
     Count,
     Cpus,
     Dollars,
     Mebibytes,
+    PerHour,
     PerSecond,
     Port,
     Seconds,
@@ -27,7 +30,8 @@ from slurm_elastic.confignumbers import (
     SlurmTime,
     SuspendSeconds,
 )
-from slurm_elastic.model import Limits, Location, Market, Pool
+from slurm_elastic.configpolicies import CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
 """Seconds that a machine of a public cloud may live where its pool sets no ``max_age``."""
@@ -44,6 +48,14 @@ class Cluster(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     uuid: str | None = None
 
 
+class Client(StrEnum):
+    """How the daemon talks to Slurm: its commands, or pyslurm where that is for this release."""
+
+    CLI = "cli"
+    PYSLURM = "pyslurm"
+    AUTO = "auto"
+
+
 class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where Slurm is. ``programs_dir`` gets the programs that slurmctld runs.
 
@@ -58,6 +70,7 @@ class SlurmSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sbin_dir: str = "/usr/sbin"
     programs_dir: str = "/usr/local/libexec/slurm-elastic"
     command_timeout: Seconds = 60.0
+    client: Client = Client.CLI
     epilog_hook: bool = False
 
 
@@ -81,7 +94,8 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds, all of them. ``misses`` is how many reads in a row must lack a machine before it
     counts as gone; ``grace`` how long a machine may lack its node's power-up before it is an
-    orphan.
+    orphan. After ``boot_failures`` machines in a row that booted but never registered, a pool is
+    paused for ``boot_cooldown``.
     """
 
     suspend_time: SuspendSeconds = 600.0
@@ -94,6 +108,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transient_deadline: Seconds = 60.0
     grace: Seconds = 120.0
     misses: Count = 3
+    boot_failures: Count = 10
+    boot_cooldown: Seconds = 3600.0
     heartbeat_stale: Seconds = 120.0
 
 
@@ -102,6 +118,7 @@ class CloudSettings(
 ):
     """What every cloud has. ``partition`` defaults to ``name``; ``node_address`` says who tells
     slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS).
+    ``max_booting``: so many machines at most boot at once, the others wait for their turn.
     """
 
     name: str
@@ -110,7 +127,9 @@ class CloudSettings(
     limits: Limits = field(default_factory=Limits)
     node_address: str = "registration"
     timeout: Seconds = 30.0
+    max_booting: Count | None = None
     who: Who | None = None
+    policies: CloudPolicies = field(default_factory=CloudPolicies)
     suspend_time: SuspendSeconds | None = None
     resume_timeout: SlurmSeconds | None = None
     suspend_timeout: SlurmSeconds | None = None
@@ -140,11 +159,30 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gres: dict[str, Count] = field(default_factory=dict)
 
 
+class Strategy(StrEnum):
+    """How EC2 is asked for machines."""
+
+    RUN = "run"
+    FLEET = "fleet"
+
+
+class Allocation(StrEnum):
+    """Who chooses among a fleet's offers: EC2 by price and capacity, or our ranking."""
+
+    PRICE = "price"
+    RANK = "rank"
+
+
 class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="aws"):
     """EC2. Credentials come by boto3's own means (``profile``, environment, instance role), never
     from this file. ``subnets`` maps zone to subnet id. ``types`` gives shape and on-demand price of
     the instance types in use (the price list API needs other rights and only serves two regions).
-    ``user_data`` is a file with cloud-init text. ``launch_burst`` and ``launch_rate`` are what EC2
+    ``user_data`` is a file with cloud-init text. ``strategy``: RunInstances for one offer after the
+    other, or CreateFleet for several of a market at once, chosen by ``allocation`` (EC2's ``price``
+    and capacity, or our ``rank``). ``image_owners``: whose images pools may look
+    for. ``launch_template`` is the site's own (id or name); all that is
+    set here goes over it. ``interruption_rates``: how often an hour EC2 takes a spot machine of a
+    type, for the ranking key ``risk``. ``launch_burst`` and ``launch_rate`` are what EC2
     lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
     published default, or with an ``endpoint`` no limit.
     """
@@ -160,6 +198,11 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     key_name: str | None = None
     instance_profile: str | None = None
     user_data: str | None = None
+    interruption_rates: dict[str, PerHour] = field(default_factory=dict)
+    strategy: Strategy = Strategy.RUN
+    allocation: Allocation = Allocation.PRICE
+    launch_template: str | None = None
+    image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)
     launch_burst: Count | None = None
     launch_rate: PerSecond | None = None
 
@@ -193,6 +236,35 @@ class OpenNebulaCloud(
     user_data: str | None = None
     pending_limit: Seconds = 60.0
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
+
+
+class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A size of container; both numbers are its limits. ``price``: power, depreciation."""
+
+    price: float = 0.0
+
+
+class DockerCloud(
+    CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="docker"
+):
+    """Containers on ``hosts``, whose names are the cloud's zones; each has the ``image`` and the
+    ``network``. Without ``command`` the image's own program runs; it has to start slurmd.
+
+    ``mounts`` (``/there:/here:ro``) bring the munge key and what jobs share. ``environment`` is
+    seen by everybody: nothing secret. ``threads``: calls at a time on one host.
+    """
+
+    hosts: Annotated[dict[str, DockerHost], Meta(min_length=1)]
+    image: str
+    network: str
+    types: Annotated[dict[str, DockerType], Meta(min_length=1)]
+    command: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
+    tmpfs: tuple[str, ...] = ()
+    capabilities: tuple[str, ...] = ()
+    security_options: tuple[str, ...] = ()
+    threads: Annotated[int, Meta(ge=1, le=20)] = 4
 
 
 class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -239,7 +311,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     stock: int | None = None
 
 
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
+AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,8 +338,12 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_price: Dollars | None = None
     max_nodes: Count | None = None
     max_age: Seconds | None = None
+    interruption_loss: Seconds = 1800.0
     partial_jobs: bool = False
+    max_booting: Count | None = None
     slurmd_port: Port | None = None
+    image: ImageChoice | None = None
+    policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
 
     @property
@@ -291,6 +367,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
+    policies: SitePolicies = field(default_factory=SitePolicies)
     join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
@@ -392,7 +469,10 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             max_price=p.max_price,
             max_nodes=p.max_nodes,
             max_age=_max_age(config, p),
+            interruption_loss=p.interruption_loss,
             partial_jobs=p.partial_jobs,
+            max_booting=p.max_booting,
+            image=p.image,
             weight=1000 + 10 * rank,
         )
         for rank, p in enumerate(config.pools)

@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from slurm_elastic.configckptfit import CHECKPOINT_FITS
+from slurm_elastic.configdockerfit import check_docker
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
-from slurm_elastic.configjoinfit import check_join
+from slurm_elastic.configgrowth import GROWS
+from slurm_elastic.configjoinfit import check_images, check_join
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown
 from slurm_elastic.policies.ranking import KEYS
@@ -37,7 +39,7 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS, check_join, *CHECKPOINT_FITS):
+    for one in (*_CHECKS, *FITS, *GROWS, check_docker, check_join, check_images, *CHECKPOINT_FITS):
         one(draft)
 
 
@@ -201,6 +203,10 @@ def _paths(draft: Draft) -> None:
         _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
         for key in ("user_data", "auth", "ca_file", "clouds_file"):
             _path(draft, (*at, key), draft.value((*at, key), str))
+        for host in draft.value((*at, "hosts"), dict) or ():
+            for key in ("ca_file", "cert_file", "key_file"):
+                place = (*at, "hosts", host, key)
+                _path(draft, place, draft.value(place, str))
     _path(draft, ("join", "template"), draft.value(("join", "template"), str))
     for key in ("key", "munge_key", "target"):
         _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))

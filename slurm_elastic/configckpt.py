@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from slurm_elastic.confignumbers import Count, Dollars, Seconds
+from slurm_elastic.confignumbers import Count, Dollars, Port, Seconds
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
@@ -17,8 +17,9 @@ class SignalSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     goes on, ``stop_signal`` (default: the same) for the last one before it is moved.
 
     ``scope``: ``batch`` sends to the batch script alone, ``full`` to it and all its children.
-    ``saved`` is the sign that the save is complete: ``exit`` (the batch script ends), ``file:PATH``
-    (that file of the job's directory appears or changes) or ``line:TEXT`` (a line of its output).
+    ``saved`` is the sign that the save is complete: ``exit`` (the batch script ends),
+    ``exit:CODE`` (it ends with that code), ``file:PATH`` (that file of the job's directory appears
+    or changes) or ``line:TEXT`` (a line of its output).
     """
 
     signal: str = "USR1"
@@ -53,6 +54,22 @@ class PriceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bid: Dollars | None = None
 
 
+class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Method ``blcr``: how its nodes are reached, by SSH as ``user``, who is root or may use
+    setpriv(1). ``key`` is a private key's file (default: SlurmUser's own in ~/.ssh) and
+    ``known_hosts`` has the nodes' keys (default: SlurmUser's). ``timeout``: seconds to connect.
+    """
+
+    user: str = "root"
+    key: str | None = None
+    known_hosts: str | None = None
+    port: Port = 22
+    timeout: Seconds = 10.0
+    connections: Count = 32
+    bin_dir: str = "/usr/bin"
+    scontrol: str = "/usr/bin/scontrol"
+
+
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved and moved off machines that are taken away.
 
@@ -75,6 +92,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     notices: NoticeSettings = field(default_factory=NoticeSettings)
     prices: PriceSettings = field(default_factory=PriceSettings)
     signal: SignalSettings = field(default_factory=SignalSettings)
+    blcr: BlcrSettings = field(default_factory=BlcrSettings)
 
 
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -18,7 +18,7 @@ SHARED = ("criu", "dmtcp", "blcr")
 """Methods that keep their images in ``checkpoint.directory``."""
 _DEADLY = ("KILL", "STOP", "CONT")
 _PATH = re.compile(r"/[^\s\"'#=,;$`\\]*")
-_SAVED = re.compile(r"exit|file:[^\s/][^\s]*|line:.+")
+_SAVED = re.compile(r"exit(:\d{1,3})?|file:[^\s/][^\s]*|line:.+")
 
 
 def is_signal(name: str) -> bool:
@@ -32,7 +32,7 @@ def is_sign(text: str) -> bool:
 
 
 SIGNAL_FORM = "a signal that can be caught, such as USR1"
-SIGN_FORM = "exit, file:PATH (in the job's directory) or line:TEXT"
+SIGN_FORM = "exit, exit:CODE, file:PATH (in the job's directory) or line:TEXT"
 
 
 def _words(draft: Draft) -> None:
@@ -57,7 +57,8 @@ def _choice(draft: Draft, at: KeyPath, word: str | None, words: Iterable[str]) -
 
 def _paths(draft: Draft) -> None:
     places: tuple[tuple[str, ...], ...] = (
-        ("directory",), ("notices", "directory"), ("prices", "file"),
+        ("directory",), ("notices", "directory"), ("prices", "file"), ("blcr", "key"),
+        ("blcr", "known_hosts"), ("blcr", "bin_dir"), ("blcr", "scontrol"),
     )  # fmt: skip
     for place in places:
         path = _text(draft, *place)

@@ -11,8 +11,10 @@ import contextlib
 import os
 import tempfile
 import uuid
+from collections.abc import Callable, Hashable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
 
 import msgspec.inspect as mi
 from msgspec.structs import replace
@@ -26,6 +28,8 @@ from slurm_elastic.errors import ConfigError
 
 UUID_FILE = "cluster-uuid"
 MAX_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 def load(path: Path) -> Config:
@@ -48,22 +52,37 @@ def load(path: Path) -> Config:
 
 def parse(text: str, source: str) -> Config:
     """The configuration in ``text``; ``source`` names it in the complaints of ConfigError."""
+    return _converted(text, source, Config, "cluster, clouds and pools", check)
+
+
+def load_as(path: Path, kind: type[T], keys: str) -> T:
+    """Another YAML file, as a Struct of its own; ``keys`` says what is expected in it.
+
+    Raises ConfigError with every complaint at once, in the same form.
+    """
+    return _converted(_text(path), str(path), kind, keys)
+
+
+def _converted(
+    text: str, source: str, kind: type[T], keys: str, also: Callable[[Draft], None] | None = None
+) -> T:
     document = configyaml.read(text, source)
     if document.value is None:
-        raise ConfigError(f"{source}: found an empty file, expected cluster, clouds and pools")
+        raise ConfigError(f"{source}: found an empty file, expected {keys}")
     problems = Problems(document)
     shape = Shape(problems)
-    config = shape.convert(_schema(), document.value, ())
-    check(Draft(problems, shape))
+    value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
+    if also:
+        also(Draft(problems, shape))
     sentences = problems.sentences()
-    if sentences or not isinstance(config, Config):
+    if sentences or not isinstance(value, kind):
         raise ConfigError(*sentences)
-    return config
+    return value
 
 
 def dump(config: Config) -> str:
     """The effective configuration as YAML, defaults included; ``parse`` gives ``config`` back."""
-    return configyaml.write(render(_schema(), config))
+    return configyaml.write(render(_schema(Config), config))
 
 
 def read_uuid(path: Path) -> str | None:
@@ -146,5 +165,5 @@ def _text(path: Path) -> str:
 
 
 @cache
-def _schema() -> mi.Type:
-    return mi.type_info(Config)
+def _schema(kind: Hashable) -> mi.Type:
+    return mi.type_info(kind)

@@ -10,13 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from slurm_elastic.config import (
+    Allocation,
     AnyCloud,
     AwsCloud,
+    DockerCloud,
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
     OpenStackCloud,
     PoolSettings,
+    Strategy,
     effective_who,
 )
 from slurm_elastic.configdraft import Draft
@@ -30,8 +33,8 @@ ONE_ZONE = "default"
 """The one zone of a cloud whose scheduler chooses by itself."""
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""
-_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud
-_OWN_SCHEDULER = OpenNebulaCloud | OpenStackCloud
+_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
+_NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 
 
@@ -66,6 +69,26 @@ def _aws(draft: Draft) -> None:
             if zone not in cloud.subnets:
                 expected = f"a zone with a subnet: one of {', '.join(cloud.subnets)}"
                 draft.problems.add((*at, "zones", n), shown(zone), expected)
+
+
+def _aws_launches(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, AwsCloud):
+            continue
+        at = ("clouds", i)
+        if cloud.allocation is Allocation.RANK and cloud.strategy is not Strategy.FLEET:
+            expected = "strategy fleet, too: there is nothing to choose among"
+            draft.problems.add((*at, "allocation"), shown(str(cloud.allocation)), expected)
+        template = cloud.launch_template
+        if template is not None and not re.fullmatch(r"[A-Za-z0-9().\-/_]{3,128}", template):
+            expected = "the id (lt-...) or the name of a launch template"
+            draft.problems.add((*at, "launch_template"), shown(template), expected)
+        for name in cloud.interruption_rates:
+            if name not in cloud.types:
+                expected = f"a type of the cloud: one of {', '.join(cloud.types)}"
+                hint = nearest(name, cloud.types)
+                place = (*at, "interruption_rates", name)
+                draft.problems.add(place, shown(name), expected, hint)
 
 
 def _aws_rates(draft: Draft) -> None:
@@ -161,7 +184,7 @@ def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
     amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
     if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
         return frozenset({Market.SPOT, Market.ON_DEMAND})
-    if isinstance(cloud, _OWN_SCHEDULER) and cloud.location is Location.PUBLIC:
+    if isinstance(cloud, _NO_SPOT) and cloud.location is Location.PUBLIC:
         return frozenset({Market.ON_DEMAND})
     if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED, Market.ON_DEMAND})
@@ -172,7 +195,7 @@ def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in _pools_with_clouds(draft):
         types = cloud.types if isinstance(cloud, _TYPED) else {}
         at = ("pools", i, "instance_types")
-        if isinstance(cloud, AwsCloud | _OWN_SCHEDULER) and not pool.instance_types:
+        if isinstance(cloud, AwsCloud | _NO_SPOT) and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
             draft.problems.add(at, "no instance types", expected)
         for n, name in enumerate(pool.instance_types):
@@ -212,10 +235,12 @@ def _pool_zones(draft: Draft) -> None:
 
 
 def _own_zones(
-    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud,
+    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud,
 ) -> tuple[str, ...]:
     if isinstance(cloud, FakeCloud):
         return cloud.zones
+    if isinstance(cloud, DockerCloud):
+        return tuple(cloud.hosts)
     if isinstance(cloud, OpenStackCloud):
         return cloud.zones or (ONE_ZONE,)
     return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)
@@ -286,6 +311,13 @@ def _timings(draft: Draft) -> None:
         if pool.max_age is not None and longest is not None and pool.max_age <= longest:
             expected = f"more than {_time(longest)}, the resume_timeout of its cloud"
             draft.problems.add(("pools", i, "max_age"), _time(pool.max_age), expected)
+
+
+def _booting(draft: Draft) -> None:
+    for i, pool, cloud in _pools_with_clouds(draft):
+        if pool.max_booting and cloud.max_booting and pool.max_booting > cloud.max_booting:
+            expected = f"at most {cloud.max_booting}, the max_booting of cloud {cloud.name}"
+            draft.problems.add(("pools", i, "max_booting"), describe(pool.max_booting), expected)
 
 
 def _at_least(draft: Draft, key: str, floor: str) -> None:
@@ -393,6 +425,7 @@ def _time(seconds: float) -> str:
 FITS: tuple[Callable[[Draft], None], ...] = (
     _locations,
     _aws,
+    _aws_launches,
     _aws_rates,
     _opennebula,
     _openstack,
@@ -405,6 +438,7 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _ports,
     _local_hosts,
     _timings,
+    _booting,
     _who_times,
     _limits,
 )

@@ -1,11 +1,11 @@
-"""Whether the section ``join`` makes sense, alone and beside the clouds and times. Pure."""
+"""Whether ``join`` and the pools' images make sense, alone and beside the clouds. Pure."""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-from slurm_elastic.config import AwsCloud, FakeCloud, LocalCloud
+from slurm_elastic.config import AwsCloud, FakeCloud, LocalCloud, OpenStackCloud
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.configyaml import KeyPath, shown
@@ -28,6 +28,25 @@ def check_join(draft: Draft) -> None:
     _heartbeat(draft, join)
     if join.ssh is not None:
         _ssh(draft, join.ssh)
+
+
+def check_images(draft: Draft) -> None:
+    """One way to name an image, in a cloud that has images to look up."""
+    for i, pool in draft.pools.items():
+        choice, cloud = pool.image, draft.cloud_of(pool)
+        if choice is None:
+            continue
+        tagged = any((choice.os, choice.version, choice.software))
+        ways = [choice.id is not None, choice.name is not None, tagged]
+        at: KeyPath = ("pools", i, "image")
+        if sum(ways) != 1:
+            words = ("id", "name", "requirements")
+            named = " and ".join(w for w, there in zip(words, ways, strict=True) if there)
+            expected = "one of id, name, or requirements (os, version, software)"
+            draft.problems.add(at, named or "nothing", expected)
+        if cloud is not None and not isinstance(cloud, AwsCloud | OpenStackCloud):
+            expected = f"no image: machines of cloud {cloud.name} have theirs from elsewhere"
+            draft.problems.add(at, "an image", expected)
 
 
 def _head(draft: Draft, join: Join) -> None:
@@ -70,7 +89,7 @@ def _ssh(draft: Draft, ssh: Ssh) -> None:
     silent = [
         cloud.name
         for cloud in draft.clouds.values()
-        if not isinstance(cloud, AwsCloud | LocalCloud | FakeCloud)
+        if not isinstance(cloud, AwsCloud | OpenStackCloud | LocalCloud | FakeCloud)
     ]
     if ssh.host_key == CONSOLE and silent:
         expected = f"the public host key of the image: {', '.join(silent)} shows no console output"

@@ -5,6 +5,7 @@
     SlurmElasticError
       ConfigError            path into the YAML; exit 2; nothing touched
       SlurmError             command, exit code, stderr
+      CheckpointError        the run goes on as it was; tried again later
       SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
       ProviderError(cloud)
         CapacityError        cool the offer down, try the next
@@ -30,6 +31,10 @@ class ConfigError(SlurmElasticError):
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))
         self.problems = problems
+
+
+class CheckpointError(SlurmElasticError):
+    """A job could not be saved, or an image of it is not whole; the run itself goes on."""
 
 
 class SandboxError(SlurmElasticError):

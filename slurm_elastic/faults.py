@@ -1,9 +1,9 @@
 """Named points at which a rehearsal may kill the process.
 
-``SLURM_ELASTIC_FAULT=launch.after-intent`` names one. Each stands between two steps of a launch or
-a suspend; the process dies there by SIGKILL, as a crash would have it, and the tests then prove
-that a restart repairs everything. With ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if
-FILE does not exist yet, and makes it.
+``SLURM_ELASTIC_FAULT=launch.after-intent`` names one. Each stands between two steps of a launch,
+a suspend or a rescue; the process dies there by SIGKILL, as a crash would have it, and the tests
+then prove that a restart repairs everything. With ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires
+only if FILE does not exist yet, and makes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,16 @@ POINTS = (
     "suspend.after-intent",
     "suspend.after-call",
     "suspend.after-result",
+    "notice.after-record",
+    "rescue.planned",
+    "rescue.drained",
+    "rescue.before-save",
+    "rescue.after-save",
+    "rescue.saved",
+    "rescue.before-requeue",
+    "rescue.after-requeue",
+    "rescue.requeued",
+    "rescue.hurried",
 )
 
 

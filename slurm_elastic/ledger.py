@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 3 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 4 (``pragma user_version``), made and migrated by
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -10,7 +10,7 @@
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
-    holds              node (key), pool, reason, since, until
+    holds              node and kind (key), pool, reason, since, until
     breakers           pool (key), failures, until, reason: machines that never registered
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
@@ -27,6 +27,7 @@ from pathlib import Path
 
 from msgspec.structs import astuple
 
+from slurm_elastic import ledger_schema
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger_marks import STRIKES_KEPT, Marks
 from slurm_elastic.ledger_rows import (
@@ -55,7 +56,6 @@ from slurm_elastic.ledger_rows import (
     to_json,
     worst_price,
 )
-from slurm_elastic.ledger_schema import open_reader, open_writer
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
@@ -71,7 +71,8 @@ class Ledger(Marks):
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._lock = threading.RLock()
-        self._db = open_reader(path) if read_only else open_writer(path)
+        opened = ledger_schema.open_reader if read_only else ledger_schema.open_writer
+        self._db = opened(path, ledger_schema.LEDGER)
 
     def close(self) -> None:
         """Close the file; closing twice is no error."""

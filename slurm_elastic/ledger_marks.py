@@ -12,11 +12,33 @@ from contextlib import contextmanager
 
 from msgspec.structs import astuple
 
-from slurm_elastic.ledger_rows import Hold, cool_down_from
+from slurm_elastic.ledger_rows import CAPACITY, Hold, cool_down_from, hold_from
 from slurm_elastic.model import Breaker, CoolDown
 
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
+
+MINIMUM = 60.0
+"""Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
+
+SPENT = """
+    with leases as (
+        select price, launched, max(coalesce(ended, ?3) - launched, 0) as seconds
+        from machines
+        where cloud = ?1 and (ended is null or ended >= ?2 - ?4)
+    ), paid as (
+        select price, launched, case
+            when ?4 <= 1 then max(seconds, ?5)
+            else max(cast(seconds / ?4 as integer)
+                + (seconds > ?4 * cast(seconds / ?4 as integer)), 1) * ?4
+            end as seconds
+        from leases
+    )
+    select sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars from paid
+"""
+"""cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
+machine was bought; of one that began before the span, what lies in it.
+"""
 
 
 class Marks:
@@ -73,29 +95,34 @@ class Marks:
             return db.execute("delete from breakers where pool = ?", (pool,)).rowcount > 0
 
     def hold(self, holds: Sequence[Hold]) -> None:
-        """Remember these holds; a node's new hold takes the place of its earlier one."""
+        """Remember these holds; a node's new hold takes the place of an earlier of its kind."""
         with self._transaction() as db:
             db.executemany(
-                "insert or replace into holds (node, pool, reason, since, until) "
-                "values (?, ?, ?, ?, ?)",
+                "insert or replace into holds (node, pool, reason, since, until, kind) "
+                "values (?, ?, ?, ?, ?, ?)",
                 [astuple(h) for h in holds],
             )
 
     def holds(self) -> tuple[Hold, ...]:
-        """All holds, over or not, by node."""
-        rows = self._select("select node, pool, reason, since, until from holds order by node")
-        return tuple(Hold(node=r[0], pool=r[1], reason=r[2], since=r[3], until=r[4]) for r in rows)
+        """All holds, over or not, by node; of one node POLICY before CAPACITY."""
+        return tuple(hold_from(r) for r in self._select("select * from holds order by 1, 2 desc"))
 
     def review_holds(self, pool: str, now: float) -> int:
         """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
         with self._transaction() as db:
-            sql = "update holds set until = min(until, ?) where pool = ?"
+            sql = "update holds set until = min(until, ?) where pool = ? and kind = 'capacity'"
             return db.execute(sql, (now, pool)).rowcount
 
-    def release(self, nodes: Sequence[str]) -> None:
-        """Forget the holds of these nodes."""
+    def release(self, nodes: Sequence[str], kind: str = CAPACITY) -> None:
+        """Forget the holds of that kind of these nodes."""
+        rows = [(node, kind) for node in nodes]
         with self._transaction() as db:
-            db.executemany("delete from holds where node = ?", [(node,) for node in nodes])
+            db.executemany("delete from holds where node = ? and kind = ?", rows)
+
+    def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
+        """What the cloud's machines cost from ``since`` until ``now``: see SPENT."""
+        row = self._select(SPENT, cloud, since, now, float(lease), MINIMUM)[0]
+        return float(row["dollars"] or 0.0)
 
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""

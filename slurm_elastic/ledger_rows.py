@@ -20,7 +20,8 @@ for as many jobs, and each machine with all of them would make rows by the squar
 class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
 
-    ``offer`` is what was asked; ``error`` the cloud's words where it failed.
+    ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
+    failed.
     """
 
     generation: str
@@ -35,6 +36,12 @@ class Launch(Struct, frozen=True, kw_only=True):
     created: float
     finished: float | None = None
     error: str | None = None
+    alternatives: tuple[Offer, ...] = ()
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that its machines may come from."""
+        return (self.offer, *self.alternatives)
 
 
 class Machine(Struct, frozen=True, kw_only=True):
@@ -71,14 +78,21 @@ class Machine(Struct, frozen=True, kw_only=True):
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
 
 
+CAPACITY, POLICY = "capacity", "policy"
+"""Why nodes are held: no offer is left for them; or the site's policies start none now."""
+
+
 class Hold(Struct, frozen=True, kw_only=True):
-    """Nodes that are kept from Slurm (DRAIN with our reason) until ``until``. One row a node."""
+    """A node that is kept from Slurm (DRAIN with our reason) until ``until``, which says nothing
+    where ``kind`` is POLICY. One row a node and kind.
+    """
 
     node: str
     pool: str
     reason: str
     since: float
     until: float
+    kind: str = CAPACITY
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -152,6 +166,7 @@ def launch_of_spec(spec: LaunchSpec, request: str, now: float) -> Launch:
         minimum=spec.minimum,
         state=INTENT,
         created=now,
+        alternatives=spec.alternatives,
     )
 
 
@@ -159,7 +174,7 @@ def same_call(one: Launch, other: Launch) -> bool:
     """Whether two rows ask the cloud for the same thing."""
 
     def asked(row: Launch) -> tuple[object, ...]:
-        return row.pool, row.cloud, row.nodes, row.jobs, row.offer, row.minimum
+        return row.pool, row.cloud, row.nodes, row.jobs, row.offers, row.minimum
 
     return asked(one) == asked(other)
 
@@ -173,7 +188,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         launch.cloud,
         to_json(launch.nodes),
         to_json(launch.jobs),
-        to_json(launch.offer),
+        to_json(launch.offers if launch.alternatives else launch.offer),
         launch.minimum,
         launch.state,
         launch.created,
@@ -183,8 +198,10 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
 
 
 def launch_from(row: sqlite3.Row) -> Launch:
-    """A row of LAUNCH_COLUMNS as a value."""
+    """A row of LAUNCH_COLUMNS as a value. Its ``offer`` is a list where there are alternatives."""
     decode = msgspec.json.decode
+    offers = decode(row["offer"], type=Offer | tuple[Offer, ...])
+    offer, *others = (offers,) if isinstance(offers, Offer) else offers
     return Launch(
         generation=row["generation"],
         request=row["request"],
@@ -192,7 +209,8 @@ def launch_from(row: sqlite3.Row) -> Launch:
         cloud=row["cloud"],
         nodes=decode(row["nodes"], type=tuple[str, ...]),
         jobs=decode(row["jobs"], type=tuple[int, ...]),
-        offer=decode(row["offer"], type=Offer),
+        offer=offer,
+        alternatives=tuple(others),
         minimum=row["minimum"],
         state=row["state"],
         created=row["created"],
@@ -270,6 +288,12 @@ def decision_from(row: sqlite3.Row) -> Decision:
     )
 
 
+def hold_from(row: sqlite3.Row) -> Hold:
+    """A hold row as a value."""
+    names = ("node", "pool", "reason", "since", "until", "kind")
+    return Hold(**{name: row[name] for name in names})
+
+
 def cool_down_from(row: sqlite3.Row) -> CoolDown:
     """A cool-down row as a value."""
     return CoolDown(
@@ -298,4 +322,5 @@ def worst_price(instance: Instance, launch: Launch | None) -> float:
     """The highest price ($/h) a machine of that launch may come to; 0 where it is unknown."""
     if launch is None:
         return 0.0
-    return max(instance.price, launch.offer.price, launch.offer.on_demand_price or 0.0)
+    bought = [o for o in launch.offers if o.key == instance.offer_key] or launch.offers
+    return max(instance.price, *(offer.worst_price for offer in bought))

@@ -1,6 +1,7 @@
 """How the ledger's file is made, opened and brought up to date.
 
-The tables are described in ``slurm_elastic.ledger``. ``MIGRATIONS[n]`` takes a file from
+The tables are described in ``slurm_elastic.ledger``; the file of checkpoints is made here, too,
+from its own schema (``ckptstate``). ``MIGRATIONS[n]`` takes a file from
 user_version n to n + 1; each runs in one transaction with the new number, so that a crash leaves
 either the old schema or the new one. Migrations are only ever appended.
 """
@@ -13,6 +14,8 @@ import sqlite3
 import tempfile
 from pathlib import Path
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError
 
@@ -145,30 +148,57 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason text not null
         ) without rowid""",
     ),
+    (
+        # A node may be kept from Slurm for two causes, and is let go when both are over.
+        "alter table holds rename to holds_of_one_kind",
+        """create table holds (
+            node text not null,
+            kind text not null,
+            pool text not null,
+            reason text not null,
+            since real not null,
+            until real not null,
+            primary key (node, kind)
+        ) without rowid""",
+        """insert into holds (node, kind, pool, reason, since, until)
+            select node, 'capacity', pool, reason, since, until from holds_of_one_kind""",
+        "drop table holds_of_one_kind",
+    ),
 )
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
+class Schema(Struct, frozen=True):
+    """A file of ours: what it is called, who makes it, and its migrations."""
+
+    name: str
+    maker: str
+    migrations: tuple[tuple[str, ...], ...]
+
+
+LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
+
+
+def open_writer(path: Path, schema: Schema) -> sqlite3.Connection:
     """Open for reading and writing; make the file (mode 0644) and migrate it where needed."""
     if not path.exists():
-        _create(path)
+        _create(path, schema)
     connection = _connect(f"{_uri(path)}?mode=rw")
     try:
-        _prepare(connection, path)
+        _prepare(connection, path, schema)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     connection.execute("pragma journal_mode = wal")
     # NORMAL may lose the last commits in a power cut; an intent row must not be lost
     connection.execute("pragma synchronous = full")
-    _migrate(connection, path)
+    _migrate(connection, path, schema)
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, schema: Schema) -> sqlite3.Connection:
     """Open for reading only, also for users who may not write in the directory.
 
     A WAL file can be read by them only while its ``-wal`` and ``-shm`` stand beside it, as they do
@@ -176,15 +206,17 @@ def open_reader(path: Path) -> sqlite3.Connection:
     reading it as immutable is right (https://www.sqlite.org/wal.html, "Read-Only Databases").
     """
     if not path.exists():
-        raise SlurmElasticError(f"there is no ledger at {path}; the daemon makes it when it starts")
+        raise SlurmElasticError(
+            f"there is no {schema.name} at {path}; {schema.maker} makes it when it starts"
+        )
     try:
         connection = _connect(f"{_uri(path)}?mode=ro")
-        _check_version(connection, path)
+        _check_version(connection, path, schema)
     except sqlite3.OperationalError:
         if path.with_name(path.name + "-wal").exists():
             raise
         connection = _connect(f"{_uri(path)}?mode=ro&immutable=1")
-        _check_version(connection, path)
+        _check_version(connection, path, schema)
     return connection
 
 
@@ -200,7 +232,7 @@ def _uri(path: Path) -> str:
     return f"file:{quote(str(path.absolute()))}"
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, schema: Schema) -> None:
     """Make the file complete under another name, then give it its own, unless it got there first.
 
     So nobody meets a half-made ledger, and no two processes switch one file to WAL at once (sqlite
@@ -219,48 +251,49 @@ def _create(path: Path) -> None:
         finally:
             os.close(fd)  # before sqlite opens it: closing any descriptor drops its POSIX locks
         with contextlib.closing(_connect(f"{_uri(draft)}?mode=rw")) as connection:
-            _prepare(connection, draft)
+            _prepare(connection, draft, schema)
         with contextlib.suppress(FileExistsError):
             os.link(draft, path)
     finally:
         draft.unlink()
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    if _version(connection, path) == len(MIGRATIONS):
+def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
+    migrations = schema.migrations
+    if _version(connection, path, schema) == len(migrations):
         return
     connection.execute("begin immediate")
     try:
         # again under the write lock: another process may have been faster
-        for number in range(_version(connection, path), len(MIGRATIONS)):
-            for statement in MIGRATIONS[number]:
+        for number in range(_version(connection, path, schema), len(migrations)):
+            for statement in migrations[number]:
                 connection.execute(statement)
-        connection.execute(f"pragma user_version = {len(MIGRATIONS)}")
+        connection.execute(f"pragma user_version = {len(migrations)}")
     except BaseException:
         connection.execute("rollback")
         raise
     connection.execute("commit")
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
+def _version(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
     version = int(connection.execute("pragma user_version").fetchone()[0])
-    if version > len(MIGRATIONS):
+    if version > len(schema.migrations):
         raise SlurmElasticError(
-            f"the ledger {path} has schema {version}, this release knows schemas up to "
-            f"{len(MIGRATIONS)}: install the newer slurm-elastic again"
+            f"the {schema.name} {path} has schema {version}, this release knows schemas up to "
+            f"{len(schema.migrations)}: install the newer slurm-elastic again"
         )
     return version
 
 
-def _check_version(connection: sqlite3.Connection, path: Path) -> None:
+def _check_version(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
     try:
-        version = _version(connection, path)
+        version = _version(connection, path, schema)
     except BaseException:
         connection.close()
         raise
-    if version < len(MIGRATIONS):
+    if version < len(schema.migrations):
         connection.close()
         raise SlurmElasticError(
-            f"the ledger {path} has schema {version}, this release reads schema "
-            f"{len(MIGRATIONS)}: the daemon brings it up to date when it starts"
+            f"the {schema.name} {path} has schema {version}, this release reads schema "
+            f"{len(schema.migrations)}: {schema.maker} brings it up to date when it starts"
         )

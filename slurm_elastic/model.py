@@ -27,12 +27,27 @@ class Market(StrEnum):
     ON_DEMAND = "on-demand"
 
 
+class ImageChoice(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The image that a pool's machines start from: an ``id``; or the newest whose ``name`` fits a
+    pattern (``*``, ``?``, ``[...]``); or the newest of that ``os``, ``version`` (``12`` is also
+    12.5) and ``software``, by the tags that its maker gave it.
+    """
+
+    id: str | None = None
+    name: str | None = None
+    os: str | None = None
+    version: str | None = None
+    software: tuple[str, ...] = ()
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     """Equal nodes of one cloud, as Slurm is told of them.
 
     ``real_memory`` is Slurm's RealMemory (MiB): what every instance type of the pool must leave
     for jobs. ``instance_types``, ``zones`` and ``markets`` span the offers the pool may use;
-    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get.
+    empty zones mean every zone of the cloud. ``max_age`` (s) is how old a machine may get,
+    ``interruption_loss`` (s) what its node loses when the cloud takes it: work since the last
+    checkpoint, and the restart.
     ``partial_jobs``: machines stay although not all nodes of their job could be had.
     ``max_booting``: so many machines at most boot at once.
     """
@@ -50,8 +65,10 @@ class Pool(Struct, frozen=True, kw_only=True):
     max_price: float | None = None
     max_nodes: int | None = None
     max_age: float | None = None
+    interruption_loss: float = 1800.0
     partial_jobs: bool = False
     max_booting: int | None = None
+    image: ImageChoice | None = None
     weight: int = 1
 
 
@@ -60,7 +77,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
     ``free`` is how many the cloud says it has (None: it does not say), and ``free_reason`` why so
-    few, in the cloud's words.
+    few, in the cloud's words. ``interruption_rate``: how often an hour the cloud takes it.
     """
 
     cloud: str
@@ -75,11 +92,17 @@ class Offer(Struct, frozen=True, kw_only=True):
     on_demand_price: float | None = None
     free: int | None = None
     free_reason: str = ""
+    interruption_rate: float = 0.0
 
     @property
     def key(self) -> str:
         """The name cool-downs go by: ``cloud/type/zone/market``."""
         return f"{self.cloud}/{self.instance_type}/{self.zone}/{self.market}"
+
+    @property
+    def worst_price(self) -> float:
+        """What the machine could come to cost: a spot price never rises over the on-demand one."""
+        return max(self.price, self.on_demand_price or 0.0)
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):
@@ -169,7 +192,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
     All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
-    launch. Each machine of the answer says by its ``node`` whose it is.
+    launch. Each machine of the answer says by its ``node`` whose it is. ``alternatives`` are offers
+    of the same cloud and market that may serve any of the nodes instead of ``offer``, best first;
+    only a ``protocols.Chooser`` is given some.
     """
 
     generation: str
@@ -178,6 +203,12 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     offer: Offer
     minimum: int = 1
     jobs: tuple[int, ...] = ()
+    alternatives: tuple[Offer, ...] = ()
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """All that machines may come from."""
+        return (self.offer, *self.alternatives)
 
 
 class InstanceState(StrEnum):
@@ -250,6 +281,26 @@ class Notice(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class Level(StrEnum):
+    """How good a finding is. ``note``: nothing is wrong, but somebody may want to know."""
+
+    OK = "ok"
+    NOTE = "note"
+    WRONG = "wrong"
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One thing that ``doctor`` looked at: what was found of it, what was expected where that
+    differs, and what to do then.
+    """
+
+    what: str
+    level: Level
+    found: str
+    expected: str = ""
+    advice: str = ""
+
+
 class Action(Struct, frozen=True, kw_only=True):
     """Something a pure policy wants done to ``subject`` (node, instance, job), and why."""
 
@@ -275,12 +326,19 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     memory: int = 0
     last_busy: float = 0.0
     boot_time: float = 0.0
+    weight: int = 0
+    comment: str = ""
 
 
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
-    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``killed_by`` is the
-    number of the signal that ended the batch script, ``required`` the nodes that its user named.
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
+    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
+    nodes that its user named.
+
+    ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
+    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
+    ``features`` what it wants in Slurm's spelling.
     """
 
     id: int
@@ -301,10 +359,18 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     task: int | None = None
     batch: bool = True
     comment: str = ""
-    required: str = ""
+    required: tuple[str, ...] = ()
     directory: str = ""
     output: str = ""
     killed_by: int = 0
+    exit_code: int = 0
+    tasks: int = 1
+    node_count: int = 1
+    cpus: int = 1
+    limit: int | None = None
+    priority: int = 0
+    gres: str = ""
+    features: str = ""
 
     @property
     def label(self) -> str:
@@ -316,7 +382,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
 
     ``job`` is Slurm's job id, ``label`` what users call it (``12`` or ``12_3`` of an array);
-    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time.
+    ``attempt`` is the number of Slurm's restarts before it. Times are Unix time. ``options`` are
+    what its user says of the method; ``directory`` is the job's working directory.
     """
 
     job: int
@@ -328,6 +395,8 @@ class JobRun(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     partition: str
     started: float
+    options: dict[str, str] = field(default_factory=dict)
+    directory: str = ""
 
 
 class Image(Struct, frozen=True, kw_only=True):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import (
+    Finding,
     Image,
     Instance,
     JobRun,
@@ -53,8 +55,9 @@ class Provider(Protocol):
     def instances(self) -> Sequence[Instance]:
         """All machines with this cluster's UUID that are not TERMINATED: the truth.
 
-        A fresh machine may be missing for minutes (eventual consistency). One that the provider has
-        ended by itself, as it would never come up, may be told once as TERMINATED.
+        A fresh machine may be missing for minutes (eventual consistency). One that was lost (taken
+        by the cloud, or ended by the provider as it would never come up) may be told once as
+        TERMINATED.
         """
         ...
 
@@ -68,6 +71,40 @@ class Provider(Protocol):
 
     def check(self) -> None:
         """Prove that the credentials work, by one cheap read-only call."""
+        ...
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A provider whose cloud lets an account start only so many machines at a time."""
+
+    def startable(self) -> int | None:
+        """How many it would start now; what is above that waits. None: it has no such limit."""
+        ...
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A provider that can choose among several offers in one launch (``alternatives``)."""
+
+    alternatives: int
+    """How many it takes; 0: none."""
+
+    def refusals(self, generation: str) -> Mapping[str, ProviderError]:
+        """By ``Offer.key``, which offers gave nothing or too little in that launch, and why; of the
+        last launches only.
+        """
+        ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A provider that can tell more of its cloud's state than ``check`` and ``offers`` do."""
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Look at image, network, quota, clock: whatever this cloud tells without any change. What
+        cannot be read is a finding, too; raises nothing of its own accord.
+        """
         ...
 
 
@@ -90,6 +127,10 @@ class Slurm(Protocol):
         self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
     ) -> None:
         """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist."""
+        ...
+
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """``scontrol update nodename=... weight=...``, one command a weight where they fit."""
         ...
 
     def set_addresses(self, addresses: Mapping[str, str]) -> None:

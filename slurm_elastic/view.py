@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
-from slurm_elastic.ledger_rows import Launch, Machine
-from slurm_elastic.model import CoolDown, Pool, SlurmJob, SlurmNode, Usage
+from slurm_elastic.ledger_rows import CAPACITY, Launch, Machine
+from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.view_ckpt import CheckpointsView, checkpoints_view
 from slurm_elastic.view_next import (
     BOOTING,
     DOWN,
@@ -23,6 +24,7 @@ from slurm_elastic.view_next import (
     node_state,
 )
 from slurm_elastic.view_rows import (
+    BreakerView,
     CloudView,
     CoolDownView,
     DaemonView,
@@ -116,7 +118,16 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
         holds=_holds(facts),
         totals=_totals(facts),
+        checkpoints=_checkpoints(config, facts),
+        breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
     )
+
+
+def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
+    if facts.checkpoints is None:
+        return None
+    stale = config.timings.heartbeat_stale
+    return checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:
@@ -249,10 +260,21 @@ def _cool_down(cool_down: CoolDown, now: float) -> CoolDownView:
     )
 
 
+def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
+    return BreakerView(
+        pool=breaker.pool,
+        failures=breaker.failures,
+        limit=config.timings.boot_failures,
+        until=breaker.until,
+        left=None if breaker.until is None else max(0.0, breaker.until - now),
+    )
+
+
 def _holds(facts: Facts) -> tuple[HoldView, ...]:
-    groups: defaultdict[tuple[str, str, float], list[str]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
     for hold in facts.holds:
-        groups[hold.pool, hold.reason, hold.until].append(hold.node)
+        until = hold.until if hold.kind == CAPACITY else 0.0
+        groups[hold.pool, hold.reason, until, hold.kind].append(hold.node)
     return tuple(
         HoldView(
             pool=pool,
@@ -261,8 +283,9 @@ def _holds(facts: Facts) -> tuple[HoldView, ...]:
             reason=reason,
             until=until,
             left=max(0.0, until - facts.now),
+            kind=kind,
         )
-        for (pool, reason, until), names in groups.items()
+        for (pool, reason, until, kind), names in groups.items()
     )
 
 

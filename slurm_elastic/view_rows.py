@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from slurm_elastic.ledger_rows import Health, Hold, Launch, Machine
-from slurm_elastic.model import CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.model import Breaker, CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.view_ckpt import CheckpointFacts, CheckpointsView
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -31,10 +32,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     open_launches: Sequence[Launch] = ()
     cool_downs: Sequence[CoolDown] = ()
     holds: Sequence[Hold] = ()
+    breakers: Sequence[Breaker] = ()
     health: Sequence[Health] = ()
     heartbeat: tuple[float, int] | None = None
     process_found: bool | None = None
     pending: int | None = None
+    checkpoints: CheckpointFacts | None = None
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
@@ -149,8 +152,22 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
     left: float
 
 
+class BreakerView(Struct, frozen=True, kw_only=True):
+    """A pool whose last machines booted but never registered, ``failures`` in a row. ``left`` is
+    how long it is still paused: 0 when the next machine is on trial, None if it is not paused.
+    """
+
+    pool: str
+    failures: int
+    limit: int
+    until: float | None
+    left: float | None
+
+
 class HoldView(Struct, frozen=True, kw_only=True):
-    """Nodes of a pool that are kept from Slurm for ``left`` s more."""
+    """Nodes of a pool that are kept from Slurm: for ``left`` s more (``kind`` ``capacity``), or
+    until the site's policies start them (``policy``).
+    """
 
     pool: str
     nodes: str
@@ -158,6 +175,7 @@ class HoldView(Struct, frozen=True, kw_only=True):
     reason: str
     until: float
     left: float
+    kind: str = "capacity"
 
 
 class TotalView(Struct, frozen=True, kw_only=True):
@@ -189,4 +207,6 @@ class StatusView(Struct, frozen=True, kw_only=True):
     cool_downs: tuple[CoolDownView, ...]
     holds: tuple[HoldView, ...]
     totals: tuple[TotalView, ...]
+    breakers: tuple[BreakerView, ...] = ()
+    checkpoints: CheckpointsView | None = None
     version: int = field(default=1)

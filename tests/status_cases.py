@@ -10,6 +10,7 @@ from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, LocalC
 from slurm_elastic.config import Who as Allowed
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.model import (
+    Breaker,
     CoolDown,
     InstanceState,
     Limits,
@@ -150,6 +151,8 @@ def busy_ledger(path: Path) -> Ledger:
     ledger.report_health(
         Health(name="aws", checked=NOW - 8, error="aws: UnauthorizedOperation: no", code="auth")
     )
+    ledger.set_breaker(Breaker(pool="general", failures=10, until=NOW + 3000, reason="10 in a row"))
+    ledger.set_breaker(Breaker(pool="rack", failures=2))
     decide(ledger)
     return ledger
 

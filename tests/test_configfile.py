@@ -14,9 +14,11 @@ from msgspec.structs import fields, replace
 from slurm_elastic import config as types
 from slurm_elastic import configckpt, configfile
 from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
+from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join, Ssh
+from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import ImageChoice, Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
 
 DATA = Path(__file__).parent / "data" / "config"
@@ -118,16 +120,23 @@ STRUCTS = (
     types.OneTemplate,
     types.OpenStackCloud,
     types.Flavor,
+    types.DockerCloud,
+    types.DockerType,
+    DockerHost,
     types.FakeCloud,
     types.InstanceType,
     types.PoolSettings,
     Join,
     Ssh,
+    ImageChoice,
     configckpt.CheckpointSettings,
     configckpt.NoticeSettings,
     configckpt.PriceSettings,
     configckpt.SignalSettings,
     Limits,
+    Budget,
+    SitePolicies,
+    PoolPolicies,
 )
 
 

@@ -11,6 +11,8 @@ from slurm_elastic.config import (
     AwsCloud,
     Cluster,
     Config,
+    DockerCloud,
+    DockerType,
     FakeCloud,
     Flavor,
     InstanceType,
@@ -23,6 +25,7 @@ from slurm_elastic.config import (
     Timings,
     Who,
 )
+from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configyaml import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
@@ -101,8 +104,20 @@ def flavors(draw: st.DrawFn) -> dict[str, Flavor]:
 
 
 @st.composite
+def docker_types(draw: st.DrawFn) -> dict[str, DockerType]:
+    kind = st.builds(
+        DockerType,
+        cpus=st.integers(8, 64),
+        memory=st.integers(65_536, 10**6),
+        price=st.just(0.0) | PRICES,
+    )
+    return draw(st.dictionaries(NAMES, kind, min_size=1, max_size=3))
+
+
+@st.composite
 def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
-    kind = draw(st.sampled_from([LocalCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud, FakeCloud]))
+    kinds = [LocalCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud, DockerCloud, FakeCloud]
+    kind = draw(st.sampled_from(kinds))
     name = f"cloud{number}"
     shared = {
         "name": draw(st.sampled_from([name, f"{number}e5"])),
@@ -151,6 +166,18 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
             threads=draw(st.integers(1, 20)),
             **shared,
         )
+    if kind is DockerCloud:
+        return DockerCloud(
+            location=Location.ON_PREMISES,
+            hosts={"box": DockerHost(), "other": DockerHost(url="ssh://slurm@box2", cpus=128)},
+            image=draw(NAMES),
+            network=draw(NAMES),
+            types=draw(docker_types()),
+            mounts=draw(st.sampled_from([(), ("/home:/home", "/k:/etc/k:ro")])),
+            capabilities=draw(st.sampled_from([(), ("SYS_PTRACE",)])),
+            threads=draw(st.integers(1, 20)),
+            **shared,
+        )
     location = draw(st.sampled_from(Location))
     return FakeCloud(
         location=location,
@@ -172,7 +199,7 @@ def pools(draw: st.DrawFn, number: int, cloud: AnyCloud) -> PoolSettings:
         nodes=draw(st.sampled_from([f"p{number}n[1-{count}]", f"p{number}n[001-{count:03}]"])),
         cpus=draw(st.integers(1, 8)),
         memory=draw(st.integers(257, 65_536)),
-        gres=draw(GRES),
+        gres={} if isinstance(cloud, DockerCloud) else draw(GRES),
         features=draw(WORDS),
         instance_types=names,
         markets=tuple(draw(st.permutations(markets))),

@@ -476,7 +476,9 @@ def test_an_older_schema_is_migrated_by_a_writer_only(
     launched(ledger, "i-1")
     ledger.close()
     more = (*ledger_schema.MIGRATIONS, ("alter table machines add column colour text",))
-    monkeypatch.setattr(ledger_schema, "MIGRATIONS", more)
+    monkeypatch.setattr(
+        ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
+    )
     old, new = len(more) - 1, len(more)
     with pytest.raises(
         SlurmElasticError, match=f"has schema {old}, this release reads schema {new}"
@@ -495,7 +497,9 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     before = "id, cloud, node, generation, instance_type, zone, market, price, state, launched"
     rest = "address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price"
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_schema, "MIGRATIONS", ledger_schema.MIGRATIONS[:schema])
+        earlier = ledger_schema.MIGRATIONS[:schema]
+        first = msgspec.structs.replace(ledger_schema.LEDGER, migrations=earlier)
+        patched.setattr(ledger_schema, "LEDGER", first)
         Ledger(path).close()
     values = ("i-1", "aws", "pub1", "g1", "t", "z", "spot", 0.1, "running", T0, "10.0.0.1",
               "burst", "[7]", T0 + 1, 2, T0 + 3, None, "idle", 0.3)  # fmt: skip
@@ -525,7 +529,10 @@ def test_a_failed_migration_leaves_the_old_schema(
     ledger.close()
     with monkeypatch.context() as patched:
         broken = ("drop table health", "no such statement")
-        patched.setattr(ledger_schema, "MIGRATIONS", (*ledger_schema.MIGRATIONS, broken))
+        more = (*ledger_schema.MIGRATIONS, broken)
+        patched.setattr(
+            ledger_schema, "LEDGER", msgspec.structs.replace(ledger_schema.LEDGER, migrations=more)
+        )
         with pytest.raises(sqlite3.OperationalError):
             Ledger(path)
     ledger = Ledger(path)

@@ -260,6 +260,7 @@ def test_a_machine_that_never_boots_stays_pending(run, settings):
     agent = run(never_boot=frozenset({"n1"}))
     launch(agent, nodes=["n1", "n2"])
     assert running(agent, 1)["n1"]["state"] == "pending"
+    eventually(lambda: starts(settings))
     assert starts(settings) == ["n2"]
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ETC = Path(__file__).parent.parent / "etc"
-UNITS = ("slurm-elasticd.service", "slurm-elastic-local.service")
+UNITS = (
+    "slurm-elasticd.service",
+    "slurm-elastic-ckptman.service",
+    "slurm-elastic-local.service",
+)
 
 
 def settings(unit: str) -> dict[str, list[str]]:
@@ -22,8 +26,10 @@ def settings(unit: str) -> dict[str, list[str]]:
     return found
 
 
-def test_the_daemon_runs_as_slurm_user_with_no_capability() -> None:
-    unit = settings("slurm-elasticd.service")
+@pytest.mark.parametrize("name", ["slurm-elasticd", "slurm-elastic-ckptman"])
+def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
+    unit = settings(f"{name}.service")
+    assert name in unit["ExecStart"][0].split()
     assert unit["User"] == ["slurm"]
     assert unit["CapabilityBoundingSet"] == [""]
     assert unit["NoNewPrivileges"] == ["yes"]
@@ -71,3 +77,11 @@ def test_systemd_understands_every_line(unit: str) -> None:
     )
     ours = [line for line in done.stderr.splitlines() if unit in line]
     assert ours == []
+
+
+def test_the_agent_of_machines_never_stays_away() -> None:
+    unit = settings("slurm-elastic-agent.service")
+    assert unit["Restart"] == ["always"]
+    assert unit["StartLimitIntervalSec"] == ["0"]
+    assert unit["KillMode"] == ["process"], "without systemd's help slurmd is its child"
+    assert unit["ConditionPathExists"] == ["/run/slurm-elastic/agent"]

@@ -122,7 +122,10 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert document["version"] == 1
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
-        *("instances", "launches", "cool_downs", "holds", "totals", "version"),
+        *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
+        "checkpoints",
+        "version",
+        *(),
     ]
 
 

@@ -27,7 +27,13 @@ COMMANDS: Mapping[str, str] = {
     "conf": "show and check the configuration; write, install and remove its part of slurm.conf",
     "status": "clouds, pools, nodes and machines now, with what they cost",
     "explain": "why a node or a job is where it is: the decisions in order",
+    "offers": "what would be bought now, for how much, and what is rejected why",
+    "doctor": "what is wrong with clouds, daemon, state directory or slurm.conf, and what to do",
+    "ckpt": "checkpoints: what is saved, what threatens nodes, who is on the way",
+    "clear": "end cool-downs and pauses, for root and SlurmUser",
+    "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "sandbox": "a whole hybrid cluster on this machine, to try things on",
+    "plan": "what to reserve and which policy to use, going by a job history",
     "simulate": "what policies would have cost on a job history, and how long jobs waited",
     "quickstart": "ten jobs on a sandbox, from sbatch to the last machine's end",
 }

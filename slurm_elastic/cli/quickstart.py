@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from slurm_elastic import configfile
+from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import AwsCloud, Config
 from slurm_elastic.errors import SlurmElasticError
@@ -65,7 +66,14 @@ def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no publi
 def run(args: argparse.Namespace) -> int:
     """The whole story; 1 when it did not go as it should."""
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    sandbox = Sandbox(SandboxSpec(dir=args.dir.resolve(), boot_seconds=3.0, suspend_time=10.0))
+    sandbox = Sandbox(
+        SandboxSpec(
+            dir=args.dir.resolve(),
+            boot_seconds=3.0,
+            suspend_time=10.0,
+            elastic={"checkpoint": dict(CHECKPOINT)},
+        )
+    )
     with _ended_like_ctrl_c():
         console.print("A cluster on this machine: real slurmctld and slurmd's, emulated clouds")
         sandbox.up(lambda step: console.print(f"  {step}"))
@@ -160,14 +168,16 @@ class Story:
         )
         with self.progress:
             self._until(self._jobs_over, _JOBS_DEADLINE)
+        self._heal()
+        rescue = RescueAct(self.sandbox, self.console, self.config).tell()
+        with self.progress:
             self.console.print("All jobs have ended; idle nodes are suspended after 10 s")
             left = self._until(self._shrunk, _SHRINK_DEADLINE)
         machines = self._machines()
         self._tables(machines)
         problems = job_problems(self.watch, submitted) + left
         problems += market_problems(machines, self._decisions(machines))
-        self._heal()
-        return problems
+        return problems + rescue
 
     def _places(self) -> list[Place]:
         static = Place(

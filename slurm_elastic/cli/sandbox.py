@@ -142,7 +142,7 @@ def _status(arguments: argparse.Namespace) -> int:
     sandbox = _attached(arguments)
     states = sandbox.status()
     for name, alive in states.items():
-        print(f"{name:<16} {'running' if alive else 'DEAD'}")
+        print(f"{name:<21} {'running' if alive else 'DEAD'}")
     if states.get("slurmctld"):
         print(sandbox.run(["sinfo"], check=False).stdout, end="")
     if states.get("ec2"):

@@ -49,16 +49,19 @@ COLUMNS: Sequence[tuple[str, Show]] = (
 
 def render(rows: Sequence[PolicyRow], console: Console) -> None:
     """Print the table; upright, a line a figure, where it would not fit across."""
-    first = rows[0].figures
-    cells = [[show(row.figures, first) for _, show in COLUMNS] for row in rows]
-    wide = sum(
-        max(len(name), *(len(line[i]) for line in cells)) + 2 for i, (name, _) in enumerate(COLUMNS)
-    )
-    wide += max(len(row.policy) for row in rows) + 2
-    if wide <= console.width:
-        _across(rows, cells, console)
+    head, lines = cells(rows)
+    columns = zip(head, *lines, strict=True)
+    if sum(max(map(len, column)) + 2 for column in columns) <= console.width:
+        _across(head, lines, console)
     else:
-        _upright(rows, cells, console)
+        _upright(head, lines, console)
+
+
+def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:
+    """The head and a line a policy; savings are those against the first."""
+    first = rows[0].figures
+    lines = [[row.policy, *(show(row.figures, first) for _, show in COLUMNS)] for row in rows]
+    return ["policy", *(name for name, _ in COLUMNS)], lines
 
 
 def duration(seconds: float) -> str:
@@ -69,21 +72,20 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} d"
 
 
-def _across(rows: Sequence[PolicyRow], cells: Sequence[Sequence[str]], console: Console) -> None:
+def _across(head: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> None:
     table = Table(box=box.SIMPLE)
-    table.add_column("policy", no_wrap=True)
-    for name, _ in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row, line in zip(rows, cells, strict=True):
-        table.add_row(Text(row.policy), *line)
+    for name in head:
+        table.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    for line in lines:
+        table.add_row(Text(line[0]), *line[1:])
     console.print(table)
 
 
-def _upright(rows: Sequence[PolicyRow], cells: Sequence[Sequence[str]], console: Console) -> None:
+def _upright(head: Sequence[str], lines: Sequence[Sequence[str]], console: Console) -> None:
     table = Table(box=box.SIMPLE)
     table.add_column("")
-    for row in rows:
-        table.add_column(Text(row.policy), justify="right", overflow="fold")
-    for index, (name, _) in enumerate(COLUMNS):
-        table.add_row(name, *(line[index] for line in cells))
+    for line in lines:
+        table.add_column(Text(line[0]), justify="right", overflow="fold")
+    for index, name in enumerate(head[1:], 1):
+        table.add_row(name, *(line[index] for line in lines))
     console.print(table)

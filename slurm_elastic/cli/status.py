@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 
+from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config
 from slurm_elastic.configfile import load
@@ -88,6 +89,8 @@ def show(
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     """Read the ledger, Slurm and the spool; what cannot be read is said in the facts."""
     facts = _ledger_facts(config, now)
+    with contextlib.suppress(sqlite3.Error, SlurmElasticError):  # what ails it, its own log says
+        facts = replace(facts, checkpoints=read_checkpoints(config, now))
     with contextlib.suppress(OSError):
         if (config.state / "requests").is_dir():
             facts = replace(facts, pending=Spool(config.state).count())
@@ -109,6 +112,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
+                breakers=ledger.breakers(),
                 health=ledger.health(),
                 heartbeat=beat,
                 process_found=None if beat is None else _process_exists(beat[1]),

@@ -12,8 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view_rows import (
+    BreakerView,
     CloudView,
     DaemonView,
     InstanceView,
@@ -40,10 +42,7 @@ def render(view: StatusView, console: Console) -> None:
 
 def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
     yield _daemon(view.daemon, view.ledger_error)
-    if view.ledger_error:
-        yield Text(f"The ledger cannot be read: {view.ledger_error}", style=_LOUD)
-    if view.slurm_error:
-        yield Text(f"Slurm does not answer: {view.slurm_error}", style=_LOUD)
+    yield from _alarms(view)
     yield _clouds(view, wide)
     yield _pools(view, wide)
     if view.nodes:
@@ -58,8 +57,19 @@ def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
         yield _cool_downs(view)
     if view.holds:
         yield _holds(view)
+    if view.checkpoints:
+        yield from checkpoint_blocks(view.checkpoints)
     if view.totals:
         yield _totals(view.totals)
+
+
+def _alarms(view: StatusView) -> Iterable[Text]:
+    """Above the tables: somebody has to do something."""
+    if view.ledger_error:
+        yield Text(f"The ledger cannot be read: {view.ledger_error}", style=_LOUD)
+    if view.slurm_error:
+        yield Text(f"Slurm does not answer: {view.slurm_error}", style=_LOUD)
+    yield from (_breaker(b) for b in view.breakers)
 
 
 def _header(view: StatusView) -> Text:
@@ -219,10 +229,22 @@ def _cool_downs(view: StatusView) -> RenderableType:
     return table
 
 
+def _breaker(breaker: BreakerView) -> Text:
+    failed = f"{breaker.failures} machine(s) in a row booted but never registered"
+    if breaker.left is None:
+        return Text(f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})", style=_WARN)
+    if breaker.left > 0:
+        then = f"{brief(breaker.left)} more, or until `slurm-elastic clear {breaker.pool}`"
+        return Text(f"Pool {breaker.pool} IS PAUSED: {failed}; {then}", style=_LOUD)
+    return Text(f"Pool {breaker.pool} is on trial with one machine: {failed}", style=_WARN)
+
+
 def _holds(view: StatusView) -> RenderableType:
     table = _table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
     for hold in view.holds:
         left = brief(hold.left) if hold.left > 0 else "over"
+        if hold.kind != "capacity":
+            left = "-"
         table.add_row(Text(hold.pool), Text(hold.nodes), Text(left), Text(hold.reason))
     return table
 

@@ -14,11 +14,14 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health
+from slurm_elastic.lifecycle.boots import note_failures, unregistered
+from slurm_elastic.lifecycle.growing import Growing
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
@@ -29,6 +32,9 @@ from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
+
+if TYPE_CHECKING:
+    from slurm_elastic.lifecycle.keys import MungeKeys
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +53,8 @@ class NotLearntError(SlurmElasticError):
 PASSING = (SlurmError, sqlite3.Error, NotLearntError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
 MAX_BACKOFF = 30.0
+TURN = 5.0
+"""Seconds after which nodes that wait for their turn to boot are looked at again."""
 KEEP_HISTORY = 30 * 86400.0
 STRAYS = "paid machines"
 """What the health of all machines goes by; no cloud's name, which has no space."""
@@ -58,10 +66,13 @@ def one_thread(cloud: str) -> Executor:
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
 
 
-class _Failed(Struct):
-    """A request whose work failed: how often, and when (monotonic) to try it again."""
+class _Unfinished(Struct):
+    """A request that is not done: how often its work failed, and when (monotonic) to go on.
+    ``waits``: for its turn to boot, nothing has failed.
+    """
 
     times: int = 0
+    waits: bool = False
     counted: int = 0
     again: float = 0.0
 
@@ -79,18 +90,22 @@ class Daemon:
         wake: WakeSocket,
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
+        keys: MungeKeys | None = None,
     ) -> None:
         self._site = site
+        self._keys = keys
         self._spool = spool
         self._wake = wake
         self._job_ended = job_ended
         self._workers = {name: worker(name) for name in site.providers}
         self._rounds = {name: Round(site, name) for name in site.providers}
         self._repairing: dict[str, Future[None]] = {}
-        self._in_flight: dict[str, list[Future[None]]] = {}
-        self._failed: dict[str, _Failed] = {}
+        self._in_flight: dict[str, list[Future[bool]]] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
         self._settling_worker = worker("settle")
         self._settler = Settler(site, self._settling_worker)
+        self._growing_worker = worker("policies")
+        self._growing = Growing(site, self._growing_worker)
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
@@ -106,8 +121,11 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            for worker in (*self._workers.values(), self._settling_worker):
+            own = (self._settling_worker, self._growing_worker)
+            for worker in (*self._workers.values(), *own):
                 worker.shutdown(wait=True, cancel_futures=True)
+            if self._keys is not None:
+                self._keys.close()
 
     def _guarded_tick(self) -> None:
         """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
@@ -133,6 +151,9 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
+        if self._keys is not None:
+            self._keys.tick()
+        self._growing.tick()
         self._settler.tick()
 
     def _beat(self) -> None:
@@ -145,56 +166,70 @@ class Daemon:
         for key, parts in list(self._in_flight.items()):
             if all(part.done() for part in parts):
                 del self._in_flight[key]
-                self._finish(key, [e for part in parts if (e := part.exception())])
+                errors = [e for part in parts if (e := part.exception())]
+                waits = any(part.result() for part in parts if not part.exception())
+                self._finish(key, errors, waits=waits)
 
-    def _finish(self, key: str, errors: list[BaseException]) -> None:
+    def _finish(self, key: str, errors: list[BaseException], *, waits: bool) -> None:
         """A request whose work raised stays in the spool and is tried again after a while: as long
-        as Slurm or the ledger cannot be reached, else a few times.
+        as Slurm or the ledger cannot be reached, else a few times. So does one with nodes that
+        wait for their turn to boot.
         """
         for error in errors:
             known = isinstance(error, SlurmElasticError | sqlite3.Error)
             log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
         if errors:
-            failed = self._failed.setdefault(key, _Failed())
+            failed = self._unfinished.setdefault(key, _Unfinished())
             failed.times += 1
             failed.counted += not all(isinstance(e, PASSING) for e in errors)
             failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
             if failed.counted < MAX_ATTEMPTS:
                 return
             log.error("request given up id=%s; reconcile goes on with its nodes", key)
-        self._failed.pop(key, None)
+        elif waits:
+            again = self._site.monotonic() + TURN
+            self._unfinished[key] = _Unfinished(again=again, waits=True)
+            return
+        self._unfinished.pop(key, None)
         self._spool.remove(key)
 
     def _dispatch(self) -> None:
         clock = self._site.monotonic()
         for request in self._spool.pending(self._in_flight):
-            failed = self._failed.get(request.id)
-            waits = failed is not None and clock < failed.again
+            before = self._unfinished.get(request.id)
+            waits = before is not None and clock < before.again
             if request.id not in self._in_flight and not waits:
-                self._in_flight[request.id] = self._hand_out(request)
+                again = before is not None and before.waits
+                self._in_flight[request.id] = self._hand_out(request, again=again)
 
-    def _hand_out(self, request: Request) -> list[Future[None]]:
+    def _hand_out(self, request: Request, *, again: bool) -> list[Future[bool]]:
         site = self._site
         clouds = {site.pool_of[n].cloud for n in request.nodes if n in site.pool_of}
         strange = [n for n in request.nodes if n not in site.pool_of]
-        log.info(
+        log.log(
+            logging.DEBUG if again else logging.INFO,
             "%s request=%s nodes=%s jobs=%s note=%s",
             request.kind, request.id, compress(request.nodes), sorted(request.jobs), request.note,
         )  # fmt: skip
-        if strange:
+        if strange and not again:
             log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
             site.record(request.id, "dropped", strange, "the configuration has no pool with it")
-        return [self._workers[c].submit(self._serve, c, request) for c in sorted(clouds)]
+        return [
+            self._workers[c].submit(self._serve, c, request, again=again) for c in sorted(clouds)
+        ]
 
-    def _serve(self, cloud: str, request: Request) -> None:
+    def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
+        """Whether nodes of it wait for their turn."""
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
             if self._new_ledger and not self._rounds[cloud].has_read:
                 raise NotLearntError(f"{cloud}: not read yet, what it has is not in the new ledger")
-            resume(self._site, cloud, request, view)
-        else:
-            # A node that failed to come up (resume-fail) has no use for its machine either.
-            suspend(self._site, cloud, request, view)
+            return bool(resume(self._site, cloud, request, view, again=again))
+        # A node that failed to come up (resume-fail) has no use for its machine either.
+        failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
+        suspend(self._site, cloud, request, view)
+        note_failures(self._site, failed, request.id)
+        return False
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

@@ -11,8 +11,10 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.ledger import Hold
+from slurm_elastic.ledger_rows import CAPACITY, POLICY
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Pool, SlurmNode
+from slurm_elastic.policies.fleet import holds_back
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.ranking import serving
 from slurm_elastic.policies.recovery import OUR_MARK
@@ -21,6 +23,7 @@ from slurm_elastic.slurm.hostlist import compress
 log = logging.getLogger(__name__)
 
 HOLD_MARK = f"{OUR_MARK}hold:"
+BY_POLICY = "the growth policy starts it when it is needed"
 MAX_REASON = 200
 CORRELATION = "holds"
 
@@ -40,9 +43,25 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     )
 
 
-def ends_at(site: Site, pool: Pool) -> float:
-    """When the cloud's first cool-down ends; soon, where a limit is what is in the way."""
+def hold_back(site: Site, nodes: Sequence[str], why: str) -> None:
+    """Remember that the site's policies keep these nodes from Slurm; ``settle`` carries it out."""
     now = site.now()
+    site.ledger.hold(
+        [
+            Hold(node=n, pool=site.pool_of[n].name, reason=why, since=now, until=now, kind=POLICY)
+            for n in nodes
+        ]
+    )
+
+
+def ends_at(site: Site, pool: Pool) -> float:
+    """When the cloud's first cool-down ends; soon, where a limit is what is in the way. A pause of
+    the pool is waited out.
+    """
+    now = site.now()
+    for breaker in site.ledger.breakers():
+        if breaker.pool == pool.name and breaker.until is not None and breaker.until > now:
+            return breaker.until
     cooling = [
         c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
     ]
@@ -60,18 +79,26 @@ def can_drain(node: SlurmNode) -> bool:
 def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     """Put due holds on their nodes; True while some still wait for their node to power down."""
     due: dict[str, list[str]] = {}
+    renamed: dict[str, list[str]] = {}
     waiting = False
-    for row in site.ledger.holds():
-        node = view.get(row.node)
-        if node is None or is_drained(node):
+    reasons = {row.node: hold_reason(row.reason) for row in site.ledger.holds()}
+    for name, reason in reasons.items():
+        node = view.get(name)
+        if node is None:
             continue
-        if can_drain(node):
-            due.setdefault(hold_reason(row.reason), []).append(row.node)
+        if is_drained(node):
+            waiting = waiting or "POWER_DOWN" in node.states  # which will end the drain
+            if node.reason.startswith(HOLD_MARK) and node.reason != reason:
+                renamed.setdefault(reason, []).append(name)
+        elif can_drain(node):
+            due.setdefault(reason, []).append(name)
         elif phase(node) is not Phase.UP:
             waiting = True
     for reason, nodes in due.items():
         site.slurm.update_nodes(nodes, state="DRAIN", reason=reason)
         log.info("held nodes=%s reason=%s", compress(nodes), reason)
+    for reason, nodes in renamed.items():
+        site.slurm.update_nodes(nodes, reason=reason)
     return waiting
 
 
@@ -82,7 +109,7 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     rows = site.ledger.holds()
     for row in rows:
         pool = site.pool_of.get(row.node)
-        if pool is not None and pool.cloud == cloud:
+        if row.kind == CAPACITY and pool is not None and pool.cloud == cloud:
             by_pool.setdefault(pool.name, []).append(row)
     for name, some in by_pool.items():
         if min(row.until for row in some) <= now:
@@ -93,18 +120,40 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
         _forget_strange(site, view)
 
 
-def release(site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str) -> None:
-    """Undo holds: only DRAIN with our own reason is lifted, an admin's stays."""
-    ours = [n for n in nodes if n in view and _is_ours(view[n])]
+def release(
+    site: Site,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    kind: str = CAPACITY,
+) -> None:
+    """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
+    does that of a node which is held for another cause, too.
+    """
+    if kind == CAPACITY:
+        _keep_back(site, nodes)
+    still = {row.node for row in site.ledger.holds() if row.kind != kind}
+    ours = [n for n in nodes if n in view and n not in still and is_held(view[n])]
     if ours:
         site.slurm.update_nodes(ours, state="RESUME")
-    site.ledger.release(nodes)
+    site.ledger.release(nodes, kind)
     log.info("released nodes=%s reason=%s", compress(nodes), why)
     site.record(CORRELATION, "released", nodes, why)
 
 
-def _is_ours(node: SlurmNode) -> bool:
-    return is_drained(node) and node.reason.startswith(HOLD_MARK)
+def _keep_back(site: Site, nodes: Sequence[str]) -> None:
+    """Nodes that a growth policy starts are not for Slurm to start, also when they can be had."""
+    back = [n for n in nodes if n in site.pool_of and holds_back(site.rules_of(n).growth)]
+    known = {row.node for row in site.ledger.holds() if row.kind == POLICY} if back else set()
+    if set(back) - known:
+        hold_back(site, [n for n in back if n not in known], BY_POLICY)
+
+
+def is_held(node: SlurmNode) -> bool:
+    """Whether a node with a hold of ours is drained by us. slurmctld drops a node's reason when it
+    powers it up (22.05), and demands one of an admin.
+    """
+    return is_drained(node) and (node.reason.startswith(HOLD_MARK) or not node.reason)
 
 
 def _review_pool(
@@ -118,7 +167,7 @@ def _review_pool(
     except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
         log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
         offers = ()
-    launches = serving(request, offers, site.scope(), site.now(), site.config.ranking)
+    launches = serving(request, offers, site.scope(pool), site.now(), site.config.ranking)
     room = sum(launch.room for launch in launches)
     # Nodes still on their way down keep their row: lifting it now would race with their suspend.
     free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
@@ -132,9 +181,15 @@ def _review_pool(
 
 def _forget_strange(site: Site, view: Mapping[str, SlurmNode]) -> None:
     """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
-    strange = [row.node for row in site.ledger.holds() if row.node not in site.pool_of]
-    if strange:
-        release(site, strange, view, "no pool of the configuration has it any more")
+    for kind in (POLICY, CAPACITY):
+        rows = [row for row in site.ledger.holds() if row.kind == kind]
+        strange = [row.node for row in rows if row.node not in site.pool_of]
+        if strange:
+            release(site, strange, view, "no pool of the configuration has it any more", kind)
+
+
+def _is_marked(node: SlurmNode) -> bool:
+    return is_drained(node) and node.reason.startswith(HOLD_MARK)
 
 
 def _release_unknown(
@@ -145,7 +200,7 @@ def _release_unknown(
         n
         for pool in site.pools_of_cloud(cloud)
         for n in pool.nodes
-        if n not in known and n in view and _is_ours(view[n])
+        if n not in known and n in view and _is_marked(view[n])
     ]
     if lost:
         release(site, lost, view, "its hold is not in the ledger")

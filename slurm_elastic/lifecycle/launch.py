@@ -22,6 +22,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
+from slurm_elastic.protocols import Chooser
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +110,7 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         offer=launch_row.offer,
         minimum=launch_row.minimum,
         jobs=launch_row.jobs,
+        alternatives=launch_row.alternatives,
     )
 
 
@@ -146,7 +148,9 @@ def patiently(site: Site, call: Callable[[], Answer]) -> Answer:
 
 
 def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
-    site.ledger.cool_down(cool_down_for(site, spec.offer, error))
+    others = [(o, why) for o, why in refusals(site, spec) if o.key != spec.offer.key]
+    for offer, why in (*others, (spec.offer, error)):
+        site.ledger.cool_down(cool_down_for(site, offer, why))
     if isinstance(error, AuthError):
         report_auth(site, error)
     if in_doubt and not isinstance(error, CapacityError | QuotaError):
@@ -184,11 +188,39 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     )
 
 
-def forgive(site: Site, offer: Offer) -> None:
-    """All that was asked of ``offer`` was given: its earlier refusals count no more."""
-    for key in _cool_down_keys(offer):
-        if site.ledger.strikes(key, site.now()):
-            site.ledger.clear_cool_down(key)
+def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
+    """The offers that gave nothing or too little, where the launch could choose among several."""
+    provider = site.providers[spec.offer.cloud]
+    said = provider.refusals(spec.generation) if isinstance(provider, Chooser) else {}
+    return [(offer, said[offer.key]) for offer in spec.offers if offer.key in said]
+
+
+def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
+    """What gave some is empty for now, but refused nothing: its next cool-down does not grow. Where
+    the cloud says which offers refused, they are cooled as such.
+    """
+    refused = refusals(site, spec)
+    for offer, error in refused:
+        site.ledger.cool_down(cool_down_for(site, offer, error))
+    for offer in () if refused else spec.offers:
+        site.ledger.cool_down(
+            CoolDown(
+                key=offer.key,
+                until=site.now() + site.config.timings.capacity_cooldown,
+                code="Partial",
+                reason=f"gave {started} of {len(spec.nodes)} machines",
+                strikes=0,
+            )
+        )
+
+
+def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
+    """All that was asked for was given: earlier refusals of what gave it count no more."""
+    gave = {i.offer_key for i in instances}
+    for offer in spec.offers:
+        for key in _cool_down_keys(offer) if offer.key in gave or not spec.alternatives else ():
+            if site.ledger.strikes(key, site.now()):
+                site.ledger.clear_cool_down(key)
 
 
 def _cool_down_keys(offer: Offer) -> tuple[str, str, str]:

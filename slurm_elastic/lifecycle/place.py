@@ -15,11 +15,21 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
-from slurm_elastic.lifecycle.launch import Outcome, forgive, launch, patiently, report_auth
+from slurm_elastic.lifecycle.boots import note_registered
+from slurm_elastic.lifecycle.choice import alternatives, bought, startable
+from slurm_elastic.lifecycle.launch import (
+    Outcome,
+    cool_partial,
+    forgive,
+    launch,
+    patiently,
+    report_auth,
+)
 from slurm_elastic.lifecycle.refuse import give_back, refuse
 from slurm_elastic.lifecycle.site import Site, new_generation
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import CoolDown, LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.policies.boots import may_wait, turn
 from slurm_elastic.policies.ranking import rank, serving
 from slurm_elastic.policies.together import Settled, Unit, ask, settle, units
 from slurm_elastic.slurm.hostlist import compress
@@ -42,28 +52,47 @@ class Short(Struct, frozen=True, kw_only=True):
 
 
 class _Choice(Struct, frozen=True, kw_only=True):
-    """The next launch; without ``spec``, why there is none."""
+    """The next launch; without ``spec``, why there is none. ``waiting`` could be had, but so many
+    machines boot already that they wait for their turn (``cap`` says at whose).
+    """
 
     placement: Placement
     spec: LaunchSpec | None = None
     spare: int = 0
+    waiting: tuple[str, ...] = ()
+    cap: str = ""
 
 
-def place(site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs) -> None:
-    """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had."""
+def place(
+    site: Site,
+    cloud: str,
+    correlation: str,
+    nodes: Sequence[str],
+    jobs: Jobs,
+    asked: float | None = None,
+) -> tuple[str, ...]:
+    """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had. Returns
+    those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
+    asked for the nodes, where that is known.
+    """
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
     shorts: list[Short] = []
+    waiting: list[str] = []
     given_up: set[int] = set()
+    if any(cap is not None for name in by_pool for _, cap in _caps(site, site.pools[name])):
+        note_registered(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs)
-        short = _serve(site, request, given_up)
+        short, later = _serve(site, request, given_up, asked)
+        waiting += later
         if short is not None:
             shorts.append(short)
             given_up.update(_whole_jobs(request, short.nodes))
     if shorts:
         _settle(site, cloud, shorts, nodes, jobs)
+    return tuple(waiting)
 
 
 def request_for(correlation: str, pool: Pool, nodes: Sequence[str], jobs: Jobs) -> NodeRequest:
@@ -87,8 +116,12 @@ def _whole_jobs(request: NodeRequest, lost: Sequence[str]) -> list[int]:
     return [j for j, share in request.job_nodes.items() if not gone.isdisjoint(share)]
 
 
-def _serve(site: Site, request: NodeRequest, given_up: Collection[int]) -> Short | None:
-    """Launch on the best offer, then the next, until all nodes have machines or none is left."""
+def _serve(
+    site: Site, request: NodeRequest, given_up: Collection[int], asked: float | None
+) -> tuple[Short | None, tuple[str, ...]]:
+    """Launch on the best offer, then the next, until all nodes have machines or none is left.
+    Returns what cannot be had, and what waits for its turn.
+    """
     offers, trouble = _offers(site, request)
     todo = _units_of(request, given_up)
     had: set[str] = set()
@@ -98,11 +131,38 @@ def _serve(site: Site, request: NodeRequest, given_up: Collection[int]) -> Short
         if choice.spec is None:
             break
         had |= _launch(site, request, choice.spec)
-    left = tuple(n for n in request.nodes if n not in had)
+    waiting, why = _turns(site, request, choice, asked)
+    coming = had.union(waiting)
+    left = tuple(n for n in request.nodes if n not in coming)
     if not left:
-        return None
-    why = trouble or (_why(request, left, choice) if choice else "")
-    return Short(request=request, nodes=left, why=why, spare=choice.spare if choice else 0)
+        return None, waiting
+    why = trouble or why or (_why(request, left, choice) if choice else "")
+    spare = choice.spare if choice else 0
+    return Short(request=request, nodes=left, why=why, spare=spare), waiting
+
+
+def _turns(
+    site: Site, request: NodeRequest, choice: _Choice | None, asked: float | None
+) -> tuple[tuple[str, ...], str]:
+    """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
+    if choice is None or not choice.waiting:
+        return (), ""
+    now = site.now()
+    longest = site.config.resume_timeout(site.config.cloud(request.pool.cloud))
+    if may_wait(asked, now, longest):
+        _note_once(site, request, choice.waiting, "waiting", f"for its turn: {choice.cap}")
+        return choice.waiting, ""
+    waited = now - (asked or now)
+    return (), (
+        f"its turn to boot did not come in {waited:.0f} s: {choice.cap}, and what is left of "
+        f"ResumeTimeout ({longest:.0f} s) would not do"
+    )
+
+
+def _caps(site: Site, pool: Pool) -> tuple[tuple[str, int | None], ...]:
+    """How many machines may boot at once, by scope."""
+    cloud = site.config.cloud(pool.cloud)
+    return (f"cloud:{cloud.name}", cloud.max_booting), (f"pool:{pool.name}", pool.max_booting)
 
 
 def _units_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Unit, ...]:
@@ -121,22 +181,29 @@ def _choose(
     """The next launch, its intent written; or the placement of what no launch can serve."""
     left = tuple(n for n in request.nodes if n not in had)
     with site.spending:
-        scope, now, keys = site.scope(), site.now(), site.config.ranking
+        scope, now, keys = site.scope(request.pool), site.now(), site.config.ranking
         launches = serving(replace(request, nodes=left), offers, scope, now, keys)
         room = sum(launch.room for launch in launches)
         nodes = ask(todo, had, room)
+        caps = turn(_caps(site, request.pool), scope.booting)
+        allowed, cap = min(caps, startable(site, request.pool.cloud, len(nodes)))
+        if nodes and not allowed:
+            placement = rank(_part(request, left), offers, scope, now, keys)
+            spare = room - len(nodes)
+            return _Choice(placement=placement, spare=spare, waiting=nodes, cap=cap)
         placement = rank(_part(request, nodes or left), offers, scope, now, keys)
         _record_ranking(site, placement, enough=bool(nodes))
         if not nodes:
             return _Choice(placement=placement, spare=room)
         best = placement.ranked[0]
-        part = _part(request, nodes[: best.room])
+        part = _part(request, nodes[: min(best.room, allowed)])
         spec = LaunchSpec(
             generation=new_generation(now),
             pool=request.pool,
             nodes=part.nodes,
             offer=best.offer,
             jobs=part.jobs,
+            alternatives=alternatives(site, placement, len(part.nodes)),
         )
         reach("launch.before-intent")
         site.ledger.intend(spec, request.id, now)
@@ -154,11 +221,11 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec) -> set[str]:
     if result.outcome is Outcome.REFUSED:
         _note(site, request, spec.nodes, "launch-refused", result.why)
     elif len(started) < len(spec.nodes):
-        _cool_partial(site, spec, len(started))
+        cool_partial(site, spec, len(started))
     else:
-        forgive(site, spec.offer)
+        forgive(site, spec, result.instances)
     if started:
-        _note(site, request, tuple(started), "launched", _bought(spec.offer))
+        _note(site, request, tuple(started), "launched", bought(spec, result.instances))
     return started
 
 
@@ -267,18 +334,13 @@ def _note(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why
     site.record(request.id, kind, (*nodes, *(f"job:{j}" for j in jobs)), why)
 
 
-def _bought(offer: Offer) -> str:
-    return f"{offer.instance_type} in {offer.zone}, {offer.market}, ${offer.price:.4f}/h"
+def _note_once(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
+    """Unless it is the last that was said of them: they are looked at every few seconds."""
+    new = [n for n in nodes if not _said_last(site, n, request.id, kind)]
+    if new:
+        _note(site, request, new, kind, why)
 
 
-def _cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    """What gave some is empty for now, but refused nothing: its next cool-down does not grow."""
-    site.ledger.cool_down(
-        CoolDown(
-            key=spec.offer.key,
-            until=site.now() + site.config.timings.capacity_cooldown,
-            code="Partial",
-            reason=f"gave {started} of {len(spec.nodes)} machines",
-            strikes=0,
-        )
-    )
+def _said_last(site: Site, node: str, correlation: str, kind: str) -> bool:
+    last = site.ledger.decisions(node, limit=1)
+    return bool(last) and (last[0].correlation, last[0].kind) == (correlation, kind)

@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Health, Machine
-from slurm_elastic.lifecycle import holds
+from slurm_elastic.ledger import Health, Hold, Machine
+from slurm_elastic.ledger_rows import CAPACITY
+from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
@@ -15,7 +16,6 @@ from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
-from slurm_elastic.policies.ranking import worst_price
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -65,6 +65,7 @@ class Round:
         self._act(ready, view, seen or ())
         self.has_read = self.has_read or seen is not None
         self._addresses(view)
+        boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
     def _read_cloud(self) -> tuple[Instance, ...] | None:
@@ -93,6 +94,7 @@ class Round:
             by_kind.setdefault(action.kind, []).append(action)
         doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
             "adopt": lambda some: _adopt(self._site, some, seen),
+            "adopt-stopped": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, view, seen),
@@ -101,7 +103,9 @@ class Round:
             "terminate": self._terminate,
             "terminate-orphan": self._terminate_orphans,
             "terminate-double": self._terminate,
+            "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some),
             "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
@@ -157,7 +161,7 @@ class Round:
             place(site, self._cloud, CORRELATION, mine, jobs)
 
     def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
-        reasons = {row.node: row.reason for row in self._site.ledger.holds()}
+        reasons = {row.node: row.reason for row in _full(self._site)}
         nodes = [a.subject for a in actions]
         why = reasons.get(nodes[0], actions[0].reason)
         give_back(self._site, nodes, view, why, CORRELATION)
@@ -230,8 +234,13 @@ def _world(
         known=known,
         intents=intents,
         seen=seen,
-        held=frozenset(row.node for row in site.ledger.holds()),
+        held=frozenset(row.node for row in _full(site)),
     )
+
+
+def _full(site: Site) -> list[Hold]:
+    """Holds of nodes for which no offer was left."""
+    return [row for row in site.ledger.holds() if row.kind == CAPACITY]
 
 
 def _max_age(site: Site, machine: Machine) -> float | None:
@@ -277,7 +286,7 @@ def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, flo
         except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
             log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
             continue
-        worst.update({offer.key: worst_price(offer) for offer in offers})
+        worst.update({offer.key: offer.worst_price for offer in offers})
     return worst
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.ledger_rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, SlurmJob, SlurmNode
@@ -32,7 +33,10 @@ def refuse(
     siblings = [
         n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
     ][spare:]
-    hold(site, request.pool, [*nodes, *siblings], why)
+    # Those that a policy keeps back are drained already; none of them can be had either.
+    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
+    drained = [] if spare else [n for n in request.pool.nodes if n in back]
+    hold(site, request.pool, [*nodes, *siblings, *drained], why)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
         request.id, request.pool.name, compress(nodes), compress(siblings), why,

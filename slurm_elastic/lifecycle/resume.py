@@ -15,18 +15,33 @@ from slurm_elastic.spool import Request
 log = logging.getLogger(__name__)
 
 
-def resume(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
+def resume(
+    site: Site,
+    cloud: str,
+    request: Request,
+    view: Mapping[str, SlurmNode],
+    *,
+    again: bool = False,
+) -> tuple[str, ...]:
     """Serve the part of ``request`` that is of ``cloud``. Idempotent by node: what already has a
     machine or an open launch, and what Slurm no longer wants up, is dropped with a reason.
+
+    Returns the nodes that wait for their turn to boot; it is called ``again`` for them.
     """
     mine = [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
-    wanted = _still_wanted(site, request, mine, view)
-    if wanted:
-        place(site, cloud, request.id, wanted, request.jobs)
+    wanted = _still_wanted(site, request, mine, view, again=again)
+    if not wanted:
+        return ()
+    return place(site, cloud, request.id, wanted, request.jobs, request.received)
 
 
 def _still_wanted(
-    site: Site, request: Request, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+    site: Site,
+    request: Request,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    *,
+    again: bool,
 ) -> list[str]:
     served = site.served()
     stale: list[str] = []
@@ -40,8 +55,9 @@ def _still_wanted(
             twice.append(node)
         else:
             wanted.append(node)
-    _drop(site, request, stale, "Slurm does not have the node powering up (any more)")
-    _drop(site, request, twice, "the node has a machine or an open launch already")
+    if not again:  # else they were told of, or are those that had their turn before
+        _drop(site, request, stale, "Slurm does not have the node powering up (any more)")
+        _drop(site, request, twice, "the node has a machine or an open launch already")
     return wanted
 
 

@@ -89,7 +89,8 @@ class Settler:
             self._anew, self._settled = False, frozenset()
         held = frozenset((row.node, row.since) for row in self._site.ledger.holds())
         if held - self._settled:
-            self._waiting = holds.settle(self._site, self._site.slurm.nodes())
+            with self._site.holding:
+                self._waiting = holds.settle(self._site, self._site.slurm.nodes())
             self._settled = frozenset() if self._waiting else held
         else:
             self._waiting, self._settled = False, held

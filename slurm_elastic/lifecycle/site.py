@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_elastic.accounting import usage
+from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.configrules import rules_of
 from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.lifecycle.budget import stop_of
 from slurm_elastic.lifecycle.restarts import Restarts
 from slurm_elastic.model import Pool, Usage
+from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.protocols import Provider, Slurm
 from slurm_elastic.slurm.hostlist import expand
@@ -24,7 +27,8 @@ class Site:
     for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
 
     ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
-    cluster's limits are one.
+    cluster's limits are one. ``holding`` guards what a hold's row says and what its node does: a
+    node must not be drained after it was let go.
     """
 
     config: Config
@@ -35,8 +39,10 @@ class Site:
     pools: Mapping[str, Pool]
     pool_of: Mapping[str, Pool]
     spending: threading.Lock = field(default_factory=threading.Lock)
+    holding: threading.Lock = field(default_factory=threading.Lock)
     restarts: Restarts = field(default_factory=Restarts)
     monotonic: Callable[[], float] = time.monotonic
+    rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
 
     @classmethod
@@ -51,7 +57,12 @@ class Site:
         """Open the configuration's pools up."""
         pools = {pool.name: pool for pool in domain_pools(config, expand)}
         pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
-        return cls(config, slurm, ledger, providers, now, pools, pool_of)
+        rules = {pool.name: rules_of(config, pool) for pool in config.pools}
+        return cls(config, slurm, ledger, providers, now, pools, pool_of, rules=rules)
+
+    def rules_of(self, node: str) -> PoolRules:
+        """How the machine of a node of ours comes and goes."""
+        return self.rules[self.pool_of[node].name]
 
     def pools_of_cloud(self, cloud: str) -> Sequence[Pool]:
         """The pools of one cloud, in the site's order."""
@@ -66,14 +77,18 @@ class Site:
         """What is paid for now, by the ledger."""
         return usage(self.ledger.machines(), self.ledger.open_launches())
 
-    def scope(self) -> Scope:
-        """All bounds of a launch, as they are now."""
+    def scope(self, pool: Pool) -> Scope:
+        """All bounds of a launch for that pool, as they are now."""
+        stop = stop_of(self.config, self.ledger, self.rules, self.now()).get(pool.name)
+        machines, launches = self.ledger.machines(), self.ledger.open_launches()
         return Scope(
             limits=self.config.limits,
             cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
-            usage=self.usage(),
+            usage=usage(machines, launches),
             cool_downs=self.ledger.cool_downs(self.now()),
-            blocked=blocked_clouds(self.config),
+            blocked=blocked_clouds(self.config) | ({pool.cloud: stop} if stop else {}),
+            breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},
+            booting=booting(machines, launches),
         )
 
     def record(

@@ -289,7 +289,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
     """What the bounds leave of ``growth``; a count of 0 carries the bound that stopped it."""
-    stop = _stopped(demand.now, bounds, spent)
+    stop = stopped(demand.now, bounds, spent)
     if stop is not None:
         return Growth(0, stop)
     count, reason = growth
@@ -302,18 +302,20 @@ def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Gro
     return Growth(count, reason)
 
 
-def _stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
+def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
+    """Why no machine may be started at all, or None."""
     if bounds.windows and not any(window.open(now) for window in bounds.windows):
         return "outside the times at which machines may be started"
     if bounds.per_day is not None and spent.day >= bounds.per_day:
-        return f"the budget of ${bounds.per_day:.2f} a day is spent"
+        return f"the budget of ${bounds.per_day:g} a day is spent"
     if bounds.per_month is not None and spent.month >= bounds.per_month:
-        return f"the budget of ${bounds.per_month:.2f} a month is spent"
+        return f"the budget of ${bounds.per_month:g} a month is spent"
     return None
 
 
-def misfits(growth: AnyGrowth, release: AnyRelease, lease: int, boot: int = 0) -> list[str]:
-    """Why these make no sense together, one sentence each; empty if they do.
+def misfits(growth: AnyGrowth, release: AnyRelease | None, lease: int, boot: int = 0) -> list[str]:
+    """Why these make no sense together, one sentence each; empty if they do. No ``release``: by
+    Slurm's SuspendTime.
 
     ``lease``: seconds that are paid at a time (1: by the second); ``boot``: seconds of a boot.
     """

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model import (
+    Breaker,
     CoolDown,
     Limits,
     Location,
@@ -26,6 +27,7 @@ from slurm_elastic.model import (
     Rejected,
     Usage,
 )
+from slurm_elastic.policies.boots import paused, trial
 from slurm_elastic.protocols import RankingKey
 
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
@@ -35,6 +37,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     """All that bounds a request beside its pool: limits by scope, usage now, cool-downs.
 
     ``cloud_limits`` by cloud name; ``blocked`` says for a cloud why nothing may start there.
+    ``breakers`` by pool; ``booting`` counts machines that have not registered (``pool:NAME``,
+    ``cloud:NAME``).
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -42,6 +46,8 @@ class Scope(Struct, frozen=True, kw_only=True):
     usage: Usage = field(default_factory=Usage)
     cool_downs: tuple[CoolDown, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
+    breakers: Mapping[str, Breaker] = field(default_factory=dict)
+    booting: Mapping[str, int] = field(default_factory=dict)
 
 
 def location(_request: NodeRequest, offer: Offer) -> float:
@@ -61,6 +67,21 @@ def price(_request: NodeRequest, offer: Offer) -> float:
     return offer.price
 
 
+def risk(request: NodeRequest, offer: Offer) -> float:
+    """Dollars for an hour of work that is kept: the price, and what is paid for work that a spot
+    interruption takes.
+
+    With ``rate`` interruptions an hour, each of which loses ``loss`` hours, an hour of kept work
+    takes ``1 + rate * loss`` hours of machine, to first order in ``rate * loss`` (as in J. T. Daly,
+    FGCS 22 (2006), eq. 9, where ``loss`` is half an interval and the restart). The idea of EC2's
+    price-capacity-optimized, and of SpotOn (SoCC 2015): the market with the least expected cost.
+    """
+    if offer.market is not Market.SPOT:
+        return offer.price
+    lost = offer.interruption_rate * request.pool.interruption_loss / 3600
+    return offer.price * (1 + lost)
+
+
 def waste(request: NodeRequest, offer: Offer) -> float:
     """The share of the machine the pool's nodes cannot use: the greater of cpus and memory."""
     pool = request.pool
@@ -71,6 +92,7 @@ KEYS: Mapping[str, RankingKey] = {
     "location": location,
     "market": market,
     "price": price,
+    "risk": risk,
     "waste": waste,
 }
 DEFAULT_KEYS = ("location", "market", "price", "waste")
@@ -124,7 +146,12 @@ def serving(
         chosen.append(best)
         nodes = nodes[best.room :]
         left.remove(best.offer)
-        scope = replace(scope, usage=_used(scope.usage, request.pool, best))
+        booting = scope.booting.get(f"pool:{request.pool.name}", 0) + best.room
+        scope = replace(
+            scope,
+            usage=_used(scope.usage, request.pool, best),
+            booting={**scope.booting, f"pool:{request.pool.name}": booting},
+        )
     return tuple(chosen)
 
 
@@ -133,7 +160,7 @@ def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
     offer, count = bought.offer, bought.room
     cloud = f"cloud:{offer.cloud}"
     scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
-    cost = count * worst_price(offer)
+    cost = count * offer.worst_price
     nodes = {scope: usage.nodes.get(scope, 0) + count for scope in scopes}
     dollars = {scope: usage.dollars_per_hour.get(scope, 0.0) + cost for scope in scopes[:2]}
     return Usage(
@@ -145,7 +172,8 @@ def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
     """Why ``offer`` cannot serve ``pool`` now whatever the limits; None where it can."""
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
-    return _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(offer, scope, now)
+    rests = paused(scope.breakers.get(pool.name), now)
+    return rests or _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(offer, scope, now)
 
 
 def _misfit(pool: Pool, offer: Offer) -> str | None:
@@ -194,13 +222,19 @@ def _covers(key: str, offer: Offer) -> bool:
     )
 
 
+def touches(key: str, pool: Pool) -> bool:
+    """Whether a cool-down key may name offers of the pool."""
+    cloud, instance_type, zone, of_market = (*key.split("/"), *"***")[:4]
+    return (
+        cloud in ("*", pool.cloud)
+        and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
+        and (not pool.zones or zone in ("*", *pool.zones))
+        and of_market in ("*", *pool.markets)
+    )
+
+
 def _spot_is_cheaper(offer: Offer) -> bool:
     return offer.on_demand_price is None or offer.price < offer.on_demand_price
-
-
-def worst_price(offer: Offer) -> float:
-    """What the machine could come to cost: a spot price never rises over the on-demand price."""
-    return max(offer.price, offer.on_demand_price or 0.0)
 
 
 def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
@@ -210,6 +244,9 @@ def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
         words = f": {offer.free_reason}" if offer.free_reason else ""
         bounds.append((offer.free, f"{offer.cloud} has {offer.free} free{words}"))
     pool = request.pool
+    tried = trial(scope.breakers.get(pool.name), scope.booting.get(f"pool:{pool.name}", 0))
+    if tried is not None:
+        bounds.append(tried)
     used = scope.usage.nodes
     if pool.max_nodes is not None:
         bounds.append(_left(f"pool {pool.name}", pool.max_nodes, used.get(f"pool:{pool.name}", 0)))
@@ -231,7 +268,7 @@ def _limit_bounds(
     if by_market is not None:
         key = f"{prefix}:{offer.market}" if prefix else f"market:{offer.market}"
         bounds.append(_left(f"{who} on {offer.market}", by_market, usage.nodes.get(key, 0)))
-    worst = worst_price(offer)
+    worst = offer.worst_price
     if limits.dollars_per_hour is not None and worst > 0:
         spent = usage.dollars_per_hour.get(prefix, 0.0)
         # A billionth of slack: ten machines of $0.10 fit a cap of $1.00.

@@ -10,6 +10,10 @@ any              no row              has the machine          adopt
 any              machine             missing N reads in a row end (a missing answer is not counted;
                                                               a fresh one may be hidden for a while)
 any              suspending          still there              terminate (again)
+any              no row              has it stopped           adopt, after the grace
+any              machine             has it stopped           terminate, after the grace: it has
+                                                              stopped itself (dead-man switch) or
+                                                              was stopped, and serves nobody
 any              open intent         all its machines seen    confirm
 any              open intent         some are seen            retry (tells which there are)
 powering up      open intent         nothing                  retry (same token)
@@ -46,7 +50,7 @@ OUR_MARK = "slurm-elastic:"
 """What every node reason of ours starts with."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
-_CAPPED = frozenset({"terminate-orphan", "terminate-double", "fail-node"})
+_CAPPED = frozenset({"terminate-orphan", "terminate-double", "terminate-stopped", "fail-node"})
 """What a wrong view would make us destroy: machines, and jobs."""
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
@@ -106,7 +110,16 @@ class Patience(Struct, frozen=True, kw_only=True):
     unlisted: float = 3600.0
 
 
-PATIENT = frozenset({"terminate-orphan", "terminate-double", "launch", "fail-node"})
+PATIENT = frozenset(
+    {
+        "adopt-stopped",
+        "terminate-orphan",
+        "terminate-double",
+        "terminate-stopped",
+        "launch",
+        "fail-node",
+    }
+)
 """Findings that a race could fake for a moment: acted on only after ``Patience.grace``."""
 
 
@@ -115,9 +128,9 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions: list[Action] = []
     actions += _adoptions(view)
     actions += _intents(view, patience)
-    there = {i.id for i in view.seen or ()}
+    there = {i.id: i.state for i in view.seen or ()}
     for machine in view.known:
-        action = _machine(view, machine, patience, there=machine.id in there)
+        action = _machine(view, machine, patience, there.get(machine.id))
         if action is not None:
             actions.append(action)
     actions += _doubles(view)
@@ -164,14 +177,15 @@ def _adoptions(view: View) -> list[Action]:
     open_generations = {i.generation for i in view.intents}
     return [
         Action(
-            kind="adopt",
+            # One on its way out is mostly gone by the next round.
+            kind="adopt-stopped" if instance.state is InstanceState.STOPPING else "adopt",
             subject=instance.id,
             reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
         )
         for instance in view.seen or ()
         if instance.id not in known
         and instance.generation not in open_generations
-        and instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
+        and instance.state is not InstanceState.TERMINATED
     ]
 
 
@@ -208,16 +222,25 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     )
 
 
-def _machine(view: View, machine: Known, patience: Patience, *, there: bool) -> Action | None:
+def _machine(
+    view: View, machine: Known, patience: Patience, state: InstanceState | None
+) -> Action | None:
+    """What one machine calls for; ``state`` is the cloud's, None if it was not listed."""
     if view.seen is None:
         return None
-    if not there:
+    if state is None:
         return _missing(view, machine, patience)
     if machine.suspending:
         return Action(
             kind="terminate",
             subject=machine.id,
             reason="its end was decided and it is still there",
+        )
+    if state is InstanceState.STOPPING:
+        return Action(
+            kind="terminate-stopped",
+            subject=machine.id,
+            reason="the cloud has it stopped, which nobody asked for: it serves nobody",
         )
     node = view.nodes.get(machine.node)
     if node is None:
@@ -306,16 +329,18 @@ def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
 
 def _nodes(view: View) -> list[Action]:
     served = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
-    served |= {i.node for i in view.seen or ()}
+    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+    served |= {i.node for i in view.seen or () if i.state is not InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
-        action = _node(node, served=name in served or view.seen is None, held=name in view.held)
+        known = name in served or view.seen is None
+        action = _node(node, served=known, held=name in view.held, lost=name in lost)
         if action is not None:
             actions.append(action)
     return actions
 
 
-def _node(node: SlurmNode, *, served: bool, held: bool) -> Action | None:
+def _node(node: SlurmNode, *, served: bool, held: bool, lost: bool) -> Action | None:
     where = phase(node)
     if is_down(node):
         return _down(node, where)
@@ -331,7 +356,8 @@ def _node(node: SlurmNode, *, served: bool, held: bool) -> Action | None:
         )
     if where is Phase.UP and not held:
         return Action(
-            kind="fail-node",
+            # The cloud's word that it has ended is no race: nobody has to wait for another look.
+            kind="fail-lost" if lost else "fail-node",
             subject=node.name,
             reason="Slurm has it up and its machine is gone",
         )

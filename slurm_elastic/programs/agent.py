@@ -11,7 +11,7 @@ runs, does ``stop_command`` run. A restart of slurmctld or of the network is far
 Older than ``max_age`` and another timeout, an idle machine ends also when it is needed.
 
 Warnings of EC2's metadata service (IMDSv2) go to the head as the comment of the Slurm node, which
-root on the node may set (as site health checks set a node's reason): see slurm/node_notice.py.
+root on the node may set (as site health checks set a node's reason): see ckptman/sources.py.
 
 Standard library only, any Python from 3.6 on. SETTINGS has ``key=value`` lines, values to the end
 of the line; it is read once.
@@ -36,6 +36,7 @@ SETTLE = 60.0
 """Seconds without slurmstepd before a machine is idle: a job's end may be on its way."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
 INTERRUPTION = "meta-data/spot/instance-action"
+INSTANCE = "meta-data/instance-id"
 REBALANCE = "meta-data/events/recommendations/rebalance"
 
 
@@ -147,7 +148,7 @@ class Metadata:
         self.renew = 0.0
 
     def warning(self, now: float) -> str:
-        """``KIND:DEADLINE`` (Unix time, 0 unknown) of what EC2 warns of, '' if of nothing."""
+        """``KIND:DEADLINE:INSTANCE`` (Unix time, 0 unknown) of a warning, '' if there is none."""
         if now >= self.renew:
             self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
             self.renew = now + (240 if self.token else 30)
@@ -155,13 +156,17 @@ class Metadata:
             return ""
         said = self.get(INTERRUPTION)
         if said.get("action"):
-            return "interruption:%d" % unix(said.get("time"))  # noqa: UP031
-        return "rebalance:0" if self.get(REBALANCE) else ""
+            return "interruption:%d:%s" % (unix(said.get("time")), self.text(INSTANCE))  # noqa: UP031
+        return "rebalance:0:" + self.text(INSTANCE) if self.get(REBALANCE) else ""
+
+    def text(self, path: str) -> str:
+        """What stands there; '' if nothing does."""
+        return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
         """The JSON object there, an empty one if there is none."""
         try:
-            said = json.loads(self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token) or "{}")
+            said = json.loads(self.text(path) or "{}")
         except ValueError:
             return {}
         return said if isinstance(said, dict) else {}
@@ -239,8 +244,7 @@ class Agent:
         said = self.metadata.warning(time.monotonic()) if self.metadata else ""
         if not said or said == self.told:
             return
-        generation = self.settings.get("generation", "")
-        if self.slurm.tell("slurm-elastic:notice:%s:%s" % (said, generation)):  # noqa: UP031
+        if self.slurm.tell("slurm-elastic:notice:" + said):
             say("told Slurm of " + said)
             self.told = said
 
@@ -286,11 +290,12 @@ def say(text: str) -> None:
 
 def main(argv: List[str]) -> int:  # noqa: UP006
     """For ever: the machine ends, not the agent."""
-    agent = Agent(argv[1], read(argv[1]))
-    missing: Set[str] = {"node", "stop_command"} - set(agent.settings)  # noqa: UP006
+    settings = read(argv[1])
+    missing: Set[str] = {"node", "heartbeat_timeout", "stop_command"} - set(settings)  # noqa: UP006
     if missing:
         say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
         return 2
+    agent = Agent(argv[1], settings)
     while True:
         try:
             agent.tick()

@@ -9,8 +9,13 @@ mkdir -p "$dir"
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
-generation= max_age=
+max_age=
 . "$dir/launch"
+# cloud-init runs a script of user data once in a machine's life; this is for its next boots.
+again=/var/lib/cloud/scripts/per-boot
+if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; then
+  install -m 700 "$0" "$again/slurm-elastic-join"
+fi
 hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
@@ -25,7 +30,6 @@ key_mark=@{key_mark}
 SLURM_ELASTIC_SETTINGS
 cat >>"$dir/agent" <<END
 node=$node
-generation=$generation
 max_age=$max_age
 start_command=/bin/sh $dir/start
 END

@@ -7,6 +7,7 @@ from slurm_elastic.config import (
     AwsCloud,
     Cluster,
     Config,
+    DockerCloud,
     FakeCloud,
     LocalCloud,
     OpenNebulaCloud,
@@ -56,6 +57,13 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
 
             one = claim_of_one(settings, cluster, config)
             return OpenNebulaProvider(settings, cluster, claim=one, joining=joining)
+        case DockerCloud():
+            from slurm_elastic.providers.docker import DockerProvider
+            from slurm_elastic.providers.docker_reading import claim_of as claim_of_docker
+
+            whose = claim_of_docker(settings, cluster, config)
+            head = config.join.head if config else None
+            return DockerProvider(settings, cluster, claim=whose, head=head)
         case OpenStackCloud():
             from slurm_elastic.providers.openstack import OpenStackProvider
             from slurm_elastic.providers.openstack_claim import claim_of as claim_of_stack

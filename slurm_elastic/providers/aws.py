@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 from botocore.exceptions import ClientError
+from msgspec import structs
 
-from slurm_elastic.config import AwsCloud, Cluster
+from slurm_elastic.config import AwsCloud, Cluster, Strategy
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,
@@ -22,26 +22,30 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import (
+    Finding,
     Instance,
     InstanceState,
     LaunchSpec,
     Notice,
-    NoticeKind,
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_api, aws_reading, aws_request, aws_tags
+from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
-from slurm_elastic.providers.aws_claim import UNCLEAR, Claim, claim_of
+from slurm_elastic.providers.aws_claim import claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
+from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
+from slurm_elastic.providers.aws_images import Images
+from slurm_elastic.providers.aws_machines import Machines
+from slurm_elastic.providers.aws_notices import Notices
 from slurm_elastic.providers.aws_offers import Offers
 from slurm_elastic.providers.aws_pacing import Pace, pace_of
+from slurm_elastic.providers.aws_reading import Record
+from slurm_elastic.providers.aws_template import Templates
 from slurm_elastic.providers.aws_user_data import read_parts
+from slurm_elastic.providers.claim import Claim
 
 log = logging.getLogger(__name__)
-
-SPOT_NOTICE = 120.0
-"""Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
 
 
 class AwsProvider:
@@ -64,9 +68,20 @@ class AwsProvider:
         self._parts = read_parts(settings.user_data, settings.name, joining)
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
-        self._claim = claim or claim_of(settings, cluster, None)
-        self._ours: set[str] = set()
-        self._unclear: frozenset[str] = frozenset()
+        self._machines = Machines(settings, claim or claim_of(settings, cluster, None))
+        self._images = Images(self._api, settings, monotonic)
+        self._fleet = Fleet(
+            self._api,
+            settings,
+            cluster,
+            Templates(self._api, settings, cluster, self._parts, self._images),
+            self._machines,
+            clock,
+        )
+        self._notices = Notices(
+            self._api, settings, cluster, self._machines, self._listed, monotonic
+        )
+        self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """See ``aws_offers``."""
@@ -76,8 +91,12 @@ class AwsProvider:
         """How many machines EC2 would start now, by its limits; None: it has none that we know."""
         return None if self._api.pace is None else self._api.pace.startable()
 
+    def refusals(self, generation: str) -> Mapping[str, ProviderError]:
+        """See protocols.Chooser; of fleets."""
+        return self._fleet.refusals(generation)
+
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """One RunInstances for each 1000 nodes; a later one that is refused makes it partial."""
+        """One call for each 1000 nodes; a later one that is refused makes it partial."""
         if not spec.nodes:
             return ()
         started: list[Instance] = []
@@ -87,7 +106,7 @@ class AwsProvider:
             # The least that this call must yield for the whole to reach its minimum yet.
             least = max(spec.minimum - len(started) - nodes_left, 1)
             try:
-                machines = self._run(spec, nodes, number, min(least, len(nodes)))
+                machines = self._start(spec, nodes, number, min(least, len(nodes)))
             except TransientError:
                 raise
             except ProviderError as error:
@@ -102,71 +121,80 @@ class AwsProvider:
         return self._standing(spec, started)
 
     def instances(self) -> Sequence[Instance]:
-        """Found by tag, in pages of 1000."""
+        """Found by tag, in pages of 1000; one that EC2 took is told once."""
+        records = self._records()
+        settled = {i.id: i for i in self._fleet.settle(records)}
+        found = self._machines.read(records)
+        return self._machines.standing([settled.get(i.id, i) for i in found])
+
+    def _listed(self) -> Sequence[Instance]:
+        return self._machines.read(self._records())
+
+    def _records(self) -> Sequence[Record]:
         filters = [
             {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
-            {"Name": "instance-state-name", "Values": aws_reading.ALIVE},
         ]
         request = {"Filters": filters, "MaxResults": aws_api.PAGE}
         reservations = self._api.pages("describe_instances", "Reservations", request)
-        return self._read(r for reservation in reservations for r in reservation["Instances"])
+        return [r for reservation in reservations for r in reservation["Instances"]]
 
     def terminate(self, ids: Sequence[str]) -> None:
         """1000 a call, or what EC2 lets us end. An id that was never seen with our tag is looked
         up, and left alone if it is not ours.
         """
         wanted = list(dict.fromkeys(ids))
-        if not self._ours.issuperset(wanted):
-            self.instances()
+        if not self._machines.ours.issuperset(wanted):
+            self._listed()
         for instance_id in wanted:
-            if instance_id not in self._ours:
+            if instance_id not in self._machines.ours:
                 log.warning(
                     "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
                 )
-        mine = [i for i in wanted if i in self._ours]
+        mine = [i for i in wanted if i in self._machines.ours]
+        self._machines.ended(mine)
         while mine:
             count = self._endable()
             self._terminate(mine[:count])
             mine = mine[count:]
 
-    def notices(self) -> Sequence[Notice]:
-        """The spot requests of ours that are marked for termination.
+    def console(self, instance: str) -> str:
+        """What the machine has printed. Those without Nitro show it some minutes late."""
+        request = {"InstanceId": instance}
+        try:
+            answer = self._api.send("get_console_output", {**request, "Latest": True})
+        except ProviderError as error:
+            if error.code != "UnsupportedOperation":
+                raise
+            answer = self._api.send("get_console_output", request)
+        return str(answer.get("Output") or "")
 
-        EC2 tells rebalance recommendations only to the machine itself and to EventBridge.
-        """
-        filters = [
-            {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
-            {"Name": "status-code", "Values": ["marked-for-termination", "marked-for-stop"]},
-        ]
-        pages = self._api.pages(
-            "describe_spot_instance_requests", "SpotInstanceRequests", {"Filters": filters}
-        )
-        now = self._clock()
-        return [
-            Notice(
-                instance=request["InstanceId"],
-                kind=NoticeKind.INTERRUPTION,
-                seen=now,
-                deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE,
-            )
-            for request in pages
-            if request.get("InstanceId")
-            and self._claim.owner(aws_reading.tags(request)) == self.name
-        ]
+    def notices(self) -> Sequence[Notice]:
+        """See ``aws_notices``."""
+        return self._notices.standing(self._clock())
 
     def check(self) -> None:
         """A DescribeInstances of five: needs the very right that reconcile needs."""
         filters = [{"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Image, subnets, security groups, credentials' expiry, clock."""
+        return aws_examine.examine(self._api, self._settings, pools, self._clock)
+
     # launching
+
+    def _start(
+        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
+    ) -> Sequence[Instance]:
+        strategy = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
+        return strategy(spec, nodes, number, minimum)
 
     def _run(
         self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
     ) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = aws_request.run_instances(
-            self._settings,
+            structs.replace(self._settings, image=self._images.of(spec.pool)),
             self._cluster,
             spec,
             nodes,
@@ -178,7 +206,7 @@ class AwsProvider:
             answer = self._api.send("run_instances", request, len(nodes))
         except ClientError as error:
             return self._earlier(spec, nodes, error)
-        return self._read(answer["Instances"])
+        return self._machines.read(answer["Instances"])
 
     def _earlier(
         self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
@@ -186,7 +214,7 @@ class AwsProvider:
         """What the token's first call started, where the settings have changed in between."""
         if error.response.get("Error", {}).get("Code", "") != MISMATCH:
             raise error
-        found = [i for i in self.instances() if i.generation == spec.generation and i.node in nodes]
+        found = [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]
         if not found:
             text = "an earlier call of this launch differed, and its machines cannot be seen yet"
             raise TransientError(self.name, MISMATCH, text) from error
@@ -237,27 +265,3 @@ class AwsProvider:
                 half = len(ids) // 2
                 self._terminate(ids[:half])
                 self._terminate(ids[half:])
-
-    # talking
-
-    def _read(self, records: Iterator[Any] | Sequence[Any]) -> Sequence[Instance]:
-        owned = [(self._claim.owner(aws_reading.tags(r)), r) for r in records]
-        unclear = frozenset(r["InstanceId"] for owner, r in owned if owner == UNCLEAR)
-        self._say(unclear)
-        mine = (r for owner, r in owned if owner == self.name)
-        found = aws_reading.instances(mine, self._settings)
-        # One that might be ours is not listed; but whoever names it has it in the ledger.
-        self._ours.update((i.id for i in found), unclear)
-        return found
-
-    def _say(self, unclear: frozenset[str]) -> None:
-        """Once for each: nobody lists these machines, and they cost money."""
-        if unclear - self._unclear:
-            log.warning(
-                "machines of no cloud that can be told, left out: tag them %s=NAME or end them "
-                "clouds=%s ids=%s",
-                aws_tags.CLOUD,
-                ",".join(sorted(self._claim.clouds)),
-                ",".join(sorted(unclear)),
-            )
-        self._unclear |= unclear

@@ -75,11 +75,16 @@ class Api:
             repeat += 1
 
     def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
-        """The items of all pages of an answer."""
+        """The items of all pages of an answer. One without the list, not even an empty one, is not
+        EC2's (a proxy's page, perhaps) and must not pass for "there are none".
+        """
         token = None
         while True:
             answer = self.send(operation, {**request, **({"NextToken": token} if token else {})})
-            yield from answer.get(key, ())
+            if key not in answer:
+                text = f"the answer to {operation} has no {key}"
+                raise TransientError(self._settings.name, "BadAnswer", text)
+            yield from answer[key]
             token = answer.get("NextToken")
             if not token:
                 return

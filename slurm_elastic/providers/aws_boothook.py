@@ -8,12 +8,17 @@ name, and ``/run/slurm-elastic/launch``, ``key=value`` lines readable by sh.
 import os
 import re
 import shlex
+import subprocess
+import sys
+import time
 import urllib.request
 from typing import Dict, List  # noqa: UP035 - the machine's Python may be an old one
 
 FACTS: Dict[str, str] = {}  # noqa: UP006
 IMDS = "http://169.254.169.254/latest/"
 PLACE = "/run/slurm-elastic"
+PATIENCE = 900.0
+END = ["shutdown", "-h", "now"]
 
 
 def ask(path: str, token: str = "") -> str:
@@ -41,21 +46,43 @@ def expand(hostlist: str) -> List[str]:  # noqa: UP006
     return names
 
 
+def tag(name: str, token: str) -> str:
+    """One of the machine's tags of ours."""
+    return ask("meta-data/tags/instance/slurm-elastic:" + name, token)
+
+
 def tagged_nodes(token: str) -> str:
     """The hostlist from the machine's tags, for a list too long for the user data."""
-    parts = [ask("meta-data/tags/instance/slurm-elastic:nodes", token)]
+    parts = [tag("nodes", token)]
     while parts[-1]:
-        path = f"meta-data/tags/instance/slurm-elastic:nodes-{len(parts)}"
-        parts.append(ask(path, token))
+        parts.append(tag(f"nodes-{len(parts)}", token))
     return ",".join(filter(None, parts))
+
+
+def index(token: str) -> str:
+    """The machine's place in the launch's list; of a fleet's machine once it is tagged."""
+    places = tag("places", token)
+    until = time.monotonic() + PATIENCE
+    while places:
+        digits = [tag(f"place-{n}", token) for n in range(int(places))]
+        if all(digits):
+            return "".join(digits)
+        if time.monotonic() > until:
+            subprocess.call(END)
+            sys.exit("nobody has given this machine a node")
+        time.sleep(2)
+        token = ask("api/token")
+    return ask("meta-data/ami-launch-index", token) or "0"
 
 
 def main() -> None:
     """Write both files, each in one step."""
     token = ask("api/token")
-    index = ask("meta-data/ami-launch-index", token) or "0"
+    place = index(token)
+    token = ask("api/token")
     facts = dict(FACTS, nodes=FACTS.get("nodes") or tagged_nodes(token))
-    node = expand(facts["nodes"])[int(index)]
+    facts["generation"] = facts.get("generation") or tag("generation", token)
+    node = expand(facts["nodes"])[int(place)]
     os.makedirs(PLACE, exist_ok=True)
     lines = [f"{k}={shlex.quote(v)}\n" for k, v in dict(facts, node=node).items()]
     for name, text in (("launch", "".join(lines)), ("node", node + "\n")):

@@ -70,7 +70,11 @@ class Offers:
             memory=shape.memory,
             gres=shape.gres,
             on_demand_price=shape.price,
+            interruption_rate=self._rate(name, market),
         )
+
+    def _rate(self, name: str, market: Market) -> float:
+        return self._settings.interruption_rates.get(name, 0.0) if market is Market.SPOT else 0.0
 
     def _usable_zones(self) -> tuple[str, ...]:
         """The settings' zones, or the subnets', or (asked once) the region's."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from slurm_elastic.config import AwsCloud
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import aws_tags
@@ -31,11 +33,11 @@ READ = (
     "Placement",
     "PrivateIpAddress",
     "State",
+    "StateReason",
     "Tags",
 )
 READ_OF_PLACEMENT = ("AvailabilityZone",)
 """All that is read here of a machine; the client knows no other (aws_client)."""
-ALIVE = [name for name, state in STATES.items() if state is not InstanceState.TERMINATED]
 
 
 def tags(record: Record) -> dict[str, str]:
@@ -49,28 +51,41 @@ def instances(records: Iterable[Record], settings: AwsCloud) -> Sequence[Instanc
     return [_instance(r, settings, names) for r in records]
 
 
+def at_node(machine: Instance, node: str) -> Instance:
+    """The machine, which is that node."""
+    return replace(machine, node=node)
+
+
 def _instance(record: Record, settings: AwsCloud, names: NodeNames) -> Instance:
     tagged = tags(record)
     spot = record.get("InstanceLifecycle") == "spot"
+    kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
+    price = aws_tags.price_of(tagged, kind, zone)
     return Instance(
         id=record["InstanceId"],
         cloud=settings.name,
         node=names.node(tagged, record.get("AmiLaunchIndex", 0)),
         generation=tagged.get(aws_tags.GENERATION, ""),
-        instance_type=record["InstanceType"],
-        zone=record.get("Placement", {}).get("AvailabilityZone", ""),
+        instance_type=kind,
+        zone=zone,
         market=Market.SPOT if spot else Market.ON_DEMAND,
-        price=_price(tagged, record["InstanceType"], settings),
-        state=STATES.get(record["State"]["Name"], InstanceState.STOPPING),
+        price=_on_demand(kind, settings) if price is None else price,
+        state=_state(record),
         launched=record["LaunchTime"].timestamp(),
         address=record.get("PrivateIpAddress") or None,
     )
 
 
-def _price(tagged: Mapping[str, str], instance_type: str, settings: AwsCloud) -> float:
-    """What it was bought at; the on-demand price where the tag was taken away or changed."""
-    try:
-        return float(tagged[aws_tags.PRICE])
-    except (KeyError, ValueError):
-        known = settings.types.get(instance_type)
-        return known.price if known else 0.0
+def _state(record: Record) -> InstanceState:
+    """One that EC2 takes back is lost from then on, and no longer paid."""
+    name = record["State"]["Name"]
+    taken = (record.get("StateReason") or {}).get("Code", "").startswith("Server.")
+    if name == "shutting-down" and taken:
+        return InstanceState.TERMINATED
+    return STATES.get(name, InstanceState.STOPPING)
+
+
+def _on_demand(instance_type: str, settings: AwsCloud) -> float:
+    """For where the tag of the price was taken away or changed."""
+    known = settings.types.get(instance_type)
+    return known.price if known else 0.0

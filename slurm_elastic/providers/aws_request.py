@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import AwsCloud, Cluster
-from slurm_elastic.model import LaunchSpec, Market
+from slurm_elastic.model import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.providers.aws_tags import MAX_NODE_TAGS, node_tags, tags_of
 from slurm_elastic.providers.aws_user_data import compose
 from slurm_elastic.providers.joining import facts_of
@@ -14,6 +14,11 @@ from slurm_elastic.providers.joining import facts_of
 MAX_PER_CALL = 1000
 _MAX_TOKEN = 64
 _TAGGED = ("instance", "volume")
+METADATA = {
+    "HttpTokens": "required",
+    "HttpEndpoint": "enabled",
+    "InstanceMetadataTags": "enabled",
+}
 
 
 def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
@@ -53,24 +58,21 @@ def run_instances(
     """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
     tags = tags_of(spec, nodes, cluster, settings.name)
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
-    listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     request: dict[str, object] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
         "MinCount": minimum,
         "MaxCount": len(nodes),
         "ClientToken": client_token(cluster, spec.generation, number),
-        "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds],
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
         # A machine that powers itself off (dead-man switch) must not go on costing its disk.
         "InstanceInitiatedShutdownBehavior": "terminate",
-        "MetadataOptions": {
-            "HttpTokens": "required",
-            "HttpEndpoint": "enabled",
-            "InstanceMetadataTags": "enabled",
-        },
+        "MetadataOptions": METADATA,
         "UserData": _user_data(spec, nodes, cluster, parts),
     }
-    return request | _place(settings, spec.offer.zone) | _market(spec) | _optional(settings)
+    if settings.launch_template is not None:
+        request["LaunchTemplate"] = site_template(settings.launch_template)
+    return request | _place(settings, spec.offer.zone) | _market(spec) | settings_of_site(settings)
 
 
 def _spot(spec: LaunchSpec) -> bool:
@@ -83,25 +85,44 @@ def _user_data(
     return compose(facts_of(cluster, spec), ",".join(node_tags(nodes).values()), parts)
 
 
+def site_template(which: str) -> dict[str, str]:
+    """How requests name the site's launch template, given by id or name: its default version."""
+    key = "LaunchTemplateId" if which.startswith("lt-") else "LaunchTemplateName"
+    return {key: which, "Version": "$Default"}
+
+
 def _place(settings: AwsCloud, zone: str) -> dict[str, object]:
     subnet = settings.subnets.get(zone)
     return {"SubnetId": subnet} if subnet else {"Placement": {"AvailabilityZone": zone}}
 
 
-def _market(spec: LaunchSpec) -> dict[str, object]:
-    """One-time spot. Without MaxPrice EC2 takes the on-demand price as the bound, and a lower
-    bound only means earlier interruptions: it is set only where the pool's own is lower.
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as requests have them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def spot_bound(pool: Pool, offer: Offer) -> str | None:
+    """The MaxPrice of a spot offer: EC2 takes the on-demand price, and a lower bound only means
+    earlier interruptions, so it is set only where the pool's own is lower.
     """
+    bound, on_demand = pool.max_price, offer.on_demand_price
+    below = bound is not None and (on_demand is None or bound < on_demand)
+    return f"{bound:.6f}" if below and offer.market is Market.SPOT else None
+
+
+def _market(spec: LaunchSpec) -> dict[str, object]:
+    """One-time spot."""
     if not _spot(spec):
         return {}
     options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
-    bound, on_demand = spec.pool.max_price, spec.offer.on_demand_price
-    if bound is not None and (on_demand is None or bound < on_demand):
-        options["MaxPrice"] = f"{bound:.6f}"
+    bound = spot_bound(spec.pool, spec.offer)
+    if bound is not None:
+        options["MaxPrice"] = bound
     return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
 
 
-def _optional(settings: AwsCloud) -> dict[str, object]:
+def settings_of_site(settings: AwsCloud) -> dict[str, object]:
+    """What the site may have set, as requests and launch templates have it."""
     request: dict[str, object] = {}
     if settings.security_groups:
         request["SecurityGroupIds"] = list(settings.security_groups)

@@ -1,8 +1,8 @@
 """The tags that every machine carries, and what they say: whose it is, and which node.
 
 A launch of many machines gives all of them the same tags, so the tag holds the list of the
-launch's nodes, in order, and the machine's ``AmiLaunchIndex`` is its place in it. EC2 bounds a
-value at 256 characters and a resource at 50 tags.
+launch's nodes, in order, and the machine's ``AmiLaunchIndex`` is its place in it; of a fleet's
+machine, tags are (aws_places). EC2 bounds a value at 256 characters and a resource at 50 tags.
 """
 
 from __future__ import annotations
@@ -12,20 +12,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.model import LaunchSpec
+from slurm_elastic.providers import aws_places, claim
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 PREFIX = "slurm-elastic:"
-CLUSTER = PREFIX + "cluster"
+CLUSTER = claim.CLUSTER
 NAME = PREFIX + "cluster-name"
-CLOUD = PREFIX + "cloud"
-POOL = PREFIX + "pool"
+CLOUD = claim.CLOUD
+POOL = claim.POOL
 GENERATION = PREFIX + "generation"
 NODES = PREFIX + "nodes"
 JOBS = PREFIX + "jobs"
 PRICE = PREFIX + "price"
+PRICES = PREFIX + "prices"
+"""Of a fleet: ``TYPE@ZONE=PRICE`` for each of its offers; more in ``prices-1`` and so on."""
 
 MAX_VALUE = 256
-MAX_NODE_TAGS = 40
+MAX_NODE_TAGS = 32
+"""Of EC2's 50, 8 are ours for a start; a fleet's prices and places take another 10 at most."""
 _TAIL = re.compile(r"(.*?)(\d{1,15})")
 _ALONE = re.compile(r"\[(\d+)\]")
 
@@ -46,6 +50,48 @@ def tags_of(spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
     return {key: value[:MAX_VALUE] for key, value in values.items()} | node_tags(nodes)
 
 
+def fleet_tags(
+    spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, cloud: str
+) -> dict[str, str]:
+    """As ``tags_of``, but a price for each offer, and how many digits a place has."""
+    tags = tags_of(spec, nodes, cluster, cloud)
+    del tags[PRICE]
+    prices = [f"{o.instance_type}@{o.zone}={o.price:g}" for o in spec.offers]
+    return {**tags, **_spread(PRICES, prices), aws_places.PLACES: str(aws_places.width(len(nodes)))}
+
+
+def price_of(tags: Mapping[str, str], instance_type: str, zone: str) -> float | None:
+    """What a machine of that type and zone was bought at ($/h), by its tags; None if they do not
+    say.
+    """
+    try:
+        if PRICE in tags:
+            return float(tags[PRICE])
+        pairs = (item.rpartition("=") for item in " ".join(_gathered(tags, PRICES)).split())
+        return float({key: price for key, _, price in pairs}[f"{instance_type}@{zone}"])
+    except (KeyError, ValueError):
+        return None
+
+
+def _spread(key: str, items: Iterable[str]) -> dict[str, str]:
+    """Items over as many tags as they need."""
+    values: list[str] = []
+    for item in items:
+        if values and len(values[-1]) + 1 + len(item) <= MAX_VALUE:
+            values[-1] += f" {item}"
+        else:
+            values.append(item)
+    return {key if n == 0 else f"{key}-{n}": value for n, value in enumerate(values)}
+
+
+def _gathered(tags: Mapping[str, str], key: str) -> list[str]:
+    """The values of ``key``, ``key-1`` and so on."""
+    parts = [tags.get(key, "")]
+    while (more := tags.get(f"{key}-{len(parts)}")) is not None:
+        parts.append(more)
+    return parts
+
+
 def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str]:
     """``slurm-elastic:nodes`` and, where that is full, ``slurm-elastic:nodes-1`` and so on."""
     values = in_order(nodes, max_chars)
@@ -54,10 +100,7 @@ def node_tags(nodes: Sequence[str], max_chars: int = MAX_VALUE) -> dict[str, str
 
 def nodes_text(tags: Mapping[str, str]) -> str:
     """The hostlist that ``node_tags`` spread over several tags."""
-    parts = [tags.get(NODES, "")]
-    while (more := tags.get(f"{NODES}-{len(parts)}")) is not None:
-        parts.append(more)
-    return ",".join(part for part in parts if part)
+    return ",".join(part for part in _gathered(tags, NODES) if part)
 
 
 class NodeNames:
@@ -67,10 +110,15 @@ class NodeNames:
         self._lists: dict[str, list[str]] = {}
 
     def node(self, tags: Mapping[str, str], index: int) -> str:
-        """The node of the ``index``-th machine of a launch; empty where the tags do not tell."""
+        """The node of the ``index``-th machine of a launch; empty where the tags do not tell (yet).
+        Of a fleet's machine the index says nothing.
+        """
+        if aws_places.in_fleet(tags):
+            place = aws_places.place_of(tags)
+            index = -1 if place is None else place
         text = nodes_text(tags)
         if text not in self._lists:
-            self._lists[text] = _expanded(text)
+            self._lists[text] = expanded(text)
         names = self._lists[text]
         return names[index] if 0 <= index < len(names) else ""
 
@@ -120,7 +168,8 @@ def _next(low: str, high: str) -> str:
     return str(int(high) + 1).zfill(len(low))
 
 
-def _expanded(text: str) -> list[str]:
+def expanded(text: str) -> list[str]:
+    """The names of a hostlist in their order; none of one that somebody has spoilt."""
     try:
         return expand(text) if text else []
     except HostlistError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 
@@ -39,11 +39,14 @@ class Call(Struct, frozen=True):
 
 
 class _Machine(Struct):
-    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started."""
+    """``owner`` is a cluster's UUID, None of machines that no cluster of ours started; ``taken``
+    while nobody has been told that it was taken away.
+    """
 
     instance: Instance
     owner: str | None
     visible_from: float
+    taken: bool = False
 
 
 class FakeAccount:
@@ -66,10 +69,11 @@ class FakeAccount:
         """The ids of all machines that are not terminated, whoever owns them."""
         return {i for i, m in self.machines.items() if _alive(m)}
 
-    def start(self, spec: LaunchSpec, node: str, owner: str, now: float, visible: float) -> str:
+    def start(
+        self, spec: LaunchSpec, offer: Offer, node: str, owner: str, now: float, visible: float
+    ) -> str:
         """Start one machine; its id."""
         number = next(self._numbers)
-        offer = spec.offer
         instance = Instance(
             id=f"{offer.cloud}-{number:08d}",
             cloud=offer.cloud,
@@ -86,10 +90,12 @@ class FakeAccount:
         self.machines[instance.id] = _Machine(instance, owner, visible)
         return instance.id
 
-    def free(self, offer: Offer) -> int | None:
-        """How many more machines of an offer there are; None: any number."""
+    def free(self, offer: Offer, planned: Sequence[Offer] = ()) -> int | None:
+        """How many more machines of an offer there are beside those planned; None: any number."""
         bounds = [
-            count - sum(_alive(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
+            count
+            - sum(_alive(m) and fnmatchcase(_kind(m.instance), p) for m in self._all())
+            - sum(fnmatchcase(_kind(o), p) for o in planned)
             for p, count in self.limits.items()
             if fnmatchcase(_kind(offer), p)
         ]
@@ -100,7 +106,12 @@ class FakeAccount:
 
 
 class FakeProvider:
-    """See protocols.Provider for the contract. ``latency`` and ``visible_after`` are seconds."""
+    """See protocols.Provider for the contract. ``latency`` and ``visible_after`` are seconds.
+
+    ``alternatives`` as in protocols.Chooser; ``start_limit`` is how many machines it starts yet
+    (None: any number); ``tells_free`` whether offers say what the stock has, ``tells_losses``
+    whether machines that were taken are listed once more.
+    """
 
     def __init__(
         self,
@@ -114,6 +125,10 @@ class FakeProvider:
         self.account = account or FakeAccount()
         self.latency = 0.0
         self.visible_after = 0.0
+        self.alternatives = 0
+        self.start_limit: int | None = None
+        self.tells_free = True
+        self.tells_losses = False
         self.calls: list[Call] = []
         self._settings = settings
         self._uuid = cluster.uuid or ""
@@ -121,6 +136,7 @@ class FakeProvider:
         self._sleep = sleep
         self._faults: list[tuple[str, type[ProviderError]]] = []
         self._answers_to_lose = 0
+        self._refusals: dict[str, dict[str, ProviderError]] = {}
         if settings.stock is not None and account is None:
             self.limit("*", settings.stock)
 
@@ -162,9 +178,8 @@ class FakeProvider:
 
     def take(self, instance_id: str) -> None:
         """Take a machine away, as a reclaim or a crash does."""
-        machine = self.account.machines[instance_id]
-        machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
-        self.account.notices.pop(instance_id, None)
+        self._stop(instance_id)
+        self.account.machines[instance_id].taken = True
 
     # the contract
 
@@ -180,7 +195,8 @@ class FakeProvider:
                 if not pool.zones or zone in pool.zones
                 for market in pool.markets
             )
-            return tuple(replace(o, free=self.account.free(o)) for o in offers)
+            free = self.account.free if self.tells_free else lambda _: None
+            return tuple(replace(o, free=free(o)) for o in offers)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """As many as the stock allows, or CapacityError below the minimum."""
@@ -195,15 +211,24 @@ class FakeProvider:
                 raise TransientError(self.name, "ConnectionLost", "the answer was lost")
             return self._standing(spec, self.account.launches[key])
 
+    def startable(self) -> int | None:
+        """``start_limit``."""
+        return self.start_limit
+
+    def refusals(self, generation: str) -> Mapping[str, ProviderError]:
+        """The offers of a launch that had too little."""
+        return self._refusals.get(generation, {})
+
     def instances(self) -> Sequence[Instance]:
         """Fresh ones only after ``visible_after`` seconds."""
         with self._called("instances"):
             now = self._clock()
-            return tuple(
-                m.instance
-                for m in self.account.machines.values()
-                if m.owner == self._uuid and _alive(m) and m.visible_from <= now
-            )
+            mine = [m for m in self.account.machines.values() if m.owner == self._uuid]
+            shown = [m.instance for m in mine if _alive(m) and m.visible_from <= now]
+            taken = [m.instance for m in mine if m.taken and self.tells_losses]
+            for machine in mine:
+                machine.taken = False
+            return (*shown, *taken)
 
     def terminate(self, ids: Sequence[str]) -> None:
         """At once."""
@@ -257,16 +282,31 @@ class FakeProvider:
         )
 
     def _start(self, spec: LaunchSpec) -> tuple[str, ...]:
-        free = self.account.free(spec.offer)
-        count = len(spec.nodes) if free is None else min(free, len(spec.nodes))
-        if count < max(spec.minimum, 1) and spec.nodes:
-            text = f"{count} machines to be had, {spec.minimum} wanted at least"
+        plan = self._plan(spec)
+        if len(plan) < max(spec.minimum, 1) and spec.nodes:
+            text = f"{len(plan)} machines to be had, {spec.minimum} wanted at least"
             raise CapacityError(self.name, "InsufficientCapacity", text)
+        if self.start_limit is not None:
+            self.start_limit = max(self.start_limit - len(plan), 0)
         now = self._clock()
         visible = now + self.visible_after
         return tuple(
-            self.account.start(spec, node, self._uuid, now, visible) for node in spec.nodes[:count]
+            self.account.start(spec, offer, node, self._uuid, now, visible)
+            for node, offer in zip(spec.nodes, plan, strict=False)
         )
+
+    def _plan(self, spec: LaunchSpec) -> Sequence[Offer]:
+        """An offer for each node, as far as they go."""
+        plan: list[Offer] = []
+        refused = self._refusals[spec.generation] = {}
+        for offer in spec.offers:
+            left = len(spec.nodes) - len(plan)
+            free = self.account.free(offer, plan)
+            plan += [offer] * (left if free is None else min(free, left))
+            if spec.alternatives and len(plan) < len(spec.nodes):
+                text = f"{free} machines to be had"
+                refused[offer.key] = CapacityError(self.name, "InsufficientCapacity", text)
+        return plan
 
     def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
         """Those that are not gone since; CapacityError where they are fewer than the minimum."""
@@ -281,7 +321,12 @@ class FakeProvider:
     def _end(self, ids: Sequence[str]) -> None:
         for instance_id in ids:
             if self._owns(instance_id):
-                self.take(instance_id)
+                self._stop(instance_id)
+
+    def _stop(self, instance_id: str) -> None:
+        machine = self.account.machines[instance_id]
+        machine.instance = replace(machine.instance, state=InstanceState.TERMINATED)
+        self.account.notices.pop(instance_id, None)
 
     def _owns(self, instance_id: str) -> bool:
         machine = self.account.machines.get(instance_id)

@@ -17,8 +17,8 @@ from slurm_elastic.providers.user_data import KINDS, read_part
 
 _PROGRAMS = Path(__file__).parent.parent / "programs"
 IMDS = "http://169.254.169.254/latest/"
-KEY_MARK = "/run/slurm-elastic/munge-key"
-"""The file that says that the munge key has come; slurmd starts after it."""
+KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
+"""The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
 
 
 _PLACEHOLDER = re.compile(r"@(?:@(?=\{)|\{(?P<name>[^{}\s]*)\})")

@@ -86,7 +86,9 @@ class Transport(xmlrpc.client.Transport):
                 chunks = []
                 while chunk := response.read1(_CHUNK):
                     chunks.append(chunk)
-                    sock.settimeout(_left(deadline))
+                    left = _left(deadline)
+                    if not response.isclosed():  # with the last byte, from Python 3.13 on
+                        sock.settimeout(left)
         finally:
             connection.close()
         if response.status != http.client.OK:

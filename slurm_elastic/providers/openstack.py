@@ -21,8 +21,9 @@ from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Poo
 from slurm_elastic.providers import openstack_reading as reading
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.aws_user_data import NOVA, read_parts
+from slurm_elastic.providers.claim import Claim
 from slurm_elastic.providers.openstack_catalog import Catalog
-from slurm_elastic.providers.openstack_claim import Claim, claim_of
+from slurm_elastic.providers.openstack_claim import claim_of
 from slurm_elastic.providers.openstack_client import Api
 from slurm_elastic.providers.openstack_errors import translated
 from slurm_elastic.providers.openstack_launch import Launch
@@ -186,7 +187,7 @@ class OpenStackProvider:
             nodes,
             minimum,
             flavor=flavor.id,
-            image=self._catalog.image(),
+            image=self._catalog.image(spec.pool.image),
             networks=self._catalog.networks(),
             parts=self._parts,
         )
@@ -248,6 +249,12 @@ class OpenStackProvider:
             else:
                 ended.add(one.id)
         return frozenset(ended)
+
+    def console(self, instance: str) -> str:
+        """What the machine has printed; empty where the hypervisor shows nothing yet."""
+        path = f"/servers/{instance}/action"
+        answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
+        return str((answer or {}).get("output") or "")
 
     # calling
 

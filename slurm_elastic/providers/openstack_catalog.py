@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -14,6 +15,8 @@ from msgspec import Struct
 
 from slurm_elastic.config import Flavor, OpenStackCloud
 from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import ImageChoice
+from slurm_elastic.policies.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers import openstack_request as request
 
 log = logging.getLogger(__name__)
@@ -21,6 +24,7 @@ log = logging.getLogger(__name__)
 Call = Callable[..., Any]
 """``call(service, method, path, body)``, translated."""
 FRESH = 60.0
+PAGE = 1000
 
 
 class FlavorFound(Struct, frozen=True, kw_only=True):
@@ -59,9 +63,13 @@ class Catalog:
             raise ProviderError(self._settings.name, "NoFlavor", text)
         return found
 
-    def image(self) -> str:
-        """The image's id: of that name, the newest that is active."""
-        name = self._settings.image
+    def image(self, choice: ImageChoice | None = None) -> str:
+        """The image's id: of that name, or that fits the choice, the newest that is active."""
+        if choice is not None and choice.id is None:
+            key = f"image {choice!r}"
+            chosen: str = self._fresh(key, lambda: self._choose_image(choice))
+            return chosen
+        name = self._settings.image if choice is None or choice.id is None else choice.id
         if _is_uuid(name):
             return name
         found: str = self._fresh("image", lambda: self._read_image(name))
@@ -124,6 +132,20 @@ class Catalog:
             return str(record["id"])
         raise ProviderError(self._settings.name, "NoImage", f"no active image is called {name!r}")
 
+    def _choose_image(self, choice: ImageChoice) -> str:
+        candidates: list[Candidate] = []
+        path = f"/images?status=active&sort=created_at:desc&limit={PAGE}"
+        while path:
+            page = self._call("image", "GET", path)["images"]
+            candidates += map(_candidate, page)
+            last = quote(str(page[-1]["id"])) if len(page) >= PAGE else ""
+            path = last and f"/images?status=active&sort=created_at:desc&limit={PAGE}&marker={last}"
+        found = newest(choice, candidates)
+        if found is None:
+            text = none_fits(choice, candidates)
+            raise ProviderError(self._settings.name, "NoImage", text)
+        return found.id
+
     def _network(self, name: str) -> str:
         if _is_uuid(name):
             return name
@@ -141,6 +163,20 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
         name=str(record["name"]),
         vcpus=int(record["vcpus"]),
         ram=int(record["ram"]),
+    )
+
+
+def _candidate(record: Mapping[str, Any]) -> Candidate:
+    """``os_distro`` and ``os_version`` are glance's own words for these properties."""
+    made = str(record.get("created_at") or "").replace("Z", "+00:00")
+    own = software_of(str(record.get("slurm_elastic_software") or ""))
+    return Candidate(
+        id=str(record["id"]),
+        name=str(record.get("name") or ""),
+        created=datetime.fromisoformat(made).timestamp() if made else 0.0,
+        os=str(record.get("os_distro") or ""),
+        version=str(record.get("os_version") or ""),
+        software=own | frozenset(map(str, record.get("tags") or ())),
     )
 
 

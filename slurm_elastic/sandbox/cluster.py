@@ -17,6 +17,7 @@ from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.daemons import (
     AGENT,
+    CKPTMAN,
     EC2,
     ELASTICD,
     MUNGED,
@@ -97,6 +98,8 @@ class Sandbox(Shell):
         progress("slurm-elasticd and its clouds")
         self._start_clouds()
         self.daemon_start()
+        progress("slurm-elastic-ckptman")
+        self.ckptman_start()
         self.wait_for(self._static_idle, 60.0, "the static nodes are idle")
 
     def _start_clouds(self) -> None:
@@ -122,7 +125,7 @@ class Sandbox(Shell):
         self.layout.require_own()
         if any(self.layout.dir.iterdir()):
             self.layout.read()
-        for name in (ELASTICD, AGENT, RUNNER, EC2, ONE):
+        for name in (CKPTMAN, ELASTICD, AGENT, RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)
         for name in self.machines.ids():
@@ -166,7 +169,7 @@ class Sandbox(Shell):
         return {name: self.processes.alive(name) for name in self._names()}
 
     def _names(self) -> list[str]:
-        names = [MUNGED, SLURMCTLD, ELASTICD]
+        names = [MUNGED, SLURMCTLD, ELASTICD, CKPTMAN]
         if self._cloud("local"):
             names.append(AGENT)
         emulated = {"aws": EC2, "opennebula": ONE}
@@ -205,3 +208,15 @@ class Sandbox(Shell):
     def daemon_kill(self) -> None:
         """End slurm-elasticd by SIGKILL, as a crash would."""
         self.processes.kill(ELASTICD)
+
+    def ckptman_start(self, env_extra: Mapping[str, str] | None = None) -> None:
+        """Start slurm-elastic-ckptman."""
+        self._daemons.ckptman(env_extra or {})
+
+    def ckptman_stop(self) -> None:
+        """End slurm-elastic-ckptman by SIGTERM."""
+        self.processes.stop(CKPTMAN, 30.0)
+
+    def ckptman_kill(self) -> None:
+        """End slurm-elastic-ckptman by SIGKILL, as a crash would."""
+        self.processes.kill(CKPTMAN)

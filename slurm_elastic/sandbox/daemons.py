@@ -22,6 +22,7 @@ ONE = "opennebula"
 RUNNER = "runner"
 AGENT = "local-agent"
 ELASTICD = "slurm-elasticd"
+CKPTMAN = "slurm-elastic-ckptman"
 
 READY = 60.0
 """Seconds a daemon may take; far more than it needs, as the machine may be busy."""
@@ -128,6 +129,15 @@ class Daemons:
         ]
         self._processes.start(ELASTICD, argv, self._layout.daemon_env() | dict(extra), user=USER)
         self._wait(ELASTICD, lambda: listens(self._layout.dir / "state" / "prolog.sock"))
+
+    def ckptman(self, extra: Mapping[str, str]) -> None:
+        """slurm-elastic-ckptman as SlurmUser."""
+        argv = [
+            *(sys.executable, "-m", "slurm_elastic.cli.ckptman"),
+            *("--config", str(self._layout.config)),
+        ]
+        self._processes.start(CKPTMAN, argv, self._layout.daemon_env() | dict(extra), user=USER)
+        self._wait(CKPTMAN, (self._layout.dir / "state" / "notices").is_dir)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         until = time.monotonic() + READY

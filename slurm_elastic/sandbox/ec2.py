@@ -2,9 +2,9 @@
 
 ``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
 writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
-partial launches (moto starts MinCount machines whatever MaxCount says), client tokens, stock,
-faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its state is
-in memory: it ends with the process.
+partial launches (moto starts MinCount machines whatever MaxCount says), fleets, client tokens,
+stock, faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its
+state is in memory: it ends with the process.
 """
 
 from __future__ import annotations
@@ -29,18 +29,29 @@ from msgspec.structs import replace
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control, ec2_moto
+from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto
 from slurm_elastic.sandbox.ec2_api import (
     Call,
+    answer_xml,
+    elements,
     error_xml,
     parse,
     with_states,
     without_instances,
 )
 from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud
-from slurm_elastic.sandbox.ec2_faults import Ec2Error, Fault, FaultKind, Stage, Target
-from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml
+from slurm_elastic.sandbox.ec2_faults import (
+    DELAYED,
+    PAGE,
+    Ec2Error,
+    Fault,
+    FaultKind,
+    Stage,
+    Target,
+)
+from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.spec import IMAGE
 
 if TYPE_CHECKING:
     from werkzeug.serving import WSGIRequestHandler
@@ -55,6 +66,10 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
+
+
+_IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
+_IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 
 class Answer(Struct, frozen=True):
@@ -73,6 +88,22 @@ class _Launch(Struct, frozen=True):
     ids: tuple[str, ...]
 
 
+class _Shop:
+    """What the fleet may do of the front's: one launch after the other within a request."""
+
+    def __init__(self, front: Front, environ: Environ) -> None:
+        self.cloud = front.cloud
+        self._front = front
+        self._environ = environ
+
+    def refused(self, target: Target, call: Call) -> Ec2Error | None:
+        fault = self.cloud.faults.take(target, Stage.STOCK)
+        return fault.error(target.market) if fault else self._front.too_dear(call, target)
+
+    def started(self, call: Call, target: Target, count: int) -> Sequence[str]:
+        return self._front.start(call, target, count, self._environ)[1]
+
+
 class Front:
     """The WSGI application. ``moto`` is moto's own; ``clock`` gives Unix time."""
 
@@ -89,6 +120,7 @@ class Front:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._tokens: dict[str, _Launch] = {}
+        self._fleets: dict[str, ec2_fleet.Fleet] = {}
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request."""
@@ -119,6 +151,7 @@ class Front:
             with self._lock:
                 if name == "reset":
                     self._tokens.clear()
+                    self._fleets.clear()
                 result = ec2_control.carry_out(self.cloud, method, name, body, self._clock())
         except SandboxError as error:
             text = msgspec.json.encode({"error": str(error)})
@@ -153,8 +186,12 @@ class Front:
         if fault is None:
             return None
         log.info("fault action=%s kind=%s", target.action, fault.kind)
-        if fault.kind in (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER):
+        if fault.kind in DELAYED:
             self._stopped.wait(fault.seconds)
+        if fault.kind is FaultKind.SLOW:
+            return None
+        if fault.kind is FaultKind.GARBAGE:
+            return Answer(200, PAGE, "text/html")
         return _refusal(fault, target)
 
     def _serve(self, call: Call, target: Target, environ: Environ) -> Answer:
@@ -162,40 +199,81 @@ class Front:
         match call.action:
             case "RunInstances":
                 return self._run(call, target, environ)
+            case "CreateFleet":
+                return self._fleet(call, environ)
+            case "DescribeFleets":
+                wanted = call.listed("FleetId")
+                found = [f for f in self._fleets.values() if not wanted or f.id in wanted]
+                return Answer(200, ec2_fleet.described_xml(found))
             case "DescribeInstances":
                 answer = self._forward(environ, call.body({}))
                 hidden = self.cloud.hidden(now)
                 if answer.status == 200 and hidden:
                     return replace(answer, body=without_instances(answer.body, hidden))
                 return answer
+            case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
+                return Answer(200, answer_xml(call.action, _IMAGE_XML))
             case "DescribeSpotPriceHistory":
                 return Answer(200, spot_prices_xml(self.cloud, call, now))
+            case "DescribeInstanceStatus":
+                return Answer(200, statuses_xml(self.cloud, call))
             case "DescribeSpotInstanceRequests":
                 return Answer(200, spot_requests_xml(self.cloud, call))
         return self._forward(environ, call.body({}))
 
     def _run(self, call: Call, target: Target, environ: Environ) -> Answer:
-        token = call.params.get("ClientToken", "")
-        # Clients may put the same fields into another order.
-        digest = hashlib.sha256(repr(sorted(call.params.items())).encode()).digest()
-        before = self._tokens.get(token)
+        before = self._before(call)
         if before:
-            return self._again(before, digest)
-        refusal = self._strike(target, Stage.STOCK) or self._too_dear(call, target)
+            return before
+        refusal = self._strike(target, Stage.STOCK)
         if refusal:
             return refusal
+        dear = self.too_dear(call, target)
+        if dear:
+            return _error(dear)
         least, most = (int(call.params.get(name, 1)) for name in ("MinCount", "MaxCount"))
         free = self.cloud.free(target)
         count = most if free is None else min(most, free)
         if count < least:
             return _refusal(Fault(kind=FaultKind.CAPACITY), target)
-        answer = self._forward(environ, call.body({"MinCount": str(count)}))
-        found = _RESERVATION.search(answer.body)
-        if answer.status == 200 and found:
-            ids = self.cloud.launched(call, found[1].decode(), target, self._clock())
-            if token:
-                self._tokens[token] = _Launch(digest, answer, tuple(ids))
+        answer, ids = self.start(call, target, count, environ)
+        if ids:
+            self._remember(call, answer, ids)
         return answer
+
+    def _fleet(self, call: Call, environ: Environ) -> Answer:
+        before = self._before(call)
+        if before:
+            return before
+        shop = _Shop(self, environ)
+        unknown = ec2_fleet.unknown_template(shop, call)
+        if unknown:
+            return _error(unknown)
+        fleet = ec2_fleet.create(shop, call, self._clock())
+        self._fleets[fleet.id] = fleet
+        answer = Answer(200, ec2_fleet.created_xml(fleet))
+        self._remember(call, answer, fleet.ids)
+        return answer
+
+    def start(
+        self, call: Call, target: Target, count: int, environ: Environ
+    ) -> tuple[Answer, Sequence[str]]:
+        """Have moto start so many machines, and take note of them."""
+        answer = self._forward(environ, call.body({"MinCount": str(count), "MaxCount": str(count)}))
+        found = _RESERVATION.search(answer.body)
+        if answer.status != 200 or not found:
+            return answer, ()
+        return answer, self.cloud.launched(call, found[1].decode(), target, self._clock())
+
+    def _before(self, call: Call) -> Answer | None:
+        """The answer that the call's client token had already."""
+        before = self._tokens.get(call.params.get("ClientToken", ""))
+        return self._again(before, _digest(call)) if before else None
+
+    def _remember(self, call: Call, answer: Answer, ids: Sequence[str]) -> None:
+        token = call.params.get("ClientToken", "")
+        if token:
+            self._tokens[token] = _Launch(_digest(call), answer, tuple(ids))
 
     def _again(self, before: _Launch, digest: bytes) -> Answer:
         if before.digest != digest:
@@ -211,13 +289,14 @@ class Front:
         coded = {i: (_STATE_CODES.get(name, 0), name) for i, name in states.items()}
         return replace(before.answer, body=with_states(before.answer.body, coded))
 
-    def _too_dear(self, call: Call, target: Target) -> Answer | None:
+    def too_dear(self, call: Call, target: Target) -> Ec2Error | None:
+        """The answer to a spot launch whose bound is below the price of now."""
         most = call.params.get("InstanceMarketOptions.SpotOptions.MaxPrice")
         quote = self.cloud.prices.quote(target.type, target.zone, self._clock())
         if target.market != "spot" or most is None or quote is None or float(most) >= quote.price:
             return None
         text = f"Your Spot request price of {most} is lower than the minimum required {quote.price}"
-        return _error(Ec2Error("SpotMaxPriceTooLow", 400, text))
+        return Ec2Error("SpotMaxPriceTooLow", 400, text)
 
     def _forward(self, environ: Environ, body: bytes) -> Answer:
         """Hand a request to moto."""
@@ -235,6 +314,11 @@ class Front:
         finally:
             if hasattr(chunks, "close"):
                 chunks.close()
+
+
+def _digest(call: Call) -> bytes:
+    """Clients may put the same fields into another order."""
+    return hashlib.sha256(repr(sorted(call.params.items())).encode()).digest()
 
 
 def _refusal(fault: Fault, target: Target) -> Answer:

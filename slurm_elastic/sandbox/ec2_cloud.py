@@ -19,6 +19,7 @@ from slurm_elastic.providers.aws_tags import NodeNames
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
+from slurm_elastic.sandbox.ec2_spot import Event
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_api import Call
@@ -113,7 +114,7 @@ class Machine:
             zone=self.target.zone,
             launched=self.launched,
             address=self.instance.private_ip,
-            node=self.node,
+            node=self.node or NodeNames().node(self.tags, self.instance.ami_launch_index),
             tags=self.tags,
             visible_from=self.visible_from,
             interruption=self.interruption,
@@ -143,6 +144,7 @@ class EmulatedCloud:
         self.access_keys: set[str] = set()
         self.visible_after = 0.0
         self.buckets = Buckets()
+        self.events: dict[str, Event] = {}
 
     def zone_of(self, call: Call) -> str:
         """Where a launch would put its machines."""
@@ -151,6 +153,13 @@ class EmulatedCloud:
         for zone in subnet:
             placed = placed or str(zone)
         return placed or f"{call.region}a"
+
+    def template(self, region: str, name: str) -> Any:  # noqa: ANN401 - moto's, as it was posted
+        """The data of a launch template's first version; None where there is none of that name."""
+        backend = self._backends[region]
+        if name not in backend.launch_template_name_to_ids:
+            return None
+        return backend.get_launch_template_by_name(name).get_version(1).data
 
     def free(self, target: Target) -> int | None:
         """How many machines of this kind can be had now; None: any number."""
@@ -192,6 +201,18 @@ class EmulatedCloud:
         chosen = [self._spot(instance_id) for instance_id in ids]
         for machine in chosen:
             machine.interruption = machine.interruption or Interruption(now, now + notice)
+        return [machine.id for machine in chosen]
+
+    def shut_down(self, ids: Iterable[str]) -> Sequence[str]:
+        """These machines power themselves off, which ends them or stops them, as their launch said
+        (InstanceInitiatedShutdownBehavior); the ids of those that were on.
+        """
+        chosen = [m for i in ids if (m := self.machines.get(i)) is not None and m.alive]
+        for machine in chosen:
+            if machine.instance.instance_initiated_shutdown_behavior == "terminate":
+                machine.instance.terminate()
+            else:
+                machine.instance.stop()
         return [machine.id for machine in chosen]
 
     def reap(self, now: float) -> None:

@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``buckets``, ``advance``, ``reset``. Bodies and answers are JSON; an
-answer other than 200 carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``shut-down``, ``buckets``, ``advance``, ``reset``. Bodies and answers
+are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from msgspec import Struct
 from slurm_elastic.errors import ConfigError, SandboxError
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_faults import Fault
+from slurm_elastic.sandbox.ec2_spot import Event
 from slurm_elastic.sandbox.endpoints import require_loopback
 
 if TYPE_CHECKING:
@@ -55,6 +56,17 @@ class _Settings(_Order, frozen=True, kw_only=True):
 class _Interrupt(_Order, frozen=True, kw_only=True):
     ids: tuple[str, ...]
     notice: float = 120.0
+
+
+class _ShutDown(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
+
+
+class _Schedule(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
+    code: str
+    seconds: float
+    description: str = "The instance is scheduled for maintenance"
 
 
 class _Buckets(_Order, frozen=True, kw_only=True):
@@ -112,6 +124,17 @@ def _interrupt(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     return cloud.interrupt(order.ids, order.notice, now)
 
 
+def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
+
+
+def _schedule(cloud: EmulatedCloud, body: bytes, now: float) -> object:
+    order = msgspec.json.decode(body, type=_Schedule)
+    event = Event(code=order.code, description=order.description, not_before=now + order.seconds)
+    cloud.events.update(dict.fromkeys(order.ids, event))
+    return {}
+
+
 def _buckets(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     cloud.buckets.begin(frozen=msgspec.json.decode(body, type=_Buckets).frozen)
     return {}
@@ -135,6 +158,8 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "prices": _prices,
     "settings": _settings,
     "interrupt": _interrupt,
+    "shut-down": _shut_down,
+    "schedule": _schedule,
     "buckets": _buckets,
     "advance": _advance,
     "reset": _reset,
@@ -184,6 +209,15 @@ class Ec2Control:
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:
         """Announce that these spot machines are taken in ``notice`` seconds, and take them then."""
         self._ask("POST", "interrupt", _Interrupt(ids=tuple(ids), notice=notice))
+
+    def shut_down(self, ids: Iterable[str]) -> None:
+        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
+
+    def schedule(self, ids: Iterable[str], code: str, seconds: float, **more: str) -> None:
+        """Announce maintenance of these machines in so many seconds; nothing comes of it."""
+        order = _Schedule(ids=tuple(ids), code=code, seconds=seconds, **more)
+        self._ask("POST", "schedule", order)
 
     def throttle(self, *, frozen: bool = False) -> None:
         """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""

@@ -14,7 +14,10 @@ from slurm_elastic.errors import SandboxError
 
 
 class FaultKind(StrEnum):
-    """What goes wrong. ``reset`` drops the connection, ``timeout`` says nothing for ``seconds``."""
+    """What goes wrong. ``reset`` drops the connection, ``timeout`` says nothing for ``seconds``.
+    ``slow`` answers after ``seconds``; ``garbage`` carries the call out and answers with a page
+    that is no answer, as a proxy in between may.
+    """
 
     CAPACITY = "capacity"
     QUOTA = "quota"
@@ -25,6 +28,14 @@ class FaultKind(StrEnum):
     RESET_AFTER = "reset-after"
     TIMEOUT_BEFORE = "timeout-before"
     TIMEOUT_AFTER = "timeout-after"
+    SLOW = "slow"
+    GARBAGE = "garbage"
+
+
+DELAYED = (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.SLOW)
+"""Kinds that wait for ``Fault.seconds``."""
+PAGE = b"<html><body>Sign in to continue</body></html>"
+"""What ``garbage`` answers."""
 
 
 class Stage(StrEnum):
@@ -47,6 +58,8 @@ _STAGES = {
     FaultKind.TIMEOUT_BEFORE: Stage.ENTRY,
     FaultKind.RESET_AFTER: Stage.ANSWER,
     FaultKind.TIMEOUT_AFTER: Stage.ANSWER,
+    FaultKind.SLOW: Stage.ENTRY,
+    FaultKind.GARBAGE: Stage.ANSWER,
 }
 
 

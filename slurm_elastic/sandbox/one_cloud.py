@@ -277,6 +277,11 @@ class Cloud:
         else:
             self.end(vm, now)
 
+    def shut_down(self, vm: Vm) -> None:
+        """It powers itself off: POWEROFF, and there to stay."""
+        if (vm.state, vm.lcm) == (ACTIVE, RUNNING):
+            vm.state, vm.lcm, vm.due = POWEROFF, 0, float("inf")
+
     def end(self, vm: Vm, now: float) -> None:
         """DONE: it frees what it had and stays readable."""
         vm.state, vm.lcm, vm.ended, vm.due = DONE, 0, now, float("inf")

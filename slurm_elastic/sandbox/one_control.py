@@ -185,6 +185,13 @@ def _end(front: Steered, body: bytes, now: float) -> object:
     return {}
 
 
+def _shut_down(front: Steered, body: bytes, _now: float) -> object:
+    for number in msgspec.json.decode(body, type=_End).ids:
+        if number in front.cloud.vms:
+            front.cloud.shut_down(front.cloud.vms[number])
+    return {}
+
+
 def _reset(front: Steered, body: bytes, _now: float) -> object:
     from slurm_elastic.sandbox.one_cloud import Cloud
 
@@ -202,6 +209,7 @@ _ORDERS: Mapping[str, Callable[[Steered, bytes, float], object]] = {
     "place": _place,
     "count": _count,
     "end": _end,
+    "shut-down": _shut_down,
     "reset": _reset,
 }
 
@@ -259,6 +267,10 @@ class OneControl:
     def end(self, ids: Sequence[int]) -> None:
         """Have machines end by themselves."""
         self._ask("POST", "end", _End(ids=tuple(ids)))
+
+    def shut_down(self, ids: Sequence[int]) -> None:
+        """These machines power themselves off, as by ``shutdown -h now`` on them."""
+        self._ask("POST", "shut-down", _End(ids=tuple(ids)))
 
     def reset(self, world: World) -> None:
         """Begin anew."""

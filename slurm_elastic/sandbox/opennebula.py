@@ -27,7 +27,7 @@ from msgspec import Struct
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.sandbox import one_api, one_control
-from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind, Faults, Stage, Target
+from slurm_elastic.sandbox.ec2_faults import DELAYED, PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
 
@@ -114,8 +114,12 @@ class Front:
         if fault is None:
             return None
         log.info("fault method=%s kind=%s", method, fault.kind)
-        if fault.kind in (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER):
+        if fault.kind in DELAYED:
             self._stopped.wait(fault.seconds)
+        if fault.kind is FaultKind.SLOW:
+            return None
+        if fault.kind is FaultKind.GARBAGE:
+            return Answer(200, PAGE, "text/html")
         return _struck(fault, method)
 
 

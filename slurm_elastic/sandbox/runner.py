@@ -17,6 +17,7 @@ from pathlib import Path
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.nodeproc import Machine
+from slurm_elastic.sandbox import machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
 from slurm_elastic.sandbox.seen import Seen
@@ -32,7 +33,8 @@ ALIVE = frozenset({"pending", "running"})
 class Runner:
     """One step at a time: ``step`` is given what a cloud has, and makes it so.
 
-    ``prefix`` is what the ids of that cloud's machines begin with: others are left alone.
+    ``prefix`` is what the ids of that cloud's machines begin with: others are left alone. With
+    ``dead_man`` each machine has the agent, whose heartbeat_timeout (s) that is.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Runner:
         boot_seconds: float,
         never_boot: Iterable[str] = (),
         prefix: str = "i-",
+        dead_man: float | None = None,
     ) -> None:
         self._layout = layout
         self._machines = Machines(layout.machines)
         self._boot = boot_seconds
         self._never = frozenset(never_boot)
         self._prefix = prefix
+        self._dead_man = dead_man
         for name in list(self._machines.ids()):
             started = self._machines.get(name)
             if started is None or started.process is None:
@@ -61,7 +65,12 @@ class Runner:
             self._machines.power_off(gone)
         for machine in alive.values():
             if machine.id not in known and self._booted(machine, now):
-                self._machines.start(self._machine(machine))
+                self._boot_up(self._machine(machine))
+
+    def _boot_up(self, machine: Machine) -> None:
+        self._machines.start(machine)
+        if self._dead_man is not None:
+            machine_agent.start(self._layout, machine, self._dead_man)
 
     def _booted(self, machine: Seen, now: float) -> bool:
         if not machine.node or machine.node in self._never:
@@ -81,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
     stop = threading.Event()
     clouds = [
-        (Runner(layout, saved.spec.boot_seconds, never, prefix), look)
+        (Runner(layout, saved.spec.boot_seconds, never, prefix, saved.spec.dead_man), look)
         for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)

@@ -12,6 +12,8 @@ from msgspec import Struct, field
 from slurm_elastic.slurm.hostlist import expand
 
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker
+IMAGE = "ami-12c6146b"
+"""The machines' image in the emulated EC2, the only one that it has of its own."""
 PARTITION = "batch"
 RECORDS = ("nodename=", "partitionname=")
 
@@ -24,7 +26,8 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     out. ``slurm_conf`` are further lines of the site's slurm.conf; one that sets what the sandbox
     sets too replaces it. ``boot_seconds`` is how long an emulated machine takes to start,
     ``never_boot`` a hostlist of nodes whose machines never come up. ``memory`` (MiB) and ``cpus``
-    are of each node. ``groups`` may burst. ``prices`` is a CSV trace of spot prices (None: the
+    are of each node. With ``dead_man`` each emulated machine has the agent, with this
+    heartbeat_timeout (s). ``groups`` may burst. ``prices`` is a CSV trace of spot prices (None: the
     shipped day), of which ``price_speed`` seconds pass in one.
     """
 
@@ -40,6 +43,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     boot_seconds: float = 2.0
     local_boot_seconds: float = 0.0
     never_boot: str = ""
+    dead_man: float | None = None
     prices: str | None = None
     price_speed: float = 60.0
     power_save_interval: int = 1
@@ -158,6 +162,7 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
             "transient_deadline": 20.0,
             "grace": 20.0,
         },
+        "checkpoint": {"expected": 10.0, "notices": {"every": 1.0}},
         "clouds": [_onprem(root), _aws()],
         "pools": _pools(spec),
     }
@@ -178,7 +183,7 @@ def _aws() -> dict[str, Any]:
         "provider": "aws",
         "location": "public",
         "region": "us-east-1",
-        "image": "ami-12c6146b",
+        "image": IMAGE,
         "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
         "types": {
             "m5.large": {"cpus": 2, "memory": 8192, "price": 0.096},

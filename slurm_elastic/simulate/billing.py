@@ -44,21 +44,22 @@ class Curve:
 
 class Hourly(Struct, frozen=True, tag="hourly"):
     """Each hour begun is paid; with ``refund`` not the last one if the provider took the machine
-    (EC2's spot market until 2017-10).
+    (EC2's spot market until 2017-10). ``seconds``: of a cloud whose hour is another.
     """
 
     refund: bool = False
+    seconds: int = HOUR
 
     @property
     def lease(self) -> int:
         """Seconds paid at a time."""
-        return HOUR
+        return self.seconds
 
     def billed(self, start: int, end: int, *, reclaimed: bool = False) -> int:
         """Seconds that are paid."""
         if self.refund and reclaimed:
-            return (end - start) // HOUR * HOUR
-        return max(-(-(end - start) // HOUR), 1) * HOUR
+            return (end - start) // self.seconds * self.seconds
+        return max(-(-(end - start) // self.seconds), 1) * self.seconds
 
 
 class PerSecond(Struct, frozen=True, tag="per_second"):
@@ -91,50 +92,3 @@ def charge(billing: Billing, curve: Curve, start: int, end: int, *, reclaimed: b
         left -= part
         at += HOUR
     return total
-
-
-class ReservedClass(Struct, frozen=True, kw_only=True):
-    """Machines bought ahead: ``upfront`` dollars for ``term`` hours, then ``price`` for an hour of
-    use; with ``always`` each hour of the term is paid, used or not (EC2's heavy reservations).
-    """
-
-    name: str
-    term: int
-    upfront: float
-    price: float
-    always: bool = False
-
-    def cost(self, used: float, hours: float) -> float:
-        """Dollars of one machine for ``used`` hours of ``hours``, with the upfront's share."""
-        paid = hours if self.always else used
-        return self.upfront * hours / self.term + paid * self.price
-
-
-def breakeven(heavier: ReservedClass, lighter: ReservedClass | None, on_demand: float) -> float:
-    """The share of the time from which on ``heavier`` is cheaper than the next lighter class
-    (None: than on-demand machines). Over 1 it never is; both must have the same term.
-    """
-    if lighter is not None and lighter.term != heavier.term:
-        raise ValueError(f"{heavier.name} and {lighter.name} have different terms")
-    upfront = heavier.upfront - (lighter.upfront if lighter else 0.0)
-    price = lighter.price if lighter else on_demand
-    if heavier.always:
-        return (upfront + heavier.price * heavier.term) / (price * heavier.term)
-    if price <= heavier.price:
-        return float("inf")
-    return upfront / ((price - heavier.price) * heavier.term)
-
-
-def allocate(concurrent: Sequence[int], classes: Sequence[tuple[int, float]]) -> list[int]:
-    """Machine-hours of each class and, last, on demand: in each hour the first machines are of the
-    first class, and so on. ``concurrent``: machines in each hour; ``classes``: (machines, $/h).
-    """
-    hours = [0] * (len(classes) + 1)
-    for machines in concurrent:
-        left = machines
-        for index, (count, _) in enumerate(classes):
-            used = min(left, count)
-            hours[index] += used
-            left -= used
-        hours[-1] += left
-    return hours

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 
 from slurm_elastic.policies.capacity import (
     Bounds,
-    Bursts,
     Demand,
-    GroupBursts,
     Growth,
-    OnDemand,
     Slurm,
     Spent,
-    SteadyStream,
     Waiting,
     bounded,
 )
+from slurm_elastic.policies.fleet import counts_once, covers, grown, shared, surplus
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -63,7 +60,7 @@ class Grower:
             isinstance(machines.pool.release, Flagged) for _, machines in self.growing
         )
         self.covered: set[int] = set()
-        self._once = isinstance(self.policy, OnDemand | Bursts | GroupBursts)
+        self._once = counts_once(self.policy)
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
@@ -74,44 +71,33 @@ class Grower:
             return []
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = self.policy.grow(demand)
-        if growth is not None and not self.free_of_bounds:
-            growth = bounded(growth, demand, self.bounds, self._spent(now))
-        if self._once and (growth is None or growth.machines):
+        growth = grown(self.policy, demand, self.bounds, self.spent(now))
+        if covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
             return []
-        left, parts = growth.machines, []
-        for index, machines in self.growing:
-            part = min(left, machines.room)
-            if part > 0:
-                parts.append((index, part))
-                left -= part
-        return parts
+        rooms = ((index, machines.room) for index, machines in self.growing)
+        return shared(growth.machines, rooms)
 
     def may_launch(self, count: int, now: int) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
         demand = self.demand((), None, 0, now)
-        allowed = bounded(Growth(count, ""), demand, self.bounds, self._spent(now))
+        allowed = bounded(Growth(count, ""), demand, self.bounds, self.spent(now))
         return allowed.machines == count
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
         """Flag what is too much: idle machines go now, busy ones when their job ends."""
         if not self.watches:
             return
-        demand = self.demand(queue, None, running, now)
-        if isinstance(self.policy, SteadyStream):
-            surplus = self.policy.surplus(demand)
-        else:
-            surplus = 0 if queue else demand.idle
+        count = surplus(self.policy, self.demand(queue, None, running, now))
         for _, machines in reversed(self.growing):
-            gone = machines.release_idle(min(surplus, machines.idle), now)
-            surplus -= gone
-            drained = min(surplus, machines.busy - machines.draining)
+            gone = machines.release_idle(min(count, machines.idle), now)
+            count -= gone
+            drained = min(count, machines.busy - machines.draining)
             machines.draining += max(drained, 0)
-            surplus -= max(drained, 0)
+            count -= max(drained, 0)
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
@@ -137,7 +123,7 @@ class Grower:
             head_start=head,
         )
 
-    def _spent(self, now: int) -> Spent:
+    def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""
         if self.bounds.per_day is None and self.bounds.per_month is None:
             return Spent()

@@ -94,6 +94,16 @@ class Machines:
             self.free.put(batch, self.pool.standing, 0)
             self.peak = max(self.peak, self.up)
 
+    def found_idle(self, started: int, since: int, now: int) -> None:
+        """A machine that is there already, idle since ``since``: where a simulation does not begin
+        with nothing.
+        """
+        batch = self._batch(started, 1, spot=False)
+        self.idle += 1
+        self.free.put(batch, 1, since if self._sinces else 0)
+        if not self._flagged:
+            self.look_later(batch, since if self._sinces else 0, now)
+
     def launch(self, count: int, now: int) -> list[tuple[int, int, int]]:
         """Start machines, spot ones while they are cheaper and to be had: (batch, machines, ready).
 

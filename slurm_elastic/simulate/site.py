@@ -15,6 +15,7 @@ from slurm_elastic.config import (
     AnyCloud,
     AwsCloud,
     Config,
+    DockerCloud,
     FakeCloud,
     InstanceType,
     LocalCloud,
@@ -182,7 +183,7 @@ def _price(cloud: AnyCloud, pool: Pool) -> float:
 
 
 def _types(
-    cloud: AwsCloud | OpenNebulaCloud | OpenStackCloud | FakeCloud, pool: Pool
+    cloud: AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud, pool: Pool
 ) -> Mapping[str, InstanceType]:
     return {
         name: kind

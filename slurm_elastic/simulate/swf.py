@@ -31,9 +31,13 @@ SHOWN = 20
 
 
 class Complaints:
-    """What was wrong with a history: counted by kind, the first ones with their lines."""
+    """What was wrong with a history: counted by kind, the first ones with their lines.
+
+    ``unit``: what the history is counted in, ``line`` or ``job``.
+    """
 
     def __init__(self) -> None:
+        self.unit = "line"
         self.counts: dict[str, int] = {}
         self.shown: list[str] = []
 
@@ -41,14 +45,14 @@ class Complaints:
         """Count one; keep its sentence if it is among the first."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if len(self.shown) < SHOWN:
-            self.shown.append(f"line {line}: {kind}{': ' + detail if detail else ''}")
+            self.shown.append(f"{self.unit} {line}: {kind}{': ' + detail if detail else ''}")
 
     def __len__(self) -> int:
         return sum(self.counts.values())
 
     def sentences(self) -> list[str]:
         """Each kind with its count, then the first lines."""
-        totals = [f"{count} lines: {kind}" for kind, count in self.counts.items()]
+        totals = [f"{count} {self.unit}s: {kind}" for kind, count in self.counts.items()]
         return totals + self.shown
 
 

@@ -8,6 +8,7 @@ must have raises KeyError, one of another form TypeError, ValueError or Attribut
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from slurm_elastic.model import SlurmJob, SlurmNode
 from slurm_elastic.slurm.hostlist import expand
 
 JsonObject = Mapping[str, Any]
+
+_GRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+_TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def number(value: object) -> float | None:
@@ -50,13 +54,16 @@ def node(raw: JsonObject) -> SlurmNode:
         memory=int(number(raw.get("real_memory")) or 0),
         last_busy=number(raw.get("last_busy")) or 0.0,
         boot_time=number(raw.get("boot_time")) or 0.0,
+        weight=_whole(raw.get("weight"), 0),
+        comment=raw.get("comment") or "",
     )
 
 
 def job(raw: JsonObject) -> SlurmJob:
     """One element of ``jobs`` of ``squeue --json``."""
     nodes = raw.get("nodes") or ""
-    task = number(raw.get("array_task_id"))
+    task, minutes = number(raw.get("array_task_id")), number(raw.get("time_limit"))
+    required = raw.get("required_nodes") or ""
     return SlurmJob(
         id=int(raw["job_id"]),
         states=states(raw.get("job_state")),
@@ -76,11 +83,34 @@ def job(raw: JsonObject) -> SlurmJob:
         task=None if task is None else int(task),
         batch=bool(raw.get("batch_flag", True)),
         comment=raw.get("comment") or "",
-        required=raw.get("required_nodes") or "",
+        required=tuple(expand(required)) if required else (),
         directory=raw.get("current_working_directory") or "",
         output=raw.get("standard_output") or "",
         killed_by=_signal(raw.get("exit_code")),
+        exit_code=_code(raw.get("exit_code")),
+        tasks=array_tasks(raw.get("array_task_string") or ""),
+        node_count=max(_whole(raw.get("node_count"), 1), 1),
+        cpus=max(_whole(raw.get("cpus"), 1), 1),
+        limit=None if minutes is None else int(minutes) * 60,
+        priority=_whole(raw.get("priority"), 0),
+        gres=" ".join(str(raw[key]) for key in _GRES if raw.get(key)),
+        features=raw.get("features") or "",
     )
+
+
+def array_tasks(text: str) -> int:
+    """How many tasks ``array_task_string`` names (``0-9,20%4``: 4, as no more may run at a time).
+
+    One that Slurm has cut short (``...``) counts as far as it goes; a text of another form is one.
+    """
+    listed, _, most = text.partition("%")
+    count = 0
+    for part in listed.strip("[]").split(","):
+        match = _TASKS.fullmatch(part.strip())
+        if match:
+            first, last, step = (int(match[i] or 0) for i in (1, 2, 3))
+            count += (max(last, first) - first) // max(step, 1) + 1
+    return max(min(count, int(most)) if most.isdigit() else count, 1)
 
 
 def _whole(value: object, unknown: int) -> int:
@@ -95,6 +125,12 @@ def _signal(value: object) -> int:
         killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, Mapping) else None
         return _whole(killed, 0)
     return _whole(value, 0) & 0x7F
+
+
+def _code(value: object) -> int:
+    if isinstance(value, Mapping):
+        return _whole(value.get("return_code"), 0)
+    return _whole(value, 0) >> 8 & 0xFF
 
 
 def version(text: str) -> tuple[int, int]:

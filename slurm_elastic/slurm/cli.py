@@ -90,6 +90,15 @@ class SlurmCli:
         for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
             self._run("scontrol", "update", f"nodename={hostlist}", *fields)
 
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """One scontrol for all nodes of one weight."""
+        by_weight: dict[int, list[str]] = defaultdict(list)
+        for name, weight in weights.items():
+            by_weight[weight].append(name)
+        for weight, names in sorted(by_weight.items()):
+            for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
+                self._run("scontrol", "update", f"nodename={hostlist}", f"weight={weight}")
+
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """NodeAddr takes a list as long as the node list (scontrol(1)), in the same order."""
         for part in _batches(addresses.items()):

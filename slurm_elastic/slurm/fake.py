@@ -94,6 +94,13 @@ class FakeSlurm:
                 changed = _after(node, state, reason)
                 self._nodes[name] = changed
 
+    def set_weights(self, weights: Mapping[str, int]) -> None:
+        """Keep the weights."""
+        with self._lock:
+            self._command("set_weights", weights=dict(weights))
+            for name, weight in weights.items():
+                self._nodes[name] = msgspec.structs.replace(self._known(name), weight=weight)
+
     def set_addresses(self, addresses: Mapping[str, str]) -> None:
         """Keep the addresses."""
         with self._lock:
@@ -140,7 +147,7 @@ class FakeSlurm:
         """No required nodes any more."""
         with self._lock:
             self._command("any_nodes", job=job)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required="")
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
 
     def release(self, job: int) -> None:
         """No reason that holds it."""

@@ -137,6 +137,8 @@ class TimedSlurm(FakeSlurm):
                 self._resume(node)
             case "down" if phase(node) is not Phase.POWERING_UP:
                 self._fail(name, "", set())
+            case "power_up" if "POWERED_DOWN" in node.states:
+                self._power_up(node)
             case "power_down_force":
                 self._requeue_jobs_of(name)
                 self._power_down(name, {"NOT_RESPONDING"})
@@ -148,6 +150,12 @@ class TimedSlurm(FakeSlurm):
         if is_down(node):
             states |= {"IDLE"}
         self._nodes[node.name] = replace(node, states=states, reason="")
+
+    def _power_up(self, node: SlurmNode) -> None:
+        """The reason goes with it, a DRAIN stays (measured on 22.05.8)."""
+        states = node.states - _POWER | {"POWERING_UP", "NOT_RESPONDING"}
+        self._become(node.name, states=states, reason="")
+        self._program("resume", [node.name], {})
 
     def _power_down(self, name: str, flags: set[str]) -> None:
         node = self._nodes[name]
@@ -206,7 +214,7 @@ class TimedSlurm(FakeSlurm):
         if "ALLOCATED" in node.states:
             states = (node.states - {"ALLOCATED"}) | {"IDLE"}
             if phase(node) is Phase.UP:
-                self._become(name, states=states)
+                self._become(name, states=states, last_busy=self._clock())
             else:
                 self._nodes[name] = replace(node, states=frozenset(states))
 
@@ -247,7 +255,9 @@ class TimedSlurm(FakeSlurm):
         for job in list(self._jobs.values()):
             up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and up:
-                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}))
+                self._jobs[job.id] = replace(
+                    job, states=frozenset({"RUNNING"}), start=self._clock()
+                )
 
 
 def _can_resume(node: SlurmNode) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from slurm_elastic.config import AnyCloud, Config, blocked_clouds
+from slurm_elastic.configrules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.slurm import conflicts
@@ -134,10 +135,16 @@ def ranked(config: Config, pools: Sequence[Pool]) -> list[Pool]:
     )
 
 
+def slurm_weights(config: Config, pools: Sequence[Pool]) -> dict[str, int]:
+    """By pool, in the order of ``ranked``: the Weight of its nodes."""
+    weights = sorted(pool.weight for pool in pools)
+    return {pool.name: weight for pool, weight in zip(ranked(config, pools), weights, strict=True)}
+
+
 def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
     ports = {pool.name: pool.slurmd_port for pool in config.pools}
-    weights = sorted(pool.weight for pool in pools)
-    for pool, weight in zip(ranked(config, pools), weights, strict=True):
+    weights = slurm_weights(config, pools)
+    for pool in ranked(config, pools):
         yield " ".join(
             (
                 f"NodeName={_hostlist(pool.nodes)}",
@@ -145,7 +152,7 @@ def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
                 f"RealMemory={pool.real_memory}",
                 *_gres(pool),
                 f"Feature={','.join(conflicts.features(pool))}",
-                f"Weight={weight}",
+                f"Weight={weights[pool.name]}",
                 *_address(pool, ports[pool.name], site),
                 *_node_resets(pool, site),
                 "State=CLOUD",
@@ -235,7 +242,7 @@ def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
 
 def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
     for name, seconds in (
-        ("SuspendTime", config.suspend_time(cloud)),
+        ("SuspendTime", fail_safe(config, cloud)),
         ("ResumeTimeout", config.resume_timeout(cloud)),
         ("SuspendTimeout", config.suspend_timeout(cloud)),
     ):

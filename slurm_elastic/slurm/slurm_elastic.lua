@@ -3,8 +3,9 @@
 -- slurm_elastic_submit(job_desc, part_list, submit_uid), for job_submit/lua: a job that names no
 -- partition, node, exclusion or reservation gets the list "<site's default>,<ours that hold it>".
 -- Slurm tries the partitions of a job in this order (equal PriorityTier), so the site's own nodes
--- are used first. All other jobs pass as they came, and so does every job after an error in here:
--- this file never refuses a submission. Runs on Lua 5.1 (Debian's Slurm 22.05) to 5.4.
+-- are used first. A batch job that is to be checkpointed gets its script put behind a launcher. All
+-- other jobs pass as they came, and so does every job after an error in here: this file never
+-- refuses a submission. Runs on Lua 5.1 (Debian's Slurm 22.05) to 5.4.
 --
 -- When in doubt a partition is NOT listed: with EnforcePartLimits=ALL one listed partition that
 -- cannot hold a job makes Slurm refuse it, though it would run elsewhere.
@@ -391,18 +392,69 @@ local function partition_list(job, part_list)
   return table.concat(names, ",")
 end
 
-function slurm_elastic_submit(job_desc, part_list, submit_uid)
-  local ok, why = pcall(function()
-    local list = partition_list(job_desc, part_list)
-    if list then
-      job_desc.partition = list
-      slurm.log_debug("%s", "slurm-elastic: uid=" .. tostring(submit_uid) .. " partition=" .. list)
+-- How the job's progress is to be saved: as it says itself (--comment=ckpt=METHOD), else as the
+-- first of its partitions does that says so.
+local function checkpoint_method(job, part_list)
+  for word in string.gmatch(job.comment or "", "[^%s;]+") do
+    local method = string.match(word, "^ckpt=([^,]*)")
+    if method then
+      return method
     end
-  end)
+  end
+  for name in items(blank(job.partition) and default_of(part_list) or job.partition) do
+    for _, data in ipairs(SITE.partitions or {}) do
+      if data.name == name and data.checkpoint then
+        return data.checkpoint
+      end
+    end
+  end
+  return nil
+end
+
+-- The script behind its method's launcher, or nil: left alone. Only batch jobs have one; the
+-- methods with a launcher save what runs on one node.
+local MARK = "#__SLURM_ELASTIC_SCRIPT__"
+local LONGEST = 4194304 - 8192 -- slurm.conf(5), max_script_size
+
+local function launched(job, part_list)
+  if type(job.script) ~= "string" or string.sub(job.script, 1, 2) ~= "#!" then
+    return nil
+  end
+  local alone = (number(job.min_nodes, NO_VAL) or 1) <= 1
+    and number(job.het_job_offset, NO_VAL) == nil
+    and job.cron_job ~= true
+  local launcher = (SITE.launchers or {})[checkpoint_method(job, part_list) or "none"]
+  if not launcher or not alone or #job.script > LONGEST then
+    return nil
+  end
+  return not string.find(job.script, MARK, 1, true) and launcher .. job.script or nil
+end
+
+-- One change to the job; after an error it is as it came.
+local function try(change)
+  local ok, why = pcall(change)
   if not ok then
     pcall(function()
       slurm.log_error("%s", "slurm-elastic: job left as it came: " .. tostring(why))
     end)
   end
+end
+
+function slurm_elastic_submit(job_desc, part_list, submit_uid)
+  local user = "slurm-elastic: uid=" .. tostring(submit_uid)
+  try(function()
+    local list = partition_list(job_desc, part_list)
+    if list then
+      job_desc.partition = list
+      slurm.log_debug("%s", user .. " partition=" .. list)
+    end
+  end)
+  try(function()
+    local script = launched(job_desc, part_list)
+    if script then
+      job_desc.script = script
+      slurm.log_debug("%s", user .. " script put behind the launcher")
+    end
+  end)
   return slurm and slurm.SUCCESS or 0
 end

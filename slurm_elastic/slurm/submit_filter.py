@@ -13,6 +13,7 @@ from importlib import resources
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.slurm.conflicts import features
+from slurm_elastic.slurm.launcher import launchers
 from slurm_elastic.slurm.siteconf import Site
 
 FILTER = "slurm_elastic.lua"
@@ -34,6 +35,8 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data |= _default_memory(site)
+    if config.checkpoint.directory is not None:
+        data["launchers"] = launchers(config.checkpoint.directory)
     code = _source(FILTER)
     if code.count(_DATA_LINE) != 1:
         raise AssertionError(f"{FILTER} lacks its data line")
@@ -82,15 +85,23 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
         if own:
             data: list[LuaValue] = [_pool(pool) for pool in own]
-            partitions.append(
-                {
-                    "name": cloud.partition_name,
-                    "interactive": config.resume_timeout(cloud) <= patience,
-                    "spot": any(Market.SPOT in pool.markets for pool in own),
-                    "pools": data,
-                }
-            )
+            partition: dict[str, LuaValue] = {
+                "name": cloud.partition_name,
+                "interactive": config.resume_timeout(cloud) <= patience,
+                "spot": any(Market.SPOT in pool.markets for pool in own),
+                "pools": data,
+            }
+            if method := _method(config, cloud.name):
+                partition["checkpoint"] = method
+            partitions.append(partition)
     return partitions
+
+
+def _method(config: Config, cloud: str) -> str:
+    """How jobs are saved that run there and say nothing themselves: by the first pool that does."""
+    own = (pool.checkpoint.method for pool in config.pools if pool.cloud == cloud)
+    methods = [config.checkpoint.method if method is None else method for method in own]
+    return next((method for method in methods if method != "none"), "")
 
 
 def _pool(pool: Pool) -> LuaValue:

@@ -109,3 +109,31 @@ def test_a_damaged_history_is_answered_line_by_line(
     damaged.write_text(WORKLOAD.read_text() + "121 nonsense\n")
     assert main(["--config", str(EXAMPLE), "simulate", "--workload", str(damaged)]) == 0
     assert "line 124: too short, left out: 2 fields, expected 18" in capsys.readouterr().err
+
+
+def test_a_page_with_plots_opens_without_a_network(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text(PRICES.format(begin="2024-01-01T00:00:00Z", end="2024-02-01T00:00:00Z"))
+    pages = []
+    for name in ("one.html", "two.html"):
+        out = tmp_path / name
+        compare = "slurm,on_demand+idle(60)"
+        assert simulate("--compare", compare, "--prices", str(prices), "--html", str(out)) == 0
+        pages.append(out.read_text())
+    assert pages[0] == pages[1]  # the same seed, the same bytes
+    assert pages[0].count("<svg") >= 5
+    assert "on_demand+idle(60)" in pages[0]
+    for outside in ('src="http', "@import", 'href="http', "<script"):
+        assert outside not in pages[0]
+
+
+def test_accounting_as_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "JobIDRaw|Submit|ElapsedRaw|TimelimitRaw|AllocCPUS|State\n"
+    text += "".join(f"{n}|{1700000000 + 60 * n}|600|20|4|COMPLETED\n" for n in range(20))
+    file = tmp_path / "sacct.txt"
+    file.write_text(text)
+    out = tmp_path / "out.json"
+    assert (
+        main(["--config", str(EXAMPLE), "simulate", "--sacct", str(file), "--json", str(out)]) == 0
+    )
+    assert json.loads(out.read_text())["rows"][0]["figures"]["jobs"] == 20

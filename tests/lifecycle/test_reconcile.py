@@ -183,7 +183,25 @@ def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World
     assert world.alive() == []
 
 
-def test_a_machine_that_is_stopping_is_not_adopted(world: World) -> None:
+def test_a_machine_that_has_stopped_itself_ends_and_its_job_runs_elsewhere(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    stopped = world.accounts["pub"].machines[machine.id]
+    stopped.instance = replace(stopped.instance, state=InstanceState.STOPPING)
+    world.advance(600)
+    assert machine.id not in [i.id for i in world.alive()]
+    assert world.slurm.queue()[1].restarts == 1
+    assert len(world.alive()) == 1
+
+
+def test_a_stopped_machine_that_the_ledger_lost_ends_too(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    add(world, machine, "pub-stopped", generation="g0", state=InstanceState.STOPPING)
+    world.advance(600)
+    assert [i.id for i in world.alive()] == [machine.id]
+    assert world.slurm.queue()[1].restarts == 0
+
+
+def test_a_machine_that_is_stopping_is_not_adopted_at_once(world: World) -> None:
     (machine,) = up(world, "pub1")
     add(world, machine, "pub-stopping", generation="g0", state=InstanceState.STOPPING)
     world.advance(100)
@@ -292,3 +310,16 @@ def test_machines_of_a_cloud_that_left_the_configuration_are_told_of_and_left(
     assert machine.id in [i.id for i in world.alive()]
     assert machine.id in known(world)
     assert "the configuration has no cloud pub any more" in caplog.text
+
+
+def test_a_loss_that_the_cloud_tells_fails_the_node_in_the_same_round(world: World) -> None:
+    """Else it takes three readings without the machine, and the patience for races."""
+    cloud = world.clouds["pub"]
+    cloud.tells_losses = True
+    (machine,) = up(world, "pub1")
+    cloud.take(machine.id)
+    world.advance(world.config.timings.reconcile + 5)
+    assert "node-lost" in world.kinds("pub1")
+    world.advance(300)
+    assert [m.id for m in world.alive()] != [machine.id]
+    assert len(world.alive()) == 1, "the job has another machine"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +29,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.ledger_rows import CAPACITY
 from slurm_elastic.model import Instance, InstanceState, SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.fake_timed import TimedSlurm
@@ -112,9 +113,12 @@ class Chaos(RuleBasedStateMachine):
         )
         self.jobs = 0
         self.lost = self.faulty = False
-        self.world = WatchedWorld()
+        self.world = self.make_world()
         self.excused = self.world.excused = set()
         self._add_foreign()
+
+    def make_world(self) -> WatchedWorld:
+        return WatchedWorld()
 
     def _add_foreign(self) -> None:
         self.foreign = {}
@@ -146,7 +150,10 @@ class Chaos(RuleBasedStateMachine):
     @rule(pool=st.sampled_from((ONP, PUB)), count=st.integers(1, 2), requeue=st.booleans())
     def submit(self, pool: Sequence[str], count: int, requeue: bool) -> None:
         self.jobs += 1
-        self.world.slurm.submit(self.jobs, pool, count, requeue=requeue)
+        cloud = "onp" if pool == ONP else "pub"
+        self.world.slurm.submit(
+            self.jobs, pool, count, requeue=requeue, partitions=(cloud,), node_count=count
+        )
         self.world.advance(5)
 
     @rule(data=st.data())
@@ -395,10 +402,14 @@ class Chaos(RuleBasedStateMachine):
     def unrest(self, held: bool) -> str:
         """What is not as it should be; nodes beyond a limit may be ``held``."""
         w = self.world
+        rows = {row.node for row in w.ledger.holds()} if held else set()
+        return self.trouble(rows, held=held)
+
+    def trouble(self, rows: Collection[str], *, held: bool) -> str:
+        w = self.world
         waiting = [j.id for j in w.slurm.queue().values() if "RUNNING" not in j.states]
         if waiting:
             return f"jobs wait: {waiting}"
-        rows = {row.node for row in w.ledger.holds()} if held else set()
         for name in (*ONP, *PUB):
             node, machines = w.slurm.node(name), w.machines_of(name)
             where = phase(node)
@@ -411,7 +422,8 @@ class Chaos(RuleBasedStateMachine):
         alive = sorted(i.id for i in w.alive())
         if known != alive:
             return f"the ledger has {known}, the clouds have {alive}"
-        left = [*w.ledger.open_launches(), *(w.ledger.holds() if not held else ())]
+        full = [row for row in w.ledger.holds() if row.kind == CAPACITY and not held]
+        left = [*w.ledger.open_launches(), *full]
         return f"left: {left}" if left or w.spool.count() else ""
 
 

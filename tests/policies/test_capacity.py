@@ -206,8 +206,8 @@ def test_a_spent_budget_stops_new_machines_and_says_so() -> None:
     assert bounded(wanted, Demand(now=NOW), bounds, Spent(day=9.99, month=50)).machines == 3
     day = bounded(wanted, Demand(now=NOW), bounds, Spent(day=10.0, month=50))
     month = bounded(wanted, Demand(now=NOW), bounds, Spent(day=1, month=100))
-    assert day == Growth(0, "the budget of $10.00 a day is spent")
-    assert month == Growth(0, "the budget of $100.00 a month is spent")
+    assert day == Growth(0, "the budget of $10 a day is spent")
+    assert month == Growth(0, "the budget of $100 a month is spent")
 
 
 def test_windows_may_pass_midnight() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.model import CoolDown, Limits, Location, Market, Offer, Usage
-from slurm_elastic.policies.ranking import Scope, rank, worst_price
+from slurm_elastic.policies.ranking import Scope, rank, risk
 from tests.policies.strategies import NOW, offers, request
 
 OFFER = Offer(
@@ -110,7 +110,7 @@ def test_the_tightest_limit_bounds_the_room() -> None:
 def test_the_hourly_cap_counts_spot_at_the_on_demand_price() -> None:
     scope = Scope(limits=Limits(dollars_per_hour=0.35), usage=Usage(dollars_per_hour={"": 0.05}))
     assert rank(request(), [SPOT], scope, NOW).ranked[0].room == 3
-    assert worst_price(SPOT) == 0.10
+    assert SPOT.worst_price == 0.10
 
 
 def test_a_full_limit_is_a_readable_rejection() -> None:
@@ -141,3 +141,28 @@ def test_no_public_offer_stands_before_an_on_premises_one(found) -> None:
     ranked = rank(request(), found, Scope(), NOW).ranked
     locations = [r.offer.location for r in ranked]
     assert locations == sorted(locations, key=lambda x: x is Location.PUBLIC)
+
+
+def test_risk_weighs_the_price_against_what_interruptions_cost() -> None:
+    """Half an hour lost, twice in an hour, doubles the price: on-demand is cheaper then."""
+    calm = replace(SPOT, instance_type="calm", price=0.045, interruption_rate=0.01)
+    cheap = replace(SPOT, instance_type="cheap", price=0.04, interruption_rate=0.5)
+    wild = replace(SPOT, instance_type="wild", price=0.06, interruption_rate=2.0)
+    paid = replace(SPOT, instance_type="paid", market=Market.ON_DEMAND, price=0.10)
+    asked = request(interruption_loss=1800.0)
+    some = [wild, cheap, paid, calm]
+    order = rank(asked, some, Scope(), NOW, ("location", "risk")).ranked
+    assert [r.offer.instance_type for r in order] == ["calm", "cheap", "paid", "wild"]
+    usual = rank(asked, some, Scope(), NOW).ranked
+    assert [r.offer.instance_type for r in usual] == ["cheap", "calm", "wild", "paid"]
+    assert risk(asked, calm) == pytest.approx(0.045 * 1.005)
+    assert risk(asked, wild) == pytest.approx(0.12)
+    assert risk(asked, paid) == 0.10
+
+
+def test_work_that_is_saved_often_makes_the_cheap_one_the_better() -> None:
+    calm = replace(SPOT, instance_type="calm", price=0.045, interruption_rate=0.01)
+    cheap = replace(SPOT, instance_type="cheap", price=0.04, interruption_rate=0.5)
+    often = request(interruption_loss=600.0)
+    order = rank(often, [calm, cheap], Scope(), NOW, ("risk",)).ranked
+    assert [r.offer.instance_type for r in order] == ["cheap", "calm"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Action, SlurmNode
+from slurm_elastic.model import Action, InstanceState, SlurmNode
 from slurm_elastic.policies.recovery import (
     Intent,
     Known,
@@ -34,6 +34,7 @@ SEEN = instance("i-1", "pub1", "g1")
 OLD = replace(KNOWN, decided=NOW - 4000)
 NAMED = replace(KNOWN, id="i-2")
 NAMED_SEEN = replace(SEEN, id="i-2")
+ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
 
 
@@ -45,6 +46,13 @@ def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) 
 
 CASES = {
     "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
+    "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                      [("terminate-stopped", "i-1")]),
+    "stopped, unknown": (view(UP, seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                         [("adopt-stopped", "i-1")]),
+    "stopped, its end was decided": (
+        view(OFF, known=(replace(KNOWN, suspending=True),),
+             seen=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
     "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
     "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
     "missing three times": (view(UP, known=(replace(KNOWN, misses=3),)), [("end", "i-1")]),
@@ -61,6 +69,8 @@ CASES = {
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "up without a machine": (view(BUSY), [("fail-node", "pub1")]),
+    "up, and its machine has ended": (view(BUSY, seen=(ENDED,)), [("fail-lost", "pub1")]),
+    "up on another machine than the ended": (view(BUSY, known=(KNOWN,), seen=(SEEN, ENDED)), []),
     "powered down with a machine": (view(OFF, known=(KNOWN,), seen=(SEEN,)),
                                     [("terminate-orphan", "i-1")]),
     "powering down with a machine": (view(GOING, known=(KNOWN,), seen=(SEEN,)), []),

@@ -7,7 +7,7 @@ import time
 import boto3
 from providers.contract import UUID
 
-from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.config import AwsCloud, Cluster, InstanceType, Strategy
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -31,6 +31,7 @@ KINDS = {
 
 
 class AwsBed:
+    action = "RunInstances"
     pool = Pool(
         name="pub",
         cloud="aws",
@@ -50,12 +51,12 @@ class AwsBed:
         values: dict[str, object] = {
             "zones": ("us-east-1a", "us-east-1b"),
             "types": {"c5.large": InstanceType(cpus=2, memory=4096, price=0.085)},
+            "image": "ami-12345678",
         }
         return AwsCloud(
             name="aws",
             location=Location.PUBLIC,
             region=REGION,
-            image="ami-12345678",
             endpoint=self.control.url,
             **(values | more),
         )
@@ -84,7 +85,7 @@ class AwsBed:
         self.control.heal()
 
     def lose_answers(self) -> None:
-        self.control.fail(Fault(kind=FaultKind.RESET_AFTER, action="RunInstances"))
+        self.control.fail(Fault(kind=FaultKind.RESET_AFTER, action=self.action))
 
     def fall_silent(self) -> None:
         self.control.fail(Fault(kind=FaultKind.TIMEOUT_BEFORE, seconds=15))
@@ -97,3 +98,12 @@ class AwsBed:
 
     def calls(self, action: str) -> int:
         return self.control.state().calls.get(action, 0)
+
+
+class FleetBed(AwsBed):
+    """Launches by CreateFleet."""
+
+    action = "CreateFleet"
+
+    def settings(self, **more: object) -> AwsCloud:
+        return super().settings(**({"strategy": Strategy.FLEET} | more))

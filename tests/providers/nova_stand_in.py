@@ -41,6 +41,7 @@ class Kind(StrEnum):
     SILENT_BEFORE = "silent-before"
     SILENT_AFTER = "silent-after"
     DRIP = "drip"
+    SLOW = "slow"
     HALF = "half"
 
 
@@ -70,6 +71,7 @@ class World(Struct, kw_only=True):
     fault_text: str = NO_HOST
     visible_after: float = 0.0
     delete_conflicts: int = 0
+    images: list[dict[str, Any]] = field(default_factory=list)
 
 
 class StandIn:
@@ -190,6 +192,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.reset()
         elif kind is Kind.SILENT_BEFORE:
             self.owner.released.wait(30)
+        elif kind is Kind.SLOW:
+            self.owner.released.wait(0.2)
+            self.after(None, *self.served(body))
         else:
             self.after(kind, *self.served(body))
 
@@ -262,6 +267,10 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         return 200, _version(owner, path)
     if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})", path):
         return _single(world, method, match[1])
+    if match := re.fullmatch(r"/compute/v2\.1/servers/([0-9a-f-]{36})/action", path):
+        if list(body) != ["os-getConsoleOutput"] or match[1] not in world.servers:
+            return 404, {"itemNotFound": {"code": 404, "message": f"Instance {match[1]}"}}
+        return 200, {"output": "printed by " + match[1]}
     return _listed(owner, f"{method} {path}", query, body)
 
 
@@ -286,6 +295,8 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
             ]
             return 200, {"flavors": shapes}
         case "GET /image/v2/images":
+            if "name" not in query:
+                return 200, {"images": world.images}
             there = [{"id": IMAGE}] if query["name"] == "worker" else []
             return 200, {"images": there}
         case "GET /network/v2.0/networks":

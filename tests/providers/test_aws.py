@@ -31,10 +31,19 @@ from slurm_elastic.errors import (
     AuthError,
     CapacityError,
     ConfigError,
+    InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Market, NoticeKind, Offer, Pool
+from slurm_elastic.model import (
+    ImageChoice,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    NoticeKind,
+    Offer,
+    Pool,
+)
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import aws, aws_api, aws_request, open_provider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
@@ -289,7 +298,41 @@ def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert list(provider.notices()) == []
-    assert machine.id not in {m.id for m in provider.instances()}
+    states = {m.id: m.state for m in provider.instances()}
+    assert states[machine.id] is InstanceState.TERMINATED, "its loss is told at once"
+    assert machine.id not in {m.id for m in provider.instances()}, "and once"
+
+
+def test_maintenance_is_a_notice_when_it_is_near(bed: AwsBed) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 5))
+    near, far, over, minor = (m.id for m in machines[:4])
+    (foreign,) = bed.add_foreign()
+    bed.control.schedule([near, foreign], "instance-retirement", 900)
+    bed.control.schedule([far], "instance-stop", 7 * 86400)
+    bed.control.schedule([over], "system-reboot", 900, description="[Completed] rebooted")
+    bed.control.schedule([minor], "of-another-kind", 900)
+    fresh = bed.open()  # one that has never listed its machines
+    (notice,) = fresh.notices()
+    assert (notice.instance, notice.kind) == (near, NoticeKind.INTERRUPTION)
+    assert notice.reason.startswith("instance-retirement: ")
+    assert notice.deadline is not None
+    assert 700 < notice.deadline - time.time() <= 901
+    assert [n.instance for n in fresh.notices()] == [near]
+    assert bed.calls("DescribeInstanceStatus") == 1, "it is asked once a minute"
+
+
+def test_without_the_right_to_read_maintenance_spot_notices_come(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    bed.control.fail(
+        Fault(kind=FaultKind.AUTH, action="DescribeInstanceStatus", code="UnauthorizedOperation")
+    )
+    bed.control.interrupt([machine.id], notice=60)
+    assert [n.instance for n in provider.notices()] == [machine.id]
+    assert "scheduled events cannot be read" in caplog.text
 
 
 def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
@@ -348,7 +391,7 @@ def test_an_id_that_ec2_does_not_know_does_not_keep_the_others(bed: AwsBed) -> N
     machines = provider.launch(spec_for(bed, provider, 3))
     assert isinstance(provider, aws.AwsProvider)
     # As after a restart of the cloud's own records: once ours, now unknown.
-    provider._ours.add("i-0123456789abcdef0")
+    provider._machines.ours.add("i-0123456789abcdef0")
     provider.terminate([machines[0].id, "i-0123456789abcdef0", machines[1].id])
     assert bed.alive() == {machines[2].id}
 
@@ -508,3 +551,65 @@ def _spec(zone: str, bound: float | None) -> LaunchSpec:
 
 def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
     return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
+
+
+def test_a_machines_console_is_shown(bed: AwsBed) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    assert isinstance(provider, aws.AwsProvider)
+    assert provider.console(machine.id).startswith("Linux version")
+    with pytest.raises(InstanceNotFound):
+        provider.console("i-0123456789abcdef0")
+
+
+def _own_image(bed: AwsBed, name: str, **tags: str) -> str:
+    image = bed.client.register_image(Name=name, RootDeviceName="/dev/sda1")["ImageId"]
+    bed.client.create_tags(
+        Resources=[image],
+        Tags=[{"Key": f"slurm-elastic:{key}", "Value": value} for key, value in tags.items()],
+    )
+    return image
+
+
+def _image_of(bed: AwsBed, provider: Provider, choice: ImageChoice) -> str:
+    spec = spec_for(bed, provider, 1, generation=f"g-{choice.name}-{choice.os}-{choice.version}")
+    (machine,) = provider.launch(replace(spec, pool=replace(spec.pool, image=choice)))
+    answer = bed.client.describe_instances(InstanceIds=[machine.id])
+    return answer["Reservations"][0]["Instances"][0]["ImageId"]
+
+
+@pytest.mark.parametrize("strategy", ["run", "fleet"])
+def test_a_pools_image_is_looked_up_by_name_or_tags(bed: AwsBed, strategy: str) -> None:
+    first = _own_image(bed, f"node-{strategy}-1", os="debian", version="12", software="slurm-22.05")
+    _own_image(bed, f"other-{strategy}", os="debian", version="11")
+    provider = bed.open(strategy=aws.Strategy(strategy))
+    assert _image_of(bed, provider, ImageChoice(name=f"node-{strategy}-*")) == first
+    wanted = ImageChoice(os="debian", version="12", software=("slurm-22.05",))
+    assert _image_of(bed, provider, ImageChoice(id=first)) == first
+    found = _image_of(bed, provider, wanted)
+    images = bed.client.describe_images(ImageIds=[found])["Images"]
+    assert {t["Value"] for t in images[0]["Tags"]} == {"debian", "12", "slurm-22.05"}
+
+
+def test_where_no_image_fits_the_launch_is_refused_with_the_nearest(bed: AwsBed) -> None:
+    _own_image(bed, "near-1", os="debian", version="12")
+    provider = bed.open()
+    choice = ImageChoice(os="debian", version="99")
+    with pytest.raises(ProviderError, match=r"no image has os debian, version 99; looked at .*"):
+        _image_of(bed, provider, choice)
+    assert bed.alive() == set()
+    # Only images of these owners count.
+    near = ImageChoice(name="near-*")
+    with pytest.raises(ProviderError, match="looked at 0 of amazon"):
+        _image_of(bed, bed.open(image_owners=("amazon",)), near)
+    assert _image_of(bed, bed.open(image_owners=("123456789012",)), near).startswith("ami-")
+
+
+def test_an_image_is_looked_up_once_for_many_launches(bed: AwsBed) -> None:
+    _own_image(bed, "kept-1")
+    provider = bed.open()
+    before = bed.calls("DescribeImages")
+    for version in ("1", "2", "3"):
+        spec = spec_for(bed, provider, 1, generation=f"g-kept-{version}")
+        provider.launch(replace(spec, pool=replace(spec.pool, image=ImageChoice(name="kept-*"))))
+    assert bed.calls("DescribeImages") - before == 1

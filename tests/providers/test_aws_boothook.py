@@ -52,17 +52,19 @@ def metadata() -> Iterator[str]:
         server.shutdown()
 
 
-def boot(facts: dict[str, str], metadata: str, place: Path) -> None:
-    """Run the program as the machine does, but for where it asks and writes."""
+def boot(facts: dict[str, str], metadata: str, place: Path, patience: float = 60) -> int:
+    """Run the program as the machine does, but for where it asks and writes, and how it ends."""
     text = program(facts).replace(aws_boothook.IMDS, metadata)
     text = text.replace(aws_boothook.PLACE, str(place))
-    subprocess.run([sys.executable, "-I", "-c", text], check=True, timeout=60)
+    text = text.replace("PATIENCE = 900.0", f"PATIENCE = {patience}")
+    text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
+    return subprocess.run([sys.executable, "-I", "-c", text], timeout=120).returncode
 
 
 def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: Path) -> None:
     Metadata.answers = {"ami-launch-index": "3"}
     facts = {"cluster": "site", "pool": "it's a pool", "nodes": "pub[08-10],gpu[2,1],head"}
-    boot(facts, metadata, tmp_path / "run")
+    assert boot(facts, metadata, tmp_path / "run") == 0
     assert (tmp_path / "run" / "node").read_text() == "gpu2\n"
     script = f". {tmp_path}/run/launch; echo $cluster/$pool/$nodes/$node"
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
@@ -77,6 +79,37 @@ def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_pa
     }
     boot({"cluster": "site"}, metadata, tmp_path)
     assert (tmp_path / "node").read_text() == "a7\n"
+
+
+FLEET = {
+    "tags/instance/slurm-elastic:nodes": "a[1-120]",
+    "tags/instance/slurm-elastic:generation": "g7",
+    "tags/instance/slurm-elastic:places": "3",
+    "tags/instance/slurm-elastic:place-0": "0",
+    "tags/instance/slurm-elastic:place-1": "9",
+    "ami-launch-index": "0",
+}
+
+
+def test_a_machine_of_a_fleet_waits_until_its_tags_tell_its_place(
+    metadata: str, tmp_path: Path
+) -> None:
+    Metadata.answers = dict(FLEET)
+    later = threading.Timer(
+        1.0, lambda: Metadata.answers.update({"tags/instance/slurm-elastic:place-2": "8"})
+    )
+    later.start()
+    assert boot({"cluster": "site", "nodes": ""}, metadata, tmp_path) == 0
+    later.join()
+    assert (tmp_path / "node").read_text() == "a99\n"
+    assert "generation=g7\n" in (tmp_path / "launch").read_text()
+
+
+def test_a_machine_that_nobody_gives_a_place_ends_itself(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = dict(FLEET)
+    assert boot({"cluster": "site"}, metadata, tmp_path, patience=0.1) != 0
+    assert (tmp_path / "ended").exists()
+    assert not (tmp_path / "node").exists()
 
 
 def test_the_list_gives_way_to_the_sites_part() -> None:

@@ -69,7 +69,7 @@ def test_no_secret_is_in_the_text(tmp_path: Path) -> None:
         config(head="head", ssh=Ssh(key=str(tmp_path / "id"), munge_key=str(key))), AWS
     )
     assert "SSSS" not in text
-    assert "key_mark=/run/slurm-elastic/munge-key\n" in text
+    assert "key_mark=/var/lib/slurm-elastic-node/munge-key\n" in text
 
 
 def test_a_sites_template_replaces_it(tmp_path: Path) -> None:
@@ -155,10 +155,14 @@ class Machine:
         (self.bin / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
         (self.bin / name).chmod(0o755)
 
-    def join(self) -> None:
+    def text(self) -> str:
         text = program_of(config(head="head:6817"), AWS)
         text = text.replace("/run/slurm-elastic", str(self.run))
-        text = text.replace("/run/systemd", str(self.path / "systemd"))
+        text = text.replace("/var/lib/cloud/scripts", str(self.path))
+        return text.replace("/run/systemd", str(self.path / "systemd"))
+
+    def join(self) -> None:
+        text = self.text()
         environment = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
         subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=60)
 
@@ -178,11 +182,28 @@ def test_a_machine_without_systemd_gets_settings_and_agent(tmp_path: Path) -> No
     agent = f"setsid python3 -I {machine.run}/agent.py {machine.run}/agent"
     assert agent in ran
     lines = (machine.run / "agent").read_text().splitlines()
-    assert {"node=pub7", "generation=g1", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
+    assert {"node=pub7", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
     assert f"start_command=/bin/sh {machine.run}/start" in lines
     assert "slurmd -b -N pub7 --conf-server head:6817" in (machine.run / "start").read_text()
     machine.join()  # as one-context after cloud-init does
     assert machine.ran("setsid").count(agent) == 1
+
+
+def test_cloud_init_runs_it_at_later_boots_too(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (tmp_path / "per-boot").mkdir()
+    script = tmp_path / "part-001"
+    script.write_text(machine.text())
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    subprocess.run(["sh", str(script)], check=True, env=environment, timeout=60)
+    kept = tmp_path / "per-boot" / "slurm-elastic-join"
+    assert kept.read_text() == machine.text()
+    for path in machine.run.iterdir():  # /run is empty after a reboot, but for the provider's part
+        if path.name not in ("node", "launch"):
+            path.rmdir() if path.is_dir() else path.unlink()
+    subprocess.run(["sh", str(kept)], check=True, env=environment, timeout=60)
+    assert (machine.run / "agent").exists()
+    assert kept.read_text() == machine.text()
 
 
 def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> None:

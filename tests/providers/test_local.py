@@ -12,24 +12,14 @@ from pathlib import Path
 
 import pytest
 from providers.contract import FaultContract, LaunchContract, ScarceContract
+from providers.local_bed import POOL, LocalBed, provider_at
 
-from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster, LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.local_agent import Agent
-from slurm_elastic.local_driver import AgentSettings
-from slurm_elastic.local_records import read_records
-from slurm_elastic.local_socket import Server
-from slurm_elastic.local_wire import Launch
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
-from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 
 CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
-POOL = Pool(
-    name="p", cloud="here", nodes=("n1", "n2", "n3", "n4", "n5"), cpus=2, real_memory=900,
-    instance_types=("slurmd",), markets=(Market.RESERVED,),
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -38,83 +28,6 @@ def place():
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
-
-
-class LocalBed:
-    """An agent whose slurmd's only sleep, behind a socket that can lose answers or stall."""
-
-    pool = POOL
-
-    def __init__(self, place: Path, capacity: int | None = None) -> None:
-        slurmd = place / "slurmd"
-        slurmd.write_text("#!/bin/sh\nexec sleep 1000\n")
-        slurmd.chmod(0o755)
-        self._place = place
-        self._trouble: str | None = None
-        self._healed = threading.Event()
-        self.socket = place / "sock"
-        self.limit(capacity)
-        self._server = Server(self.socket, {os.getuid()}, self._answer)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
-
-    def limit(self, count: int | None) -> None:
-        self._stop_agent()
-        self.agent = Agent(
-            AgentSettings(
-                nodes=frozenset({*POOL.nodes, "pet"}),
-                directory=self._place / "machines",
-                slurm_conf=str(self._place / "slurm.conf"),
-                log_dir=self._place,
-                slurmd=str(self._place / "slurmd"),
-                capacity=count,
-            )
-        )
-
-    def open(self, uuid: str = CLUSTER.uuid, timeout: float = 20.0) -> Provider:
-        return provider_at(self.socket, uuid, timeout=timeout)
-
-    def alive(self) -> set[str]:
-        records = read_records(self._place / "machines")
-        return {r.id for r in records if r.state in ("pending", "running")}
-
-    def add_foreign(self) -> set[str]:
-        launch = Launch(
-            cluster="nobody", generation="pet", pool="p", nodes=("pet",),
-            instance_type="slurmd", market=Market.RESERVED, price=0.0,
-        )  # fmt: skip
-        return {record.id for record in self.agent.launch(launch)}
-
-    def heal(self) -> None:
-        self._trouble = None
-        self._healed.set()
-
-    def lose_answers(self) -> None:
-        self._trouble = "lost"
-
-    def fall_silent(self) -> None:
-        self._trouble = "silent"
-
-    def close(self) -> None:
-        self.heal()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        self._stop_agent()
-        for record in read_records(self._place / "machines"):
-            nodeproc.power_off(str(self._place / "machines" / record.id))
-
-    def _stop_agent(self) -> None:
-        if hasattr(self, "agent"):
-            self.agent.close()
-
-    def _answer(self, line: bytes) -> bytes:
-        if self._trouble == "silent":
-            self._healed.wait(60)
-        answer = self.agent.answer(line)
-        if self._trouble == "lost":
-            raise ConnectionResetError
-        return answer
 
 
 @pytest.fixture
@@ -144,13 +57,6 @@ def served(place):
     made = LocalBed(place, capacity=2)
     yield made.socket
     made.close()
-
-
-def provider_at(path, uuid=CLUSTER.uuid, **settings):
-    cloud = LocalCloud(
-        name="here", location=Location.ON_PREMISES, socket=str(path), price=0.02, **settings
-    )
-    return open_provider(cloud, Cluster(name="test", uuid=uuid))
 
 
 def spec_of(provider, *nodes, generation="g1", minimum=1):

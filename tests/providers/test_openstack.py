@@ -25,9 +25,10 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Offer
+from slurm_elastic.model import ImageChoice, InstanceState, LaunchSpec, Location, Market, Offer
 from slurm_elastic.providers import open_provider, openstack_boothook, openstack_request
 from slurm_elastic.providers.aws_user_data import NOVA, program
+from slurm_elastic.providers.openstack import OpenStackProvider
 from slurm_elastic.providers.openstack_errors import classify, from_fault, sentence
 from slurm_elastic.providers.openstack_reading import STATES, servers, state_of
 from slurm_elastic.providers.openstack_room import room
@@ -561,3 +562,35 @@ def test_clusters_are_told_apart_in_names() -> None:
     name = f"os_{OTHER_UUID[:8]}_g1_0-1"
     assert openstack_request.place(name, OTHER_UUID, "g1") == (0, 0)
     assert openstack_request.place(name, UUID, "g1") is None
+
+
+def test_a_machines_console_is_shown(bed: StackBed) -> None:
+    (machine,) = launch(bed)
+    provider = bed.open()
+    assert isinstance(provider, OpenStackProvider)
+    assert provider.console(machine.id) == f"printed by {machine.id}"
+    with pytest.raises(ProviderError):
+        provider.console("00000000-0000-0000-0000-000000000000")
+
+
+def test_a_pools_image_is_the_newest_that_fits(bed: StackBed) -> None:
+    old, new = "00000000-0000-0000-0000-00000000000a", "00000000-0000-0000-0000-00000000000b"
+    common = {"os_distro": "debian", "os_version": "12.5", "tags": ["munge"]}
+    bed.world.images = [
+        {"id": new, "name": "node-2", "created_at": "2026-02-01T00:00:00Z", **common},
+        {"id": old, "name": "node-1", "created_at": "2026-01-01T00:00:00Z", **common,
+         "slurm_elastic_software": "slurm-22.05.8, cuda-12"},
+    ]  # fmt: skip
+    provider = bed.open()
+
+    def image_for(number: int, choice: ImageChoice) -> str:
+        spec = spec_for(bed, provider, 1, generation=f"g-image-{number}")
+        provider.launch(replace(spec, pool=replace(spec.pool, image=choice)))
+        return bed.world.bodies[-1]["imageRef"]
+
+    assert image_for(1, ImageChoice(name="node-*")) == new
+    assert image_for(2, ImageChoice(os="debian", version="12", software=("munge",))) == new
+    assert image_for(3, ImageChoice(software=("slurm-22.05", "cuda-12"))) == old
+    assert image_for(4, ImageChoice(id=old)) == old
+    with pytest.raises(ProviderError, match="no image has the name none; looked at 2, the nearest"):
+        image_for(5, ImageChoice(name="none"))

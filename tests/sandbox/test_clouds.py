@@ -85,7 +85,7 @@ def test_the_callers_credentials_are_never_used(cluster, spot_machine):
 def test_status_shows_daemons_nodes_and_machines(cluster, spot_machine):
     done = cli("status", "--dir", str(cluster.layout.dir))
     assert done.returncode == 0, done.stderr
-    assert "slurm-elasticd   running" in done.stdout
+    assert "slurm-elasticd        running" in done.stdout
     assert spot_machine.id in done.stdout
 
 

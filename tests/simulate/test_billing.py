@@ -10,19 +10,12 @@ from slurm_elastic.simulate.billing import (
     Curve,
     Hourly,
     PerSecond,
-    ReservedClass,
-    allocate,
-    breakeven,
     charge,
 )
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import PLENTY, SpotMarket
 
 FLAT = Curve.flat(1.0)
-THREE_YEARS = 3 * 365 * 24
-LIGHT = ReservedClass(name="light", term=THREE_YEARS, upfront=2710, price=0.904)
-MEDIUM = ReservedClass(name="medium", term=THREE_YEARS, upfront=6378, price=0.54)
-HEAVY = ReservedClass(name="heavy", term=THREE_YEARS, upfront=7670, price=0.361, always=True)
 
 
 @pytest.mark.parametrize(("seconds", "hours"), [(0, 1), (1, 1), (3600, 1), (3601, 2), (7200, 2)])
@@ -61,38 +54,6 @@ def test_a_curve_must_ascend() -> None:
         Curve([5, 5], [1, 2])
     with pytest.raises(ValueError, match="at least one"):
         Curve([], [])
-
-
-@pytest.mark.parametrize(
-    ("heavier", "lighter", "share"),
-    [(LIGHT, None, 6.89), (MEDIUM, LIGHT, 38.34), (HEAVY, MEDIUM, 76.0), (HEAVY, LIGHT, 60.8)],
-)
-def test_the_breakeven_shares_of_2014(
-    heavier: ReservedClass, lighter: ReservedClass | None, share: float
-) -> None:
-    assert breakeven(heavier, lighter, 2.40) * 100 == pytest.approx(share, abs=0.1)
-
-
-def test_at_the_breakeven_both_classes_cost_the_same() -> None:
-    used = breakeven(MEDIUM, LIGHT, 2.40) * THREE_YEARS
-    assert MEDIUM.cost(used, THREE_YEARS) == pytest.approx(LIGHT.cost(used, THREE_YEARS))
-
-
-def test_a_class_that_saves_nothing_never_pays() -> None:
-    dear = ReservedClass(name="dear", term=100, upfront=1, price=3.0)
-    assert breakeven(dear, None, 2.4) == float("inf")
-    with pytest.raises(ValueError, match="different terms"):
-        breakeven(dear, LIGHT, 2.4)
-
-
-def test_reserved_machines_are_used_first() -> None:
-    assert allocate([0, 1, 5, 9], [(2, 0.5), (3, 0.9)]) == [5, 6, 4]
-
-
-@given(st.lists(st.integers(0, 50), max_size=50), st.lists(st.integers(0, 20), max_size=3))
-def test_every_hour_is_somebodys(concurrent: list[int], counts: list[int]) -> None:
-    hours = allocate(concurrent, [(count, 1.0) for count in counts])
-    assert sum(hours) == sum(concurrent)
 
 
 def test_boot_times_grow_with_the_batch() -> None:

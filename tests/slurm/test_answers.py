@@ -55,8 +55,11 @@ def test_what_a_checkpoint_needs_of_a_job() -> None:
     job = answers.job(OLD_JOB | old)
     assert job == answers.job(NEW_JOB | new)
     assert (job.uid, job.gid, job.label, job.killed_by) == (1001, 100, "5_2", 10)
-    assert (job.comment, job.required) == ("ckpt=signal", "n1")
+    assert (job.comment, job.required) == ("ckpt=signal", ("n1",))
     unset = {"set": False, "infinite": False, "number": 0}
+    failed = {"exit_code": {"return_code": num(85), "signal": {"id": unset}}}
+    assert answers.job(NEW_JOB | failed).exit_code == 85
+    assert answers.job(OLD_JOB | {"exit_code": 85 << 8}).exit_code == 85
     assert answers.job(NEW_JOB | {"array_job_id": num(0), "array_task_id": unset}).label == "7"
 
 

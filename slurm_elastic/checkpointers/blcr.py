@@ -1,0 +1,186 @@
+"""Method ``blcr``: Berkeley Lab Checkpoint/Restart, for sites that still run it.
+
+No current kernel does, so this is exercised with programs that stand in for cr_run(1),
+cr_checkpoint(1) and cr_restart(1), over a real sshd. The launcher starts the job's script by cr_run
+and, when it finds an image, by cr_restart. Here the head asks the job's node over SSH: as root, but
+cr_checkpoint itself runs as the job's user, as does what it restores.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from slurm_elastic.checkpointers.ssh import Shells
+from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Image, JobRun
+
+log = logging.getLogger(__name__)
+
+SIGNAL_PATIENCE = 60.0
+"""Seconds that ``release`` and ``remove`` may take."""
+
+# $1 directory, $2 number, $3 stop or go, $4 pid, $5 seconds, $6 directory of programs, $7 keep
+_SAVE = r"""
+umask 066
+mkdir -p "$1" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 711 "$1" && cd "$1" || exit 40
+undo() { [ "$3" = go ] || kill -CONT $(pgrep -s "$4") "$4" 2>/dev/null; rm -f "$2.new"; exit 41; }
+[ "$3" = stop ] && stop=--stop || stop=
+timeout -k 5 "$5" "$6/cr_checkpoint" $stop --tree --file "$2.new" "$4" >&2 || undo "$@"
+sync "$2.new" && size=$(stat -c %s "$2.new") && sum=$(sha256sum <"$2.new") || undo "$@"
+mv "$2.new" "$2" && echo "${sum%% *}" >"$2.sum" || undo "$@"
+echo "$2" >last.new && mv last.new last || undo "$@"
+for old in [0-9]*; do
+    case $old in *.*) continue ;; esac
+    [ "$old" -gt "$(($2 - $7))" ] || rm -f "$old" "$old.sum"
+done
+echo "$size"
+"""
+
+
+class _Records(Struct, frozen=True, kw_only=True):
+    images: tuple[Image, ...] = ()
+
+
+class BlcrCheckpointer:
+    """``protocols.Checkpointer`` by BLCR.
+
+    Images are the user's, in ``directory``/blcr/JOB on the shared file system, where the head may
+    see how long they are; which of them are good is kept in ``records``, of SlurmUser's. The
+    launcher compares the digest before it restarts one.
+    """
+
+    name = "blcr"
+
+    def __init__(
+        self, settings: BlcrSettings, directory: Path, records: Path, *, keep: int = 2
+    ) -> None:
+        self._settings = settings
+        self._directory = directory / "blcr"
+        self._records = records
+        self._keep = keep
+        self._shells = Shells(settings)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._shells.close()
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        """Save the run by one command on its node."""
+        if len(run.nodes) != 1:
+            raise CheckpointError(f"job {run.label}: on {len(run.nodes)} nodes, BLCR saves one")
+        host, begun = run.nodes[0], time.time()
+        pid = self._pids(host, run.job, deadline)[0]
+        known = self._read(run.job).images
+        number = known[0].number + 1 if known else 1
+        left = deadline - time.time()
+        if left < 1:
+            raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
+        words = (
+            str(self._directory / str(run.job)), str(number), "stop" if stop else "go", str(pid),
+            f"{left:.0f}", self._settings.bin_dir, str(self._keep),
+        )  # fmt: skip
+        script = ("sh", "-c", _SAVE, "slurm-elastic", *words)
+        answer = self._shells.run(host, (*self._as(run), *script), deadline=deadline)
+        if answer.code != 0 or not answer.out.strip().isdigit():
+            why = answer.err.strip().splitlines()[-1:] or [f"exit {answer.code}"]
+            raise CheckpointError(f"job {run.label}: cr_checkpoint on {host}: {why[0]}")
+        image = Image(
+            job=run.job,
+            label=run.label,
+            attempt=run.attempt,
+            number=number,
+            method=self.name,
+            node=host,
+            taken=time.time(),
+            seconds=time.time() - begun,
+            size=int(answer.out),
+            path=str(self._directory / str(run.job)),
+        )
+        self.verify(image)
+        self._write(run.job, _Records(images=(image, *known)[: self._keep]))
+        return image
+
+    def release(self, run: JobRun) -> None:
+        """Have all processes of the batch step go on."""
+        deadline = time.time() + SIGNAL_PATIENCE
+        host = run.nodes[0]
+        pids = [str(pid) for pid in self._pids(host, run.job, deadline)]
+        answer = self._shells.run(host, ("kill", "-CONT", *pids), deadline=deadline)
+        if answer.code != 0:
+            raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
+
+    def images(self, run: JobRun) -> Sequence[Image]:
+        """Those on record that are there at full length."""
+        return tuple(image for image in self._read(run.job).images if _whole(image))
+
+    def verify(self, image: Image) -> None:
+        """The length, as seen from here; the content is the user's, whom alone it is for."""
+        if not _whole(image):
+            raise CheckpointError(
+                f"{image.path}/{image.number}: not there, or not {image.size} bytes long"
+            )
+
+    def remove(self, job: int) -> None:
+        """Delete them on the node that has made the last one."""
+        records = self._read(job)
+        if records.images:
+            deadline = time.time() + SIGNAL_PATIENCE
+            path = self._directory / str(job)
+            # rm does not follow links; the directory is named by us alone.
+            words = ("rm", "-rf", "--one-file-system", "--", str(path))
+            answer = self._shells.run(records.images[0].node, words, deadline=deadline)
+            if answer.code != 0:
+                raise CheckpointError(f"job {job}: rm: {answer.err.strip()}")
+        (self._records / f"{job}.json").unlink(missing_ok=True)
+
+    def _pids(self, host: str, job: int, deadline: float) -> list[int]:
+        """The batch step's processes, its first one first (scontrol(1), listpids)."""
+        command = (f"{self._settings.scontrol}", "listpids", f"{job}.batch")
+        answer = self._shells.run(host, command, deadline=deadline)
+        rows = [line.split() for line in answer.out.splitlines()[1:]]
+        rows = [row for row in rows if len(row) >= 4 and row[0].isdigit() and row[1] == str(job)]
+        first = [int(row[0]) for row in rows if row[3] == "0"]
+        if answer.code != 0 or not first:
+            why = answer.err.strip() or "no process of its batch step"
+            raise CheckpointError(f"job {job}: scontrol listpids on {host}: {why}")
+        return first + [int(row[0]) for row in rows if row[3] != "0"]
+
+    def _as(self, run: JobRun) -> tuple[str, ...]:
+        """What has a command run as the job's user, with his groups and nothing of root's."""
+        user = (f"--reuid={run.uid}", f"--regid={run.gid}", "--init-groups", "--reset-env")
+        return ("setpriv", *user, "--")
+
+    def _read(self, job: int) -> _Records:
+        try:
+            return msgspec.json.decode((self._records / f"{job}.json").read_bytes(), type=_Records)
+        except FileNotFoundError:
+            return _Records()
+        except (OSError, msgspec.DecodeError) as error:
+            raise CheckpointError(f"{self._records}/{job}.json: {error}") from error
+
+    def _write(self, job: int, records: _Records) -> None:
+        try:
+            self._records.mkdir(parents=True, exist_ok=True)
+            new = self._records / f"{job}.json.new"
+            with open(new, "wb") as file:
+                file.write(msgspec.json.encode(records))
+                file.flush()
+                os.fsync(file.fileno())
+            new.rename(self._records / f"{job}.json")
+        except OSError as error:
+            raise CheckpointError(f"{error.filename}: {error.strerror}") from error
+
+
+def _whole(image: Image) -> bool:
+    try:
+        return (Path(image.path) / str(image.number)).lstat().st_size == image.size
+    except OSError:
+        return False

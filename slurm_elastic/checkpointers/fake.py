@@ -1,0 +1,95 @@
+"""A method in memory: for tests, rehearsals and benchmarks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Image, JobRun
+
+
+class FakeCheckpointer:
+    """``protocols.Checkpointer`` over values that a test sets. Thread-safe.
+
+    ``seconds`` is what a checkpoint takes by ``sleep``; ``fail_next`` errors are raised first to
+    last, ``broken`` until it is None again; the images in ``spoilt`` (job, number) do not verify.
+    ``held`` are the runs (job, attempt) that are stopped, ``calls`` what was asked of which job.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        *,
+        seconds: float = 0.0,
+        keep: int = 2,
+    ) -> None:
+        self._clock, self._sleep, self._keep = clock, sleep, keep
+        self._lock = threading.Lock()
+        self._images: dict[int, list[Image]] = defaultdict(list)
+        self._number = 0
+        self.seconds = seconds
+        self.fail_next: deque[Exception] = deque()
+        self.broken: Exception | None = None
+        self.spoilt: set[tuple[int, int]] = set()
+        self.held: set[tuple[int, int]] = set()
+        self.calls: list[tuple[str, int]] = []
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        """An image after ``seconds``; CheckpointError where that is over the deadline."""
+        began = self._clock()
+        with self._lock:
+            self.calls.append(("checkpoint", run.job))
+            if self.fail_next:
+                raise self.fail_next.popleft()
+            if self.broken is not None:
+                raise self.broken
+        if self.seconds:
+            self._sleep(min(self.seconds, max(deadline - began, 0.0)))
+        if began + self.seconds > deadline:
+            raise CheckpointError(f"job {run.label}: no image within {deadline - began:.0f} s")
+        return self._keep_image(run, began, stop=stop)
+
+    def _keep_image(self, run: JobRun, began: float, *, stop: bool) -> Image:
+        now = self._clock()
+        with self._lock:
+            self._number += 1
+            image = Image(
+                job=run.job, label=run.label, attempt=run.attempt, number=self._number,
+                method=self.name, node=run.nodes[0], taken=now, seconds=now - began, size=1024,
+            )  # fmt: skip
+            images = self._images[run.job]
+            images.insert(0, image)
+            del images[self._keep :]
+            if stop:
+                self.held.add((run.job, run.attempt))
+            return image
+
+    def release(self, run: JobRun) -> None:
+        """The run goes on."""
+        with self._lock:
+            self.calls.append(("release", run.job))
+            self.held.discard((run.job, run.attempt))
+
+    def images(self, run: JobRun) -> Sequence[Image]:
+        """Newest first."""
+        with self._lock:
+            return tuple(self._images[run.job])
+
+    def verify(self, image: Image) -> None:
+        """Whole, unless spoilt."""
+        with self._lock:
+            self.calls.append(("verify", image.job))
+            if (image.job, image.number) in self.spoilt or image not in self._images[image.job]:
+                raise CheckpointError(f"image {image.number} of job {image.label} is not whole")
+
+    def remove(self, job: int) -> None:
+        """No images any more."""
+        with self._lock:
+            self.calls.append(("remove", job))
+            self._images.pop(job, None)

@@ -1,0 +1,244 @@
+"""The head's side of methods that the launcher serves: ``criu`` and ``dmtcp``.
+
+The launcher's session on the node makes the job's directory on the shared file system, with a file
+``request`` that is SlurmUser's: a request is written there in place, and answered in
+``status.json``. What the directory holds is described in ``ckptroot.store``. Images are root's; the
+head may read those of ``criu``, to verify them, and see how long those of ``dmtcp`` are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct, field
+
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Image, JobRun
+
+MARGIN = 0.5
+"""Seconds before the deadline at which the node is to have answered."""
+RELEASE_PATIENCE = 120.0
+"""Seconds that a held job may need to go on where it was stopped."""
+_STANDING = ("running", "held")
+_MOST = 4 << 20
+_BLOCK = 1 << 20
+
+
+class _Listed(Struct, frozen=True, kw_only=True):
+    job: int
+    label: str
+    attempt: int
+    number: int
+    method: str
+    uid: int
+    node: str
+    taken: float
+    seconds: float
+    size: int
+    path: str
+
+
+class _Answer(Struct, frozen=True, kw_only=True):
+    request: str = ""
+    ok: bool = False
+    message: str = ""
+    image: int = 0
+
+
+class _Status(Struct, frozen=True, kw_only=True):
+    state: str
+    job: int
+    attempt: int
+    uid: int
+    node: str
+    method: str
+    answer: _Answer = field(default_factory=_Answer)
+    images: tuple[_Listed, ...] = ()
+
+
+class _Request(Struct, frozen=True, kw_only=True):
+    id: str
+    verb: str
+    stop: bool = False
+    within: float = 0.0
+
+
+class _Manifest(Struct, frozen=True, kw_only=True):
+    files: dict[str, tuple[int, str]]
+
+
+class LaunchedCheckpointer:
+    """``protocols.Checkpointer`` by requests to the job's launcher.
+
+    ``directory`` is the cluster's on the shared file system (``checkpoint.directory``/cluster).
+    ``poll``: seconds between two looks at an answer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        *,
+        poll: float = 0.2,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self._directory = directory
+        self._poll = poll
+        self._clock = clock
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        """Have the run saved by its launcher."""
+        self._standing(run)
+        within = deadline - self._clock() - MARGIN
+        if within <= 0:
+            raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
+        asked = _Request(id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within)
+        answer = self._ask(run, asked, deadline)
+        for image in self.images(run):
+            if image.number == answer.image:
+                return image
+        raise CheckpointError(f"job {run.label}: image {answer.image} is not whole")
+
+    def release(self, run: JobRun) -> None:
+        """Have a held run go on where it was stopped."""
+        self._standing(run)
+        deadline = self._clock() + RELEASE_PATIENCE
+        self._ask(run, _Request(id=uuid.uuid4().hex, verb="release"), deadline)
+
+    def images(self, run: JobRun) -> Sequence[Image]:
+        """The images with all their files at full length; contents are for ``verify``."""
+        status = self._status(run.job)
+        if status is None or status.uid != run.uid or self._removed(run.job):
+            return ()
+        found = [_image(one) for one in status.images if one.method == self.name]
+        return tuple(image for image in found if self._whole(image))
+
+    def verify(self, image: Image) -> None:
+        """Sizes of all files, and the digests of those that SlurmUser may read."""
+        for name, (size, sha) in self._files(image).items():
+            path = Path(image.path) / name
+            try:
+                if path.lstat().st_size != size:
+                    raise CheckpointError(f"{path}: not {size} bytes long")
+                if self.name == "criu" and _digest(path) != sha:
+                    raise CheckpointError(f"{path}: changed since the checkpoint")
+            except OSError as error:
+                raise CheckpointError(f"{path}: {error.strerror}") from error
+
+    def remove(self, job: int) -> None:
+        """Give the job's directory to the sweeper, which is root and looks at Slurm first."""
+        if (self._directory / str(job) / "request").exists():
+            self._write(job, _Request(id=uuid.uuid4().hex, verb="remove"))
+
+    def _standing(self, run: JobRun) -> None:
+        """That this very run is under the launcher, by this method."""
+        status = self._status(run.job)
+        if status is None or status.state not in _STANDING or status.attempt != run.attempt:
+            raise CheckpointError(f"job {run.label}: this run is not under the launcher")
+        if (status.uid, status.method) != (run.uid, self.name):
+            found = f"of uid {status.uid}, by {status.method}"
+            raise CheckpointError(f"job {run.label}: what its launcher drives is {found}")
+
+    def _ask(self, run: JobRun, request: _Request, deadline: float) -> _Answer:
+        self._write(run.job, request)
+        while True:
+            status = self._status(run.job)
+            if status is not None and status.answer.request == request.id:
+                break
+            if self._clock() >= deadline:
+                raise CheckpointError(f"job {run.label}: no answer to {request.verb} in time")
+            time.sleep(min(self._poll, max(deadline - self._clock(), 0.01)))
+        if not status.answer.ok:
+            raise CheckpointError(f"job {run.label}: {status.answer.message}")
+        return status.answer
+
+    def _write(self, job: int, request: _Request) -> None:
+        """In place: the file is the node's, in a directory that is not ours."""
+        path = self._directory / str(job) / "request"
+        content = msgspec.json.encode(request)
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(file, content, 0)
+                os.ftruncate(file, len(content))
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}") from error
+
+    def _removed(self, job: int) -> bool:
+        try:
+            content = (self._directory / str(job) / "request").read_bytes()
+            return msgspec.json.decode(content, type=_Request).verb == "remove"
+        except (OSError, msgspec.DecodeError):
+            return False
+
+    def _status(self, job: int) -> _Status | None:
+        path = self._directory / str(job) / "status.json"
+        try:
+            return msgspec.json.decode(_read(path), type=_Status)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+    def _files(self, image: Image) -> dict[str, tuple[int, str]]:
+        path = Path(image.path) / "manifest.json"
+        try:
+            return msgspec.json.decode(_read(path), type=_Manifest).files
+        except OSError as error:
+            raise CheckpointError(f"{path}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+
+    def _whole(self, image: Image) -> bool:
+        if Path(image.path).parent != self._directory / str(image.job) / "images":
+            return False
+        try:
+            files = self._files(image)
+            return all(
+                (Path(image.path) / name).lstat().st_size == size
+                for name, (size, _) in files.items()
+            )
+        except (CheckpointError, OSError):
+            return False
+
+
+def _image(one: _Listed) -> Image:
+    return Image(
+        job=one.job,
+        label=one.label,
+        attempt=one.attempt,
+        number=one.number,
+        method=one.method,
+        node=one.node,
+        taken=one.taken,
+        seconds=one.seconds,
+        size=one.size,
+        path=one.path,
+    )
+
+
+def _read(path: Path) -> bytes:
+    """A small regular file; never a link or a pipe that somebody put there."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(0, "not a regular file", str(path))
+        return opened.read(_MOST)
+
+
+def _digest(path: Path) -> str:
+    sha = hashlib.sha256()
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb", buffering=0) as opened:
+        while block := opened.read(_BLOCK):
+            sha.update(block)
+    return sha.hexdigest()

@@ -1,0 +1,216 @@
+"""Method ``signal``: the application saves itself when it is told to, and says when it is done.
+
+The sign that a save is complete is a file of the job's directory that appears or changes, a line of
+its output, or the end of its batch script. A job that ends on our signal has not finished: Slurm
+requeues ended batch jobs as well as running ones (measured on 22.05: ``scontrol requeue`` of a
+COMPLETED or FAILED job, while slurmctld knows it, for MinJobAge). So nothing has to be prevented:
+the requeue simply comes after the end and wins.
+
+What was asked and what was saved is in one small file a job, written before the signal: after a
+crash a save that was under way is found, not asked for twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.checkpointers.signs import Ended, Sign, sign_of
+from slurm_elastic.configckpt import SignalSettings
+from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.protocols import Slurm
+
+log = logging.getLogger(__name__)
+
+POLL = 0.1
+"""Seconds between two looks for the sign."""
+OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
+"""What a job may say of this method: ``--comment=ckpt=signal,saved=file:state``."""
+
+
+class Save(Struct, frozen=True, kw_only=True):
+    """A save that was asked for at ``asked``: ``mark`` is how the sign stood before."""
+
+    attempt: int
+    asked: float
+    stop: bool
+    sign: str
+    mark: str
+
+
+class Book(Struct, frozen=True, kw_only=True):
+    """One job's file."""
+
+    uid: int
+    directory: str
+    pending: Save | None = None
+    images: tuple[Image, ...] = ()
+    signs: dict[int, str] = {}
+    number: int = 0
+
+
+class SignalCheckpointer:
+    """``protocols.Checkpointer`` by ``scancel --signal``. ``look`` gives a job as Slurm has it."""
+
+    name = "signal"
+
+    def __init__(
+        self,
+        settings: SignalSettings,
+        place: Path,
+        slurm: Slurm,
+        look: Callable[[int], SlurmJob | None],
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._settings, self._place, self._slurm, self._look = settings, place, slurm, look
+        self._clock, self._sleep = clock, sleep
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        """Ask, wait for the sign; with ``stop`` hold what still runs by SIGSTOP."""
+        settings = self._of(run)
+        book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
+        pending = book.pending
+        if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
+            pending = self._ask(run, book, settings, stop=stop)
+            book = replace(book, pending=pending)
+        sign = sign_of(pending.sign, run, self._slurm)
+        image = self._wait(run, sign, pending, book.number + 1, deadline)
+        images = (image, *book.images)[:2]
+        signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
+        self._write(run.job, replace(book, pending=None, images=images, signs=signs,
+                                     number=image.number))  # fmt: skip
+        if stop and not isinstance(sign, Ended):
+            self._send(run, "STOP", full=True)
+        return image
+
+    def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
+        sign = sign_of(settings.saved, run, self._slurm)
+        if isinstance(sign, Ended) and not stop:
+            raise CheckpointError(
+                f"job {run.label} ends when it saves itself: that is only done to move it"
+            )
+        asked = self._clock()
+        save = Save(
+            attempt=run.attempt, asked=asked, stop=stop, sign=settings.saved, mark=sign.mark()
+        )
+        self._write(run.job, replace(book, pending=save))
+        name = (settings.stop_signal or settings.signal) if stop else settings.signal
+        self._send(run, name, full=settings.scope == "full")
+        return save
+
+    def _wait(self, run: JobRun, sign: Sign, save: Save, number: int, deadline: float) -> Image:
+        while True:
+            job = self._job(run)
+            there = sign.shows(save.mark, job, run)
+            if there is not None:
+                break
+            self._must_go_on(run, job)
+            if self._clock() + POLL >= deadline:
+                waited = self._clock() - save.asked
+                raise CheckpointError(f"job {run.label} showed no {sign} in {waited:.0f} s")
+            self._sleep(POLL)
+        now = self._clock()
+        return Image(
+            job=run.job, label=run.label, attempt=run.attempt, number=number, method=self.name,
+            node=run.nodes[0] if run.nodes else "", taken=now, seconds=now - save.asked, size=there,
+        )  # fmt: skip
+
+    def _job(self, run: JobRun) -> SlurmJob | None:
+        try:
+            return self._look(run.job)
+        except SlurmError as error:
+            log.info("job cannot be looked at job=%s error=%s", run.label, error)
+            return SlurmJob(id=run.job, states=frozenset({"RUNNING"}), restarts=run.attempt)
+
+    def _must_go_on(self, run: JobRun, job: SlurmJob | None) -> None:
+        if job is None or job.restarts != run.attempt:
+            raise CheckpointError(
+                f"job {run.label} ended or began anew while it was to save itself"
+            )
+        if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
+            return
+        names = {getattr(signal, f"SIG{n}", 0) for n in self._names(run)}
+        how = " ".join(sorted(job.states))
+        if job.killed_by and job.killed_by in names:
+            how = "died of the signal: it does not catch it"
+        raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
+
+    def release(self, run: JobRun) -> None:
+        """SIGCONT to all of it."""
+        self._send(run, "CONT", full=True)
+
+    def images(self, run: JobRun) -> Sequence[Image]:
+        """Those whose sign still stands, newest first."""
+        book = self._read(run.job)
+        if book is None:
+            return ()
+        return tuple(image for image in book.images if self._fault(book, image) is None)
+
+    def verify(self, image: Image) -> None:
+        """The sign still stands: of a file, that it is there, of the user's, and not shorter."""
+        book = self._read(image.job)
+        if book is None or image not in book.images:
+            raise CheckpointError(f"nothing is known of save {image.number} of job {image.label}")
+        if (fault := self._fault(book, image)) is not None:
+            raise CheckpointError(f"save {image.number} of job {image.label}: {fault}")
+
+    def remove(self, job: int) -> None:
+        """What the application saved is its user's; only our note of it goes."""
+        self._path(job).unlink(missing_ok=True)
+
+    def _fault(self, book: Book, image: Image) -> str | None:
+        run = JobRun(
+            job=image.job, label=image.label, attempt=image.attempt, user="", uid=book.uid, gid=-1,
+            nodes=(), partition="", started=0.0, directory=book.directory,
+        )  # fmt: skip
+        return sign_of(book.signs.get(image.number, "exit"), run, self._slurm).fault(image.size)
+
+    def _of(self, run: JobRun) -> SignalSettings:
+        """The site's settings, with what the job says itself."""
+        own = {k: v for k, v in run.options.items() if k in OPTIONS}
+        return replace(self._settings, **own)
+
+    def _names(self, run: JobRun) -> set[str]:
+        settings = self._of(run)
+        return {settings.signal, settings.stop_signal or settings.signal}
+
+    def _send(self, run: JobRun, name: str, *, full: bool) -> None:
+        try:
+            self._slurm.signal(run.job, name, full=full)
+        except SlurmError as error:
+            raise CheckpointError(f"job {run.label} cannot be signalled: {error}") from error
+
+    def _path(self, job: int) -> Path:
+        return self._place / f"{job}.json"
+
+    def _read(self, job: int) -> Book | None:
+        try:
+            return msgspec.json.decode(self._path(job).read_bytes(), type=Book)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.DecodeError) as error:
+            raise CheckpointError(f"{self._path(job)} cannot be read: {error}") from error
+
+    def _write(self, job: int, book: Book) -> None:
+        """Whole or not at all, and on the disk before the next step."""
+        path = self._path(job)
+        draft = path.with_suffix(".tmp")
+        try:
+            self._place.mkdir(mode=0o755, exist_ok=True)
+            with open(draft, "wb") as file:
+                file.write(msgspec.json.encode(book))
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,173 @@
+"""Commands on nodes over SSH: connections are kept, bounded, and only to hosts that are known."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import paramiko
+from msgspec import Struct
+
+from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+_MOST = 1 << 20
+"""Bytes of an answer that are read; ours are a few lines."""
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What a command said, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Shells:
+    """Runs commands on hosts; safe for several threads, one command a host at a time.
+
+    A host whose key is not in ``known_hosts``, or is another one, is refused. At most
+    ``connections`` are open; the one that was not used for longest goes first.
+    """
+
+    def __init__(self, settings: BlcrSettings) -> None:
+        self._settings = settings
+        self._open: OrderedDict[str, paramiko.SSHClient] = OrderedDict()
+        self._hosts: dict[str, threading.Lock] = {}
+        self._changing = threading.Lock()
+
+    def run(self, host: str, command: Sequence[str], *, deadline: float) -> Answer:
+        """Run a command, each word as it is; ``deadline`` is Unix time. Raises CheckpointError.
+
+        A connection that broke while it was idle is made anew, once. A command that may have run
+        is never repeated.
+        """
+        with self._turn(host, deadline):
+            for last in (False, True):
+                client, kept = self._client(host, deadline)
+                try:
+                    channel = _channel(client, deadline)
+                except (OSError, EOFError, paramiko.SSHException) as error:
+                    self._drop(host)
+                    if last or not kept:
+                        raise _failed(host, error) from error
+                    continue
+                try:
+                    return _execute(channel, command, deadline)
+                except (OSError, EOFError, paramiko.SSHException) as error:
+                    self._drop(host)
+                    raise _failed(host, error) from error
+                finally:
+                    channel.close()
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Close all connections."""
+        for host in list(self._open):
+            self._drop(host)
+
+    @contextlib.contextmanager
+    def _turn(self, host: str, deadline: float) -> Iterator[None]:
+        with self._changing:
+            turn = self._hosts.setdefault(host, threading.Lock())
+        if not turn.acquire(timeout=max(deadline - time.time(), 0.001)):
+            raise CheckpointError(f"{host}: busy with another command until the deadline")
+        try:
+            yield
+        finally:
+            turn.release()
+
+    def _client(self, host: str, deadline: float) -> tuple[paramiko.SSHClient, bool]:
+        """A connection, and whether it was there already."""
+        with self._changing:
+            client = self._open.get(host)
+            if client is not None:
+                self._open.move_to_end(host)
+                return client, True
+        client = self._connect(host, deadline)
+        with self._changing:
+            self._open[host] = client
+            surplus = [
+                self._open.pop(idle)
+                for idle in list(self._open)[: max(len(self._open) - self._settings.connections, 0)]
+                if idle != host and not self._hosts[idle].locked()
+            ]
+        for one in surplus:
+            one.close()
+        return client, False
+
+    def _connect(self, host: str, deadline: float) -> paramiko.SSHClient:
+        settings = self._settings
+        wait = min(settings.timeout, _left(deadline))
+        client = paramiko.SSHClient()
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        try:
+            known = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
+            client.load_host_keys(str(known))
+            client.connect(
+                host, port=settings.port, username=settings.user, key_filename=settings.key,
+                timeout=wait, banner_timeout=wait, auth_timeout=wait, allow_agent=False,
+                look_for_keys=settings.key is None,
+            )  # fmt: skip
+        except (OSError, EOFError, paramiko.SSHException, ValueError) as error:
+            client.close()
+            raise _failed(host, error) from error
+        log.debug("connected host=%s", host)
+        return client
+
+    def _drop(self, host: str) -> None:
+        with self._changing:
+            client = self._open.pop(host, None)
+        if client is not None:
+            client.close()
+
+
+def _channel(client: paramiko.SSHClient, deadline: float) -> paramiko.Channel:
+    transport = client.get_transport()
+    if transport is None or not transport.is_active():
+        raise EOFError("the connection has ended")
+    return transport.open_session(timeout=_left(deadline))
+
+
+def _execute(channel: paramiko.Channel, command: Sequence[str], deadline: float) -> Answer:
+    """Every word is quoted, as sshd hands the line to the user's shell."""
+    channel.settimeout(_left(deadline))
+    channel.exec_command(shlex.join(command))
+    channel.shutdown_write()
+    out, err = bytearray(), bytearray()
+    while True:
+        ready = False
+        for more, read, into in (
+            (channel.recv_ready, channel.recv, out),
+            (channel.recv_stderr_ready, channel.recv_stderr, err),
+        ):
+            if more():
+                ready = True
+                into.extend(read(65536)[: max(_MOST - len(into), 0)])
+        if not ready and channel.exit_status_ready() and channel.eof_received:
+            break
+        if time.time() >= deadline:
+            raise TimeoutError("no answer by the deadline")
+        if not ready:
+            time.sleep(0.02)
+    return Answer(
+        code=channel.recv_exit_status(),
+        out=out.decode(errors="replace"),
+        err=err.decode(errors="replace"),
+    )
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.time(), 0.001)
+
+
+def _failed(host: str, error: BaseException) -> CheckpointError:
+    return CheckpointError(f"{host}: SSH: {error or type(error).__name__}")

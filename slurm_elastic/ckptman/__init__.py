@@ -1,0 +1,1 @@
+"""slurm-elastic-ckptman: observe what threatens running jobs, decide, save and move them."""

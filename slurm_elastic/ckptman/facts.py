@@ -1,0 +1,141 @@
+"""What is known of each running job and its machines, gathered for ``decide``. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.decide import JobFacts, estimate
+from slurm_elastic.ckptman.threats import Threat
+from slurm_elastic.ckptman.wishes import Choice
+from slurm_elastic.ledger_rows import Machine
+from slurm_elastic.model import Image, JobRun, Notice, NoticeKind, SlurmJob
+from slurm_elastic.policies.checkpoint import Situation, observed_mtti
+
+Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
+"""By instance type and zone: (since, $/h), ascending."""
+
+
+class World(Struct, frozen=True, kw_only=True):
+    """One look. ``machines``: live ones by id; ``machine_of``: the one of each node; ``mtti``: mean
+    seconds between interruptions by Offer.key.
+    """
+
+    now: float
+    jobs: Mapping[int, SlurmJob]
+    machines: Mapping[str, Machine]
+    machine_of: Mapping[str, Machine]
+    threats: Mapping[str, Threat]
+    images: Mapping[int, Sequence[Image]]
+    prices: Prices = field(default_factory=dict)
+    mtti: Mapping[str, float] = field(default_factory=dict)
+    expected: float = 60.0
+    bid: float | None = None
+
+
+def runs(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
+    """Jobs that are at work on their nodes."""
+    return [
+        j for j in jobs if "RUNNING" in j.states and not j.states & {"CONFIGURING", "COMPLETING"}
+    ]
+
+
+def gather(
+    world: World, ours: Callable[[str], bool], choose: Callable[[SlurmJob], Choice]
+) -> list[JobFacts]:
+    """The facts of jobs on nodes of ours and of those on any node that is threatened."""
+    return [
+        _facts(world, job, choose(job))
+        for job in runs(world.jobs.values())
+        if any(node in world.threats or ours(node) for node in job.nodes)
+    ]
+
+
+def _facts(world: World, job: SlurmJob, choice: Choice) -> JobFacts:
+    standing = [world.threats[n] for n in job.nodes if n in world.threats]
+    leaving = [t for t in standing if t.leaving]
+    deadlines = [t.deadline for t in leaving if t.deadline is not None]
+    return JobFacts(
+        run=run_of(job, choice),
+        choice=choice,
+        situations=tuple(_situations(world, job)),
+        threatened=tuple(t.node for t in leaving),
+        deadline=min(deadlines, default=None),
+        reason=leaving[0].reason if leaving else "",
+        can_move=job.batch,
+    )
+
+
+def run_of(job: SlurmJob, choice: Choice) -> JobRun:
+    """The run of a job, as a checkpoint method wants it."""
+    return JobRun(
+        job=job.id,
+        label=job.label,
+        attempt=job.restarts,
+        user=job.user,
+        uid=job.uid,
+        gid=job.gid,
+        nodes=job.nodes,
+        partition=job.partitions[0] if job.partitions else "",
+        started=job.start,
+        options=choice.options,
+        directory=job.directory,
+    )
+
+
+def dump_seconds(world: World, job: int) -> float:
+    """What a save of this job may take, by its last ones."""
+    return estimate([i.seconds for i in world.images.get(job, ())], world.expected)
+
+
+def _situations(world: World, job: SlurmJob) -> Iterable[Situation]:
+    """One for each of its machines that differs from the others in what a policy looks at."""
+    own = [i for i in world.images.get(job.id, ()) if i.attempt == job.restarts]
+    last = max((i.taken for i in own), default=None)
+    seen = set()
+    for node in job.nodes:
+        machine = world.machine_of.get(node)
+        threat = world.threats.get(node)
+        key = None if machine is None else (machine.instance.launched, machine.instance.offer_key)
+        if threat is None and key in seen:
+            continue
+        seen.add(key)
+        launched = machine.instance.launched if machine else job.start
+        offer = (machine.instance.instance_type, machine.instance.zone) if machine else ("", "")
+        yield Situation(
+            job=str(job.id),
+            now=world.now,
+            launched=launched,
+            started=job.start,
+            last=last,
+            dump=dump_seconds(world, job.id),
+            prices=world.prices.get(offer, ()),
+            bid=world.bid,
+            notices=_notices(threat, world.now) if threat else (),
+            mtti=world.mtti.get(machine.instance.offer_key) if machine else None,
+        )
+
+
+def _notices(threat: Threat, now: float) -> tuple[Notice, ...]:
+    """What takes the machine away is seen now, whenever it came: a job that is to be moved is saved
+    for that, though a periodic save may have come in between.
+    """
+    gone = NoticeKind.INTERRUPTION
+    return tuple(replace(n, seen=now) if n.kind is gone else n for n in threat.notices)
+
+
+def mean_times(
+    machines: Iterable[Machine], interruptions: Mapping[str, int], now: float
+) -> Mapping[str, float]:
+    """Mean seconds between interruptions by offer, from the machine-seconds that were seen."""
+    uptime: defaultdict[str, float] = defaultdict(float)
+    for machine in machines:
+        end = now if machine.ended is None else machine.ended
+        uptime[machine.instance.offer_key] += max(end - machine.instance.launched, 0.0)
+    return {
+        offer: observed_mtti(seconds, interruptions.get(offer, 0))
+        for offer, seconds in uptime.items()
+    }

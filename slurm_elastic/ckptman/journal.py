@@ -1,0 +1,93 @@
+"""What was decided and why: logged at once, kept in the ledger for ``explain``, and counted."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ledger import Decision, Health, Ledger
+
+log = logging.getLogger("slurm_elastic.ckptman")
+
+MOST_KEPT = 20_000
+"""Decisions that wait for a ledger that cannot be written; then the oldest are dropped."""
+
+
+class Journal:
+    """Safe for several threads. The ledger is the other service's: while it cannot be written,
+    decisions wait in memory and jobs are saved all the same.
+    """
+
+    def __init__(self, ledger: Ledger, state: CheckpointState, now: Callable[[], float]) -> None:
+        self._ledger, self._state, self._now = ledger, state, now
+        self._lock = threading.Lock()
+        self._decisions: list[Decision] = []
+        self._counts: Counter[str] = Counter()
+        self._healths: dict[str, str] = {}
+        self._trouble = ""
+
+    def note(
+        self,
+        correlation: str,
+        kind: str,
+        subjects: Iterable[str],
+        reason: str,
+        *,
+        level: int = logging.INFO,
+    ) -> None:
+        """One decision or finding."""
+        named = tuple(subjects)
+        shown = ",".join(named[:10]) + (f",+{len(named) - 10}" if len(named) > 10 else "")
+        log.log(level, "%s subjects=%s id=%s reason=%s", kind, shown, correlation, reason)
+        decision = Decision(
+            at=self._now(), correlation=correlation, kind=kind, subjects=named, reason=reason
+        )
+        with self._lock:
+            self._decisions.append(decision)
+            del self._decisions[:-MOST_KEPT]
+        self.count("ckpt_decisions_total", kind=kind)
+
+    def count(self, name: str, value: float = 1.0, **labels: str) -> None:
+        """Add to a counter."""
+        text = ",".join(f'{key}="{labels[key]}"' for key in sorted(labels))
+        with self._lock:
+            self._counts[f"{name}{{{text}}}" if text else name] += value  # type: ignore[assignment]
+
+    def health(self, name: str, error: str | None) -> None:
+        """How a source answered; told once for each change."""
+        if self._healths.get(name) == (error or ""):
+            return
+        self._healths[name] = error or ""
+        if error:
+            log.warning("%s fails: %s", name, error)
+        try:
+            self._ledger.report_health(
+                Health(name=name, checked=self._now(), error=error, code="ckpt" if error else None)
+            )
+        except sqlite3.Error as trouble:
+            self._say(trouble)
+            self._healths.pop(name)
+
+    def flush(self) -> None:
+        """Write down what was noted and counted since."""
+        with self._lock:
+            decisions, self._decisions = self._decisions, []
+            counts, self._counts = dict(self._counts), Counter()
+        try:
+            if decisions:
+                self._ledger.record(*decisions)
+            self._trouble = ""
+        except sqlite3.Error as error:
+            self._say(error)
+            with self._lock:
+                self._decisions[:0] = decisions
+        self._state.count(counts)
+
+    def _say(self, error: sqlite3.Error) -> None:
+        if str(error) != self._trouble:
+            log.warning("the ledger cannot be written, decisions wait: %s", error)
+        self._trouble = str(error)

@@ -1,0 +1,117 @@
+"""Reads one source of notices again and again, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, Source, Told
+from slurm_elastic.ckptman.threats import cool_down, machine_of
+from slurm_elastic.ckptrows import Warned
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Notice
+
+log = logging.getLogger(__name__)
+
+MOST_PAUSE = 60.0
+
+
+class Poller:
+    """``machines`` gives the live machines by id; ``woken`` is called when there is news, and
+    ``ordered`` with every order that is no notice.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        source: Source,
+        every: float,
+        machines: Callable[[], Mapping[str, Machine]],
+        woken: Callable[[], None],
+        ordered: Callable[[AnyOrder], None],
+    ) -> None:
+        self._site, self._source, self._every = site, source, every
+        self._machines, self._woken, self._ordered = machines, woken, ordered
+        self._thread = threading.Thread(target=self._run, name=source.name, daemon=True)
+
+    def start(self) -> None:
+        """Until the site stops."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the reading that is under way."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        pause = self._every
+        while not self._site.stop.wait(pause if pause else self._every):
+            ok = self.poll()
+            pause = self._every if ok else min(max(pause, 1.0) * 2, MOST_PAUSE)
+
+    def poll(self) -> bool:
+        """Read once; whether that went well. What it tells is known here before it is told so."""
+        site = self._site
+        try:
+            told = self._source.read(site.now())
+            self._take_in(told)
+            self._source.done([t.handle for t in told if t.handle])
+        except sqlite3.Error as error:
+            log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
+            site.journal.health(self._source.name, f"{type(error).__name__}: {error}")
+            return False
+        site.journal.health(self._source.name, None)
+        return True
+
+    def _take_in(self, told: Sequence[Told]) -> None:
+        for one in told:
+            if one.wrong:
+                log.warning("passed over source=%s: %s", self._source.name, one.wrong)
+        machines = self._machines() if any(t.notice for t in told) else {}
+        warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
+        known = self._site.state.known([w.key for w in warned])
+        fresh = list({w.key: w for w in warned if w.key not in known}.values())
+        if fresh:
+            self._site.state.warn(*fresh)
+            reach("notice.after-record")
+            cool_down(self._site, fresh)
+            self._tell(fresh, machines)
+            self._woken()
+        for one in told:
+            if one.order is not None and not isinstance(one.order, NoticeOrder):
+                self._ordered(one.order)
+
+    def _warned(self, told: Told, notice: Notice, machines: Mapping[str, Machine]) -> Warned:
+        """A node's machine is looked up at once: the next one of that node is not meant."""
+        if notice.node and not notice.instance:
+            found = machine_of(notice.node, machines)
+            notice = replace(notice, instance=found.instance.id) if found else notice
+        machine = machines.get(notice.instance)
+        subject = notice.instance or f"node:{notice.node}"
+        order = "" if told.order is None else f":{os.path.basename(told.handle)}"
+        return Warned(
+            key=f"{self._source.name}:{notice.kind}:{subject}{order}",
+            notice=notice,
+            source=self._source.name,
+            offer=machine.instance.offer_key if machine else "",
+        )
+
+    def _tell(self, fresh: Sequence[Warned], machines: Mapping[str, Machine]) -> None:
+        now = self._site.now()
+        for one in fresh:
+            notice = one.notice
+            left = "" if notice.deadline is None else f", {notice.deadline - now:.0f} s left"
+            machine = machines.get(notice.instance)
+            subject = machine.instance.node if machine else notice.node or notice.instance
+            text = notice.reason or f"{notice.kind} notice from {one.source}"
+            self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")
+            self._site.journal.count("ckpt_notices_total", kind=str(notice.kind))

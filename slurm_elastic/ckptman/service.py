@@ -1,0 +1,392 @@
+"""The loop of slurm-elastic-ckptman: observe, decide, act; one look at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman import rescue as moving
+from slurm_elastic.ckptman.crew import Crew, Order
+from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
+from slurm_elastic.ckptman.facts import World, dump_seconds, gather, mean_times, run_of
+from slurm_elastic.ckptman.saving import Saver
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.sources import AnyOrder, SaveOrder, WithdrawOrder
+from slurm_elastic.ckptman.threats import Threat, close_over, settle_nodes, threats, withdraw
+from slurm_elastic.ckptman.watch import watch
+from slurm_elastic.ckptman.wishes import Choice, choose
+from slurm_elastic.ckptrows import Rescue, Step
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Image, SlurmJob, SlurmNode
+from slurm_elastic.prices.book import PriceBook
+
+log = logging.getLogger(__name__)
+
+SERVICE = "slurm-elastic-ckptman"
+BEAT = 5.0
+LEAST = 0.1
+"""Seconds between two looks, however often we are woken."""
+QUICK = 0.3
+"""Seconds between two looks while a job is on its way."""
+PACE = 5.0
+"""Reading the queue may take one part in so many and one of the time."""
+HISTORY = 30 * 86400.0
+ANEW = 60.0
+"""Seconds between two counts of interruptions, and of old rows to forget."""
+
+
+class Service:
+    """What is in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
+
+    def __init__(self, site: Site, crew: Crew, prices: PriceBook | None = None) -> None:
+        self.site = site
+        self._crew = crew
+        self._prices = prices
+        self._saver = Saver(site)
+        self._wake = threading.Event()
+        self._machines: Mapping[str, Machine] = {}
+        self._mtti: Mapping[str, float] = {}
+        self._orders: list[AnyOrder] = []
+        self._orders_lock = threading.Lock()
+        self._next_beat = self._next_count = float("-inf")
+        self._refused: dict[int, str] = {}
+        self._trouble = ""
+        self._moving = False
+        self._helped: dict[int, float] = {}
+
+    # from pollers' threads
+
+    def machines(self) -> Mapping[str, Machine]:
+        """The live machines by id; those of the last time while the ledger cannot be read."""
+        try:
+            self._machines = {m.instance.id: m for m in self.site.ledger.machines()}
+        except sqlite3.Error as error:
+            log.warning("the ledger cannot be read, its machines are those of before: %s", error)
+        return self._machines
+
+    def wake(self) -> None:
+        """There is news: look now."""
+        self._wake.set()
+
+    def order(self, order: AnyOrder) -> None:
+        """Somebody wants something."""
+        with self._orders_lock:
+            self._orders.append(order)
+        self._wake.set()
+
+    # the loop
+
+    def run(self) -> None:
+        """Until the site stops; then wait for what is under way."""
+        site = self.site
+        pause = rest = 0.0
+        try:
+            while not site.stop.wait(rest):
+                self._wake.wait(pause)
+                self._wake.clear()
+                if site.stop.is_set():
+                    break
+                began = site.monotonic()
+                self._guarded_tick()
+                # Whatever wakes us how often: the jobs' own work comes first.
+                rest = max(LEAST, site.monotonic() - began)
+                quick = QUICK if self._moving else site.config.checkpoint.period
+                pause = max(quick - rest, PACE * site.jobs.cost)
+        finally:
+            self._crew.close()
+            site.journal.flush()
+
+    def stop(self) -> None:
+        """End the loop."""
+        self.site.stop.set()
+        self._wake.set()
+
+    def _guarded_tick(self) -> None:
+        try:
+            self.tick()
+        except (sqlite3.Error, OSError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                log.error("the state directory cannot be used: %s", trouble)  # noqa: TRY400
+            self._trouble = trouble
+        except Exception:
+            log.exception("a look fails; the next one starts anew")
+        else:
+            self._trouble = ""
+
+    def tick(self) -> None:
+        """One look."""
+        site = self.site
+        self._beat()
+        machines = self.machines()
+        wanted = self._carry_orders(machines)
+        warned = site.state.notices()
+        rescues = site.state.rescues()
+        found = threats(warned, machines)
+        jobs = self._jobs()
+        world = self._world(jobs, machines, found)
+        for job in wanted:
+            self._save_now(job, world)
+        view = self._view(found)
+        plans = decide(self._facts(world, rescues), site.config.checkpoint.slack)
+        begun = self._begin(plans, view, found)
+        standing = {r.run.job: r for r in (*rescues, *begun)}
+        self._moving = bool(standing)
+        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
+        self._advance(standing.values(), jobs, leaving)
+        if view is not None and not begun:  # else they were drained by an older view just now
+            taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
+            settle_nodes(site, view, found, taken)
+        close_over(site, warned, view, machines)
+        if jobs is not None:
+            self._saver.clean(jobs, frozenset(standing))
+        site.journal.flush()
+
+    def _beat(self) -> None:
+        site, clock = self.site, self.site.monotonic()
+        if clock >= self._next_beat:
+            try:
+                site.ledger.beat(SERVICE, site.now(), os.getpid())
+            except sqlite3.Error as error:
+                log.warning("no sign of life can be left: %s", error)
+            self._next_beat = clock + BEAT
+        if clock >= self._next_count:
+            self._next_count = clock + ANEW
+            self._count_anew()
+            site.state.prune(site.now() - HISTORY)
+
+    def _count_anew(self) -> None:
+        site, now = self.site, self.site.now()
+        try:
+            known = site.ledger.machines(ended_since=now - HISTORY)
+        except sqlite3.Error:
+            return
+        self._mtti = mean_times(known, site.state.interruptions(now - HISTORY), now)
+
+    # observe
+
+    def _jobs(self) -> Mapping[int, SlurmJob] | None:
+        """None while Slurm does not answer: what was known of running jobs then still serves to
+        save them, and nothing else is done.
+        """
+        try:
+            jobs = self.site.jobs.read()
+        except SlurmError as error:
+            self.site.journal.health("slurm (ckptman)", str(error))
+            return None
+        self.site.journal.health("slurm (ckptman)", None)
+        return jobs
+
+    def _view(self, found: Mapping[str, Threat]) -> Mapping[str, SlurmNode] | None:
+        if not found:
+            return {}
+        try:
+            return self.site.slurm.nodes(sorted(found))
+        except SlurmError as error:
+            log.warning("nodes cannot be read: %s", error)
+            return None
+
+    def _world(
+        self,
+        jobs: Mapping[int, SlurmJob] | None,
+        machines: Mapping[str, Machine],
+        found: Mapping[str, Threat],
+    ) -> World:
+        site = self.site
+        images: defaultdict[int, list[Image]] = defaultdict(list)
+        for image in site.state.images():
+            images[image.job].append(image)
+        newest = sorted(machines.values(), key=lambda m: m.instance.launched)
+        settings = site.config.checkpoint
+        return World(
+            now=site.now(),
+            jobs=site.jobs.last if jobs is None else jobs,
+            machines=machines,
+            machine_of={m.instance.node: m for m in newest if m.instance.node},
+            threats=found,
+            images=images,
+            prices=self._prices.prices() if self._prices else {},
+            mtti=self._mtti,
+            expected=settings.expected,
+            bid=settings.prices.bid,
+        )
+
+    # decide
+
+    def _facts(self, world: World, rescues: Sequence[Rescue]) -> list[JobFacts]:
+        """Of the jobs that are not on their way already."""
+        moved = {(r.run.job, r.run.attempt) for r in rescues}
+        facts = gather(world, self.site.pool_of.__contains__, self._choice)
+        return [f for f in facts if (f.run.job, f.run.attempt) not in moved]
+
+    def _choice(self, job: SlurmJob) -> Choice:
+        site = self.site
+        pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
+        choice = choose(job.comment, pool, site.config.checkpoint)
+        if choice.method not in ("none", *site.checkpointers):
+            why = f"method {choice.method} cannot be used here: see the log of {SERVICE}'s start"
+            choice = Choice(method="none", policy=choice.policy, refused=why)
+        if choice.refused and self._refused.get(job.id) != choice.refused:
+            self._refused[job.id] = choice.refused
+            subjects = (f"job:{job.id}",)
+            site.journal.note(f"ckpt-{job.label}", "ckpt-refused", subjects, choice.refused)
+        return choice
+
+    # act
+
+    def _begin(
+        self,
+        plans: Sequence[Plan],
+        view: Mapping[str, SlurmNode] | None,
+        found: Mapping[str, Threat],
+    ) -> list[Rescue]:
+        """All moves are written down at once, then all nodes drained at once, then jobs saved."""
+        site = self.site
+        moves = [
+            self._rescue(p)
+            for p in plans
+            if p.kind == MOVE and not self._crew.busy(p.facts.run.job)
+        ]
+        if moves:
+            site.state.put(*moves)
+            reach("rescue.planned")
+            for one in moves:
+                moving.say(site, one, "ckpt-planned", one.reason)
+            if view is not None:
+                settle_nodes(site, view, found, frozenset(n for r in moves for n in r.threatened))
+            reach("rescue.drained")
+            moves = self._to_saving(moves)
+        for plan in plans:
+            if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
+                self._crew.submit(plan.facts.run.job, (NEVER, 0.0), self._saver.work(plan))
+        return moves
+
+    def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
+        """One sync of the disk for all of them."""
+        now, step = self.site.now(), Step.SAVING
+        after = [
+            replace(r, step=step, changed=now, reached={**r.reached, str(step): now})
+            if r.saves
+            else r
+            for r in moves
+        ]
+        self.site.state.put(*after)
+        return after
+
+    def _rescue(self, plan: Plan) -> Rescue:
+        facts, now = plan.facts, self.site.now()
+        # A run that was stopped in vain is not stopped once more: it works until the last moment.
+        before = self.site.state.rescue(facts.run.job, facts.run.attempt)
+        dump = max((s.dump for s in facts.situations), default=0.0)
+        return Rescue(
+            run=facts.run,
+            method=facts.choice.method,
+            threatened=facts.threatened,
+            reason=plan.reason,
+            step=Step.PLANNED,
+            began=now,
+            changed=now,
+            deadline=facts.deadline,
+            dump=dump,
+            saves=plan.saves and before is None,
+            reached={str(Step.PLANNED): now},
+        )
+
+    def _advance(
+        self,
+        rescues: Iterable[Rescue],
+        jobs: Mapping[int, SlurmJob] | None,
+        leaving: frozenset[str],
+    ) -> None:
+        now = self.site.now()
+        for one in sorted(rescues, key=_urgency):
+            if self._crew.busy(one.run.job):
+                continue
+            try:
+                if jobs is not None and self._is_safe(one, leaving):
+                    self._stay(one, jobs)
+                elif _due(one, now):
+                    self._crew.submit(one.run.job, _urgency(one), partial(self._work, one))
+                elif jobs is not None:
+                    self._watch(one, jobs.get(one.run.job))
+            except SlurmElasticError as error:
+                log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
+
+    def _watch(self, one: Rescue, job: SlurmJob | None) -> None:
+        """What takes a Slurm command or a sync of the disk is the crew's: there may be many."""
+        if job is None or job.restarts <= one.run.attempt:
+            watch(self.site, one, job)
+        elif self.site.jobs.knows(self._helped.get(job.id, float("-inf"))):
+            self._crew.submit(job.id, _urgency(one), partial(self._help, one, job))
+
+    def _help(self, one: Rescue, job: SlurmJob) -> None:
+        if watch(self.site, one, job).over:
+            self._helped.pop(job.id, None)
+        else:  # a list from before says nothing of what was done now
+            self._helped[job.id] = self.site.jobs.mark()
+
+    def _work(self, one: Rescue) -> None:
+        if moving.go_on(self.site, one).step is not one.step:
+            self.wake()
+
+    def _is_safe(self, one: Rescue, leaving: frozenset[str]) -> bool:
+        """Nothing threatens its nodes any more, and their machines are still there."""
+        if one.step is not Step.WAITING or not leaving.isdisjoint(one.threatened):
+            return False
+        alive = {m.instance.node for m in self._machines.values()}
+        return all(n in alive or n not in self.site.pool_of for n in one.threatened)
+
+    def _stay(self, one: Rescue, jobs: Mapping[int, SlurmJob]) -> None:
+        after = watch(self.site, one, jobs.get(one.run.job))
+        if after.step is Step.WAITING:
+            why = "no notice stands against its nodes any more"
+            moving.over(self.site, one, Step.STAYED, why)
+
+    def _carry_orders(self, machines: Mapping[str, Machine]) -> list[int]:
+        """Notices that are taken back; the jobs that are to be saved now."""
+        with self._orders_lock:
+            orders, self._orders = self._orders, []
+        for order in orders:
+            if isinstance(order, WithdrawOrder):
+                withdraw(self.site, order.node, machines)
+        return [order.job for order in orders if isinstance(order, SaveOrder)]
+
+    def _save_now(self, number: int, world: World) -> None:
+        site, job = self.site, world.jobs.get(number)
+        subjects = (f"job:{number}",)
+        if job is None or "RUNNING" not in job.states:
+            site.journal.note("ckpt-now", "ckpt-refused", subjects, "it does not run")
+            return
+        choice = self._choice(job)
+        if choice.method == "none" or choice.move_only:
+            none = "no checkpoint method is set for it"
+            ends = "it ends when it saves itself: that is only done to move it"
+            why = choice.refused or (ends if choice.move_only else none)
+            site.journal.note("ckpt-now", "ckpt-refused", subjects, why)
+            return
+        facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
+        plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
+        self._saver.expect(number, dump_seconds(world, number))
+        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan))
+
+
+def _urgency(rescue: Rescue) -> Order:
+    return (NEVER if rescue.deadline is None else rescue.deadline, rescue.began)
+
+
+def _due(rescue: Rescue, now: float) -> bool:
+    """Whether there is something to do for it now, besides watching."""
+    if rescue.step is Step.WAITING:
+        return rescue.at is not None and now >= rescue.at
+    if rescue.step is Step.REQUEUEING:
+        return rescue.at is None or now >= rescue.at
+    return rescue.step in (Step.PLANNED, Step.SAVING, Step.SAVED)

@@ -1,0 +1,294 @@
+"""Where notices come from. A source is read by a poller of its own, so that a slow or dead one
+holds up neither the others nor the jobs; what it tells is on the disk before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct, field
+
+from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.protocols import Provider, Slurm
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 65_536
+_COMMENT = re.compile(
+    r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<deadline>[0-9]{1,12})"
+    r":(?P<instance>[A-Za-z0-9-]+)"
+)
+SETTLED = 1.0
+"""Seconds after which a file that cannot be read is not being written any more."""
+
+
+class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """What an operator or an agent leaves in a drop directory, one JSON file each."""
+
+
+class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
+    """A node is taken away at ``deadline`` (Unix time; None: not known)."""
+
+    node: str
+    reason: str = ""
+    deadline: float | None = None
+    rebalance: bool = False
+
+
+class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
+    """What was said of a node is not true any more."""
+
+    node: str
+
+
+class SaveOrder(Order, frozen=True, kw_only=True, tag="save"):
+    """Save a job now."""
+
+    job: int
+
+
+AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """What one reading of a source gave; ``handle`` acknowledges it. ``wrong``: what could not be
+    understood, and is acknowledged all the same, as it would come back for ever.
+    """
+
+    handle: str = ""
+    notice: Notice | None = None
+    order: AnyOrder | None = None
+    wrong: str = ""
+
+
+class Source(Protocol):
+    """Somewhere that notices come from."""
+
+    name: str
+
+    def read(self, now: float) -> Sequence[Told]:
+        """What is new there; any exception means that it cannot be read now."""
+        ...
+
+    def done(self, handles: Sequence[str]) -> None:
+        """These are on the disk here: they need not come again."""
+        ...
+
+
+class CloudNotices:
+    """What a cloud itself says of our machines. It says so until they are gone."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self.name = f"notices of {provider.name}"
+
+    def read(self, now: float) -> Sequence[Told]:  # noqa: ARG002
+        """All standing ones."""
+        return [Told(notice=notice) for notice in self._provider.notices()]
+
+    def done(self, handles: Sequence[str]) -> None:
+        """Nothing to acknowledge."""
+
+
+class NodeComments:
+    """What agents on EC2's machines (programs/agent.py) have put on their Slurm nodes as comments.
+
+    Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id: a
+    comment outlives its machine, and the next machine of that node is not meant.
+    """
+
+    name = "notices on Slurm's nodes"
+
+    def __init__(self, slurm: Slurm, machines: Callable[[], Collection[str]]) -> None:
+        self._slurm = slurm
+        self._machines = machines
+
+    def read(self, now: float) -> Sequence[Told]:
+        """All that stand; Slurm is only asked while there are machines."""
+        alive = set(self._machines())
+        if not alive:
+            return []
+        notices = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
+        return [Told(notice=n) for n in notices if n is not None and n.instance in alive]
+
+    def done(self, handles: Sequence[str]) -> None:
+        """Nothing to acknowledge."""
+
+
+def comment_notice(comment: str, seen: float) -> Notice | None:
+    """The warning in ``slurm-elastic:notice:KIND:DEADLINE:INSTANCE``; None for other comments."""
+    found = _COMMENT.fullmatch(comment)
+    if found is None:
+        return None
+    deadline = float(found["deadline"])
+    return Notice(
+        instance=found["instance"], kind=NoticeKind(found["kind"]), seen=seen,
+        deadline=deadline or None,
+    )  # fmt: skip
+
+
+class DropDirectory:
+    """Files ``*.json`` of operators and agents. Only root's and SlurmUser's own count."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.name = f"notices in {path}"
+        self._path = path
+        if create:
+            path.mkdir(mode=0o755, exist_ok=True)
+
+    def read(self, now: float) -> Sequence[Told]:
+        """Each file, oldest name first."""
+        return [told for path in sorted(self._path.glob("*.json")) if (told := _file(path, now))]
+
+    def done(self, handles: Sequence[str]) -> None:
+        """The files go."""
+        for handle in handles:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(handle)
+
+
+def _file(path: Path, now: float) -> Told | None:
+    handle = str(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return Told(handle=handle, wrong=f"{path}: {error.strerror}")
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
+            return Told(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
+        text = file.read(MAX_BYTES + 1)
+    try:
+        order = msgspec.json.decode(text, type=AnyOrder)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Whoever writes there without renaming may be in the middle of it.
+        half = now - found.st_mtime < SETTLED
+        return None if half else Told(handle=handle, wrong=f"{path}: {error}")
+    if isinstance(order, NoticeOrder):
+        return Told(handle=handle, notice=_notice(order, now), order=order)
+    return Told(handle=handle, order=order)
+
+
+def _notice(order: NoticeOrder, seen: float) -> Notice:
+    kind = NoticeKind.REBALANCE if order.rebalance else NoticeKind.INTERRUPTION
+    return Notice(
+        instance="", node=order.node, kind=kind, seen=seen, deadline=order.deadline,
+        reason=order.reason,
+    )  # fmt: skip
+
+
+def drop(directory: Path, order: AnyOrder, now: float) -> Path:
+    """Leave an order; whole or not at all. OSError where that cannot be done."""
+    name = f"{int(now * 1e9)}-{os.getpid()}.json"
+    draft = directory / f".{name}.tmp"
+    with open(draft, "xb") as file:
+        file.write(msgspec.json.encode(order))
+        file.flush()
+        os.fsync(file.fileno())
+        if os.geteuid() == 0:
+            owner = directory.stat()
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+    os.replace(draft, directory / name)
+    return directory / name
+
+
+# EventBridge
+
+INTERRUPTION = "EC2 Spot Instance Interruption Warning"
+REBALANCE = "EC2 Instance Rebalance Recommendation"
+_LEAD = 120.0
+"""Seconds from the interruption warning to the interruption (EC2 user guide)."""
+
+
+class _Detail(Struct, frozen=True, kw_only=True):
+    instance: str = field(name="instance-id")
+
+
+class _Event(Struct, frozen=True, kw_only=True):
+    kind: str = field(name="detail-type")
+    time: str
+    detail: _Detail
+
+
+def from_event(body: str, handle: str, now: float) -> Told:
+    """A message of EventBridge as EC2's user guide has it; other events are not for us."""
+    try:
+        raw = json.loads(body)
+        if isinstance(raw, dict) and isinstance(raw.get("Message"), str):
+            raw = json.loads(raw["Message"])  # by way of an SNS topic
+        kind = raw.get("detail-type") if isinstance(raw, dict) else None
+        if kind not in (INTERRUPTION, REBALANCE):
+            return Told(handle=handle, wrong=f"an event that is no notice: {str(kind)[:80]}")
+        event = msgspec.convert(raw, _Event)
+        when = datetime.fromisoformat(event.time).timestamp()
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
+        return Told(handle=handle, wrong=f"a message that cannot be read: {error}")
+    if kind == REBALANCE:
+        notice = Notice(instance=event.detail.instance, kind=NoticeKind.REBALANCE, seen=now)
+        return Told(handle=handle, notice=notice)
+    notice = Notice(
+        instance=event.detail.instance, kind=NoticeKind.INTERRUPTION, seen=now,
+        deadline=when + _LEAD,
+    )  # fmt: skip
+    return Told(handle=handle, notice=notice)
+
+
+class SqsClient(Protocol):
+    """What is used of boto3's client."""
+
+    def receive_message(self, **request: object) -> dict[str, list[dict[str, str]]]:
+        """Up to ten messages."""
+        ...
+
+    def delete_message_batch(self, **request: object) -> object:
+        """Up to ten of them."""
+        ...
+
+
+class SqsQueue:
+    """An SQS queue that an EventBridge rule fills (docs/checkpointing.md has the rule)."""
+
+    BATCH = 10
+    MOST = 2000
+
+    def __init__(self, url: str, open_client: Callable[[], SqsClient]) -> None:
+        self.name = "notices in SQS"
+        self._url = url
+        self._open = open_client
+        self._client: SqsClient | None = None
+
+    def read(self, now: float) -> Sequence[Told]:
+        """All that is there, up to MOST; nothing is deleted yet."""
+        self._client = self._client or self._open()
+        found: list[Told] = []
+        while len(found) < self.MOST:
+            answer = self._client.receive_message(
+                QueueUrl=self._url, MaxNumberOfMessages=self.BATCH, WaitTimeSeconds=0,
+                VisibilityTimeout=60,
+            )  # fmt: skip
+            messages = answer.get("Messages", [])
+            found += [from_event(m["Body"], m["ReceiptHandle"], now) for m in messages]
+            if not messages:
+                break
+        return found
+
+    def done(self, handles: Sequence[str]) -> None:
+        """Delete them, ten a call. What fails comes again, and is known by then."""
+        client = self._client
+        for start in range(0, len(handles), self.BATCH):
+            part = handles[start : start + self.BATCH]
+            entries = [{"Id": str(n), "ReceiptHandle": h} for n, h in enumerate(part)]
+            if client is not None:
+                client.delete_message_batch(QueueUrl=self._url, Entries=entries)

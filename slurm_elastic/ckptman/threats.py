@@ -1,0 +1,227 @@
+"""What is known to be taken away, and what follows for nodes: drained, cooling down, powered down.
+
+A node is drained with our reason and never with another's in its place; an admin's own drain is
+enough for us. When its last job has left, a cloud node is powered down, which ends its lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptrows import Warned
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import CoolDown, Notice, NoticeKind, SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.recovery import OUR_MARK
+from slurm_elastic.slurm.hostlist import compress
+
+log = logging.getLogger(__name__)
+
+MARK = f"{OUR_MARK}notice:"
+LOST = f"{OUR_MARK}lost: taken away"
+FALSE_AFTER = 600.0
+"""Seconds after its deadline after which a machine that is still there was warned of wrongly."""
+FORGET_UNKNOWN = 3600.0
+"""Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
+CORRELATION = "notices"
+
+
+class Threat(Struct, frozen=True, kw_only=True):
+    """What stands against one node. ``deadline``: the earliest; ``leaves``: it is really taken
+    away, not only in danger.
+    """
+
+    node: str
+    warned: tuple[Warned, ...]
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """All of its notices."""
+        return tuple(w.notice for w in self.warned)
+
+    @property
+    def leaving(self) -> tuple[Notice, ...]:
+        """Those that say that it is taken away."""
+        return tuple(n for n in self.notices if n.kind is NoticeKind.INTERRUPTION)
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is taken away at the earliest; None where nobody says."""
+        return min((n.deadline for n in self.leaving if n.deadline is not None), default=None)
+
+    @property
+    def reason(self) -> str:
+        """In one line."""
+        notice = (self.leaving or self.notices)[0]
+        return notice.reason or f"{notice.kind} notice for {notice.instance or notice.node}"
+
+
+def threats(warned: Sequence[Warned], machines: Mapping[str, Machine]) -> Mapping[str, Threat]:
+    """By node. ``machines``: the live ones by id."""
+    by_node: defaultdict[str, list[Warned]] = defaultdict(list)
+    for one in warned:
+        machine = machines.get(one.notice.instance)
+        node = machine.instance.node if machine else one.notice.node
+        if node:
+            by_node[node].append(one)
+    return {node: Threat(node=node, warned=tuple(some)) for node, some in by_node.items()}
+
+
+def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
+    """The newest live machine of a node."""
+    mine = [m for m in machines.values() if m.instance.node == node and m.suspending is None]
+    return max(mine, key=lambda m: m.instance.launched, default=None)
+
+
+def settle_nodes(
+    site: Site,
+    view: Mapping[str, SlurmNode],
+    found: Mapping[str, Threat],
+    moving: frozenset[str],
+) -> None:
+    """Drain what is taken away, power down what is empty by now, give up what is lost already.
+
+    ``moving``: nodes that a job is still to be moved off.
+    """
+    leaving = {n: t for n, t in found.items() if t.leaving and n in view}
+    empty = {n: t for n, t in leaving.items() if n not in moving}
+    for act, about in ((_drain, leaving), (_give_up, leaving), (_power_down, empty)):
+        try:
+            act(site, view, about)
+        except SlurmError as error:
+            log.warning("nodes cannot be changed, again with the next look: %s", error)
+
+
+def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for name, threat in leaving.items():
+        node = view[name]
+        if not is_drained(node) and not is_down(node) and phase(node) is Phase.UP:
+            by_reason[threat.reason].append(name)
+    for reason, names in by_reason.items():
+        text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
+        site.slurm.update_nodes(names, state="DRAIN", reason=text)
+        site.journal.note(CORRELATION, "ckpt-drained", names, reason)
+
+
+def _give_up(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+    """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
+    SlurmdTimeout is over. Not where an admin has drained it: the reason is theirs.
+    """
+    now = site.now()
+    gone = [
+        name
+        for name, threat in leaving.items()
+        if threat.deadline is not None
+        and now > threat.deadline
+        and is_busy(view[name])
+        and not is_down(view[name])
+        and view[name].reason.startswith(OUR_MARK)
+        and "NOT_RESPONDING" in view[name].states
+    ]
+    if gone:
+        site.slurm.update_nodes(gone, state="DOWN", reason=LOST)
+        site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
+
+
+def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+    """An empty machine that is going anyway costs money for nothing."""
+    empty = [
+        name
+        for name in leaving
+        if name in site.pool_of
+        and phase(view[name]) is Phase.UP
+        and view[name].reason.startswith(MARK)
+        and is_drained(view[name])
+        and not is_busy(view[name])
+        and not is_down(view[name])
+    ]
+    if empty:
+        site.slurm.update_nodes(empty, state="POWER_DOWN")
+        site.journal.note(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
+
+
+def cool_down(site: Site, fresh: Sequence[Warned]) -> None:
+    """What was just taken away is hardly to be had again at once; each machine is counted once."""
+    taken = [w for w in fresh if w.offer and w.notice.kind is NoticeKind.INTERRUPTION]
+    now, seconds = site.now(), site.config.timings.capacity_cooldown
+    site.state.interrupted({w.notice.instance: w.offer for w in taken}, now)
+    for one in {w.offer: w for w in taken}.values():
+        cooling = CoolDown(
+            key=one.offer, until=now + seconds, code="interruption",
+            reason=f"machine {one.notice.instance} is taken away",
+        )  # fmt: skip
+        try:
+            standing = {c.key: c.until for c in site.ledger.cool_downs(now)}
+            if standing.get(one.offer, 0.0) < cooling.until:
+                site.ledger.cool_down(cooling)
+        except sqlite3.Error as error:
+            log.warning("offer does not cool down key=%s error=%s", one.offer, error)
+
+
+def close_over(
+    site: Site, warned: Sequence[Warned], view: Mapping[str, SlurmNode] | None,
+    machines: Mapping[str, Machine],
+) -> None:  # fmt: skip
+    """Notices whose machine is gone, and those that were wrong: its node is let go again."""
+    for one in warned:
+        why = _over(site, one, view, machines)
+        if why is None:
+            continue
+        site.state.close_notice(one, site.now())
+        subject = one.notice.node or one.notice.instance
+        site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), why)
+
+
+def _over(
+    site: Site, one: Warned, view: Mapping[str, SlurmNode] | None, machines: Mapping[str, Machine]
+) -> str | None:
+    notice, now = one.notice, site.now()
+    if notice.instance:
+        machine = machines.get(notice.instance)
+        if machine is None:
+            known = one.offer or now - notice.seen > FORGET_UNKNOWN
+            return "its machine is gone" if known else None
+        late = notice.deadline is not None and now > notice.deadline + FALSE_AFTER
+        if not late:
+            return None
+        _resume(site, machine.instance.node, view)
+        return "its machine is still there long after the deadline"
+    node = (view or {}).get(notice.node)
+    if node is not None and phase(node) is Phase.POWERED_DOWN:
+        return "its node is powered down"
+    return None
+
+
+def _resume(site: Site, name: str, view: Mapping[str, SlurmNode] | None) -> None:
+    """Undo our drain; an admin's own stays."""
+    node = (view or {}).get(name)
+    if node is None or not is_drained(node) or not node.reason.startswith(MARK):
+        return
+    try:
+        site.slurm.update_nodes([name], state="RESUME")
+    except SlurmError as error:
+        log.warning("node stays drained node=%s error=%s", compress([name]), error)
+
+
+def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:
+    """A person takes back what was said of a node; how many notices that were."""
+    machine = machine_of(node, machines)
+    instance = machine.instance.id if machine else ""
+    mine = [
+        w for w in site.state.notices()
+        if w.notice.node == node or (instance and w.notice.instance == instance)
+    ]  # fmt: skip
+    for one in mine:
+        site.state.close_notice(one, site.now())
+    if mine:
+        _resume(site, node, site.slurm.nodes([node]))
+        site.journal.note(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
+    return len(mine)

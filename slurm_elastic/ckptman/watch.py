@@ -1,0 +1,102 @@
+"""After the requeue: until the job runs again elsewhere, and what is in its way."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman import rescue as moving
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptrows import Rescue, Step
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.faults import reach
+from slurm_elastic.model import SlurmJob
+
+REFUSED = 10.0
+"""Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
+UNKNOWN = 60.0
+"""Seconds that a job may be missing from Slurm's list before that is believed."""
+_WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
+                    "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
+"""Reasons of a pending job that pass by themselves, or that its user has a hand in."""
+_USERS = frozenset({"JobHeldUser", "Dependency"})
+_STUCK = frozenset({"JobHeldAdmin", "BadConstraints", "launch_failed_requeued_held",
+                    "launch failed requeued held", "JobHoldMaxRequeue"})  # fmt: skip
+
+
+def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
+    """Look at the job of a rescue that is not at work."""
+    run, now = rescue.run, site.now()
+    if job is None:
+        if now - rescue.changed > UNKNOWN:
+            return moving.over(site, rescue, Step.ENDED, "Slurm does not know it any more")
+        return rescue
+    if job.restarts > run.attempt:
+        if rescue.step is not Step.REQUEUED:
+            rescue = moving.to(site, rescue, Step.REQUEUED)
+            moving.say(site, rescue, "ckpt-restarted", "Slurm has put it back into its queue")
+        return _again(site, rescue, job)
+    if rescue.step is Step.REQUEUED:
+        return _as_before(site, rescue, job)
+    ended = rescue.step is Step.WAITING and job.states & moving.ENDED
+    if ended and not moving.ended_for_us(rescue, job):
+        return moving.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return rescue
+
+
+def _again(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    states = job.states
+    if states & moving.ENDED and "PENDING" not in states:
+        return moving.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(states))}")
+    if "RUNNING" in states and "CONFIGURING" not in states:
+        where = ",".join(job.nodes)
+        took = site.now() - rescue.began
+        source = "its start" if rescue.image is None else f"save {rescue.image.number}"
+        return moving.over(
+            site, rescue, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s"
+        )
+    if "PENDING" in states and "COMPLETING" not in states:
+        return _pending(site, rescue, job)
+    return rescue
+
+
+def _as_before(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    """Slurm took the command, but nothing came of it."""
+    if site.now() - rescue.changed <= REFUSED or "COMPLETING" in job.states:
+        return rescue
+    moving.say(site, rescue, "ckpt-not-yet", "its requeue had no effect: once more")
+    return moving.to(site, rescue, Step.REQUEUEING)
+
+
+def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
+    if one of them is taken away, and a hold that nobody has put on it.
+    """
+    try:
+        if job.required and not set(rescue.threatened).isdisjoint(job.required):
+            site.slurm.any_nodes(job.id)
+            named = ",".join(job.required)
+            moving.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if job.start > site.now() or job.reason == "BeginTime":
+            site.slurm.start_now(job.id)
+            reach("rescue.hurried")
+            return rescue
+        if job.reason in _STUCK:
+            site.slurm.release(job.id)
+            moving.say(site, rescue, "ckpt-freed", f"Slurm held it: {job.reason}")
+            return rescue
+    except SlurmError as error:
+        logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
+        return rescue
+    return _report(site, rescue, job.reason)
+
+
+def _report(site: Site, rescue: Rescue, reason: str) -> Rescue:
+    """A reason that may not pass by itself is told once."""
+    if reason in _WAITS | _USERS or rescue.note == reason:
+        return rescue
+    moving.say(site, rescue, "ckpt-pending", f"it waits: {reason}", level=logging.WARNING)
+    noted = replace(rescue, note=reason)
+    site.state.put(noted)
+    return noted

@@ -1,0 +1,188 @@
+"""For which job we were started: found out from the kernel, not believed.
+
+The chain of parents must be slurmstepd of a batch step, then sudo, then us. A process is slurmstepd
+only if it runs the installed program as root: its name and its arguments are words that a user may
+give to a program of his own, sudo included.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_elastic.ckptroot.site import Refused, Site
+
+_TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
+_CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
+CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+"""The environment of all that root runs."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The job and its user. ``environment`` is the user's own, for his program only."""
+
+    job: int
+    uid: int
+    gid: int
+    user: str
+    groups: tuple[int, ...]
+    environment: dict[bytes, bytes]
+
+    @property
+    def node(self) -> str:
+        """Slurm's name of this node; a name for people, as the user may set what he likes."""
+        return self.environment.get(b"SLURMD_NODENAME", b"").decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What slurmctld says of a job. ``state`` is its base state, such as RUNNING."""
+
+    state: str
+    uid: int
+    restarts: int
+    array_job: int = 0
+    array_task: int | None = None
+
+    def label(self, job: int) -> str:
+        """What users call the job: ``12``, or ``12_3`` of an array."""
+        return str(job) if self.array_task is None else f"{self.array_job}_{self.array_task}"
+
+
+def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> Caller:
+    """The caller; Refused unless it is the batch script of a job of the user who called sudo.
+
+    With ``asks`` the script has called sudo as a child, to ask whether it may be run so.
+    """
+    user = sudo_user()
+    top, step = _chain(site, proc, asks=asks)
+    job = _job_of(step, proc)
+    for found in _CGROUP.findall(_text(proc / "self" / "cgroup")):
+        if int(found) != job:
+            raise Refused(f"job {job} by its step, job {found} by our control group")
+    return Caller(
+        job=job,
+        uid=user.pw_uid,
+        gid=_sudo_number("SUDO_GID"),
+        user=user.pw_name,
+        groups=tuple(os.getgrouplist(user.pw_name, _sudo_number("SUDO_GID"))),
+        environment=_environment(top, proc),
+    )
+
+
+def sudo_user() -> pwd.struct_passwd:
+    """Who called sudo, which sets this itself; Refused for root and for unknown users."""
+    uid = _sudo_number("SUDO_UID")
+    try:
+        user = pwd.getpwuid(uid)
+    except KeyError as error:
+        raise Refused(f"this host has no user with uid {uid}") from error
+    if uid == 0 or _sudo_number("SUDO_GID") == 0:
+        raise Refused("jobs of root, or with its group, are not checkpointed")
+    return user
+
+
+def ask(site: Site, job: int, timeout: float = 10.0) -> JobState | None:
+    """What slurmctld says of the job; None where it does not answer, state ``GONE`` where it no
+    longer knows the job.
+    """
+    environment = {**CLEAN, **({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})}
+    command = [site.scontrol, "-o", "show", "job", str(job)]
+    try:
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            errors="replace", timeout=timeout, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        gone = "Invalid job id" in done.stderr + done.stdout
+        return JobState(state="GONE", uid=-1, restarts=0) if gone else None
+    return _job_state(done.stdout, job)
+
+
+def _job_state(text: str, job: int) -> JobState | None:
+    """One line a job; an array's id names all of its tasks, so ours is looked for."""
+    for line in text.splitlines():
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        if words.get("JobId") != str(job):
+            continue
+        uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
+        task = words.get("ArrayTaskId", "")
+        return JobState(
+            state=words.get("JobState", ""),
+            uid=int(uid[1]) if uid else -1,
+            restarts=int(words.get("Restarts", "0") or 0),
+            array_job=int(words.get("ArrayJobId", "0") or 0),
+            array_task=int(task) if task.isdigit() else None,
+        )
+    return None
+
+
+def _chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:
+    """The pids of the step's first process, which is sudo, and of its slurmstepd."""
+    child, pid = 0, os.getppid()
+    while pid > 1 and _program(pid, proc) == os.path.realpath(site.sudo):
+        child, pid = pid, _parent(pid, proc)
+    if not child:
+        raise Refused("not started by sudo")
+    if asks:
+        child, pid = pid, _parent(pid, proc)
+    if _program(pid, proc) != os.path.realpath(site.slurmstepd) or not _is_root(pid, proc):
+        raise Refused("sudo was not started by the batch script itself")
+    return child, pid
+
+
+def _job_of(step: int, proc: Path) -> int:
+    title = (proc / str(step) / "cmdline").read_bytes()
+    found = _TITLE.match(title)
+    if not found:
+        raise Refused("not started in a batch step")
+    return int(found[1])
+
+
+def _program(pid: int, proc: Path) -> str:
+    try:
+        return os.readlink(proc / str(pid) / "exe").removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def _is_root(pid: int, proc: Path) -> bool:
+    return _status(pid, proc, "Uid").split() == ["0"] * 4
+
+
+def _parent(pid: int, proc: Path) -> int:
+    return int(_status(pid, proc, "PPid") or 0)
+
+
+def _status(pid: int, proc: Path, name: str) -> str:
+    for line in _text(proc / str(pid) / "status").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.partition(":")[2].strip()
+    return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _environment(pid: int, proc: Path) -> dict[bytes, bytes]:
+    entries = (proc / str(pid) / "environ").read_bytes().split(b"\0")
+    pairs = (entry.partition(b"=") for entry in entries)
+    return {name: value for name, equals, value in pairs if equals and name}
+
+
+def _sudo_number(name: str) -> int:
+    text = os.environ.get(name, "")
+    if not text.isdigit():
+        raise Refused(f"{name} is not set: start this by sudo")
+    return int(text)

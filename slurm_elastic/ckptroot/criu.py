@@ -1,0 +1,237 @@
+"""Method ``criu``: transparent checkpoints by CRIU, of all processes of a job on one node.
+
+A dump leaves the tasks stopped until the image was verified: what cannot be saved goes on unharmed.
+Measured with CRIU 4.1.1 and 4.2.1, Slurm 24.11 and 26.05.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.ckptroot import images, keeper
+from slurm_elastic.ckptroot.caller import CLEAN, Caller
+from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.payload import Payload, calm
+from slurm_elastic.ckptroot.site import Refused, Site
+
+_CAP_SYS_RESOURCE = 24
+_NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+# Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
+_BOTH = ("--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "-v2")
+
+
+class Criu:
+    """One job's processes under CRIU."""
+
+    name = "criu"
+
+    def __init__(self, site: Site, caller: Caller, payload: Payload) -> None:
+        self._site = site
+        self._caller = caller
+        self._identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
+        self._scratch = site.scratch / str(caller.job)
+        self._way, self._middle = keeper.start(payload)
+        self.pid = 0
+        self._ended: int | None = None
+        message = self._wait(30.0)
+        self._keeper = int(message["keeper"])
+
+    def start(self) -> None:
+        """Start the payload."""
+        keeper.send(self._way, {"do": "start"})
+        self.pid = int(self._wait(30.0)["pid"])
+
+    def restore(self, image: Path, manifest: Manifest) -> None:
+        """Bring the image's processes back; Refused where that failed, nothing is left of them."""
+        images.check(image, self._identity)
+        work = self._work()
+        pidfile = work / "pid"
+        pidfile.unlink(missing_ok=True)
+        command = [
+            *self._real_user(), self._site.criu, "restore", "-D", str(image), "-W", str(work),
+            "-o", "restore.log", "-d", "-S", "--pidfile", str(pidfile), *_BOTH,
+        ]  # fmt: skip
+        keeper.send(self._way, {"do": "restore", "command": command, "pidfile": str(pidfile)})
+        try:
+            self.pid = int(self._wait(3600.0)["pid"])
+        except Refused as error:
+            raise Refused(f"{error}: {_last_error(work / 'restore.log')}") from error
+        if self.pid != manifest.pid:
+            raise Refused(f"restored as process {self.pid}, not {manifest.pid}")
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
+        """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
+
+        What they have open for writing, with sizes. Refused: they go on as if nothing had been.
+        CRIU is never killed: its victims would not survive that. So it may end after ``within``.
+        """
+        self._check_tasks(image, within)
+        work = self._work()
+        command = [
+            "/usr/bin/nsenter", "-t", str(self._keeper), "-m", "-p", "--", *self._real_user(),
+            self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
+            "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
+        ]  # fmt: skip
+        done = _run(command)
+        if done != 0:
+            raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
+        try:
+            images.check(image, self._identity)
+            return {file.path: file.size for file in images.writing(image)}
+        except Refused:
+            self.go_on()
+            raise
+
+    def go_on(self) -> None:
+        """After a dump: the processes run on."""
+        keeper.send(self._way, {"do": "continue"})
+
+    def stop(self) -> None:
+        """After a dump: the processes end here."""
+        keeper.send(self._way, {"do": "kill"})
+        self._wait(60.0)
+        self._ended = None
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the payload's first process."""
+        keeper.send(self._way, {"do": "signal", "number": number})
+
+    def ended(self) -> int | None:
+        """The payload's wait status, once it has ended; SIGKILL's if its keeper was killed."""
+        while self._ended is None and (message := keeper.receive(self._way, 0)) is not None:
+            if "ended" in message:
+                self._ended = int(message["ended"])
+            elif "gone" in message:
+                self._ended = int(signal.SIGKILL)
+        return self._ended
+
+    def versions(self) -> dict[str, str]:
+        """What made the image."""
+        done = subprocess.run(
+            [self._site.criu, "--version"], env=CLEAN, capture_output=True, text=True, check=False
+        )
+        found = re.search(r"Version: (\S+)", done.stdout)
+        return {"criu": found[1] if found else "unknown", "kernel": os.uname().release}
+
+    def close(self) -> None:
+        """The keeper and all that is left of the job end; the scratch directory goes."""
+        self._way.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._middle, 0)
+        with contextlib.suppress(OSError):
+            for entry in self._scratch.iterdir():
+                entry.unlink()
+            self._scratch.rmdir()
+
+    def _wait(self, timeout: float) -> dict[str, Any]:
+        """The keeper's next answer; a payload that ends meanwhile is remembered."""
+        until = time.monotonic() + timeout
+        while (left := until - time.monotonic()) > 0:
+            message = keeper.receive(self._way, left)
+            if message is None:
+                continue
+            if "ended" in message:
+                self._ended = int(message["ended"])
+            elif "failed" in message:
+                raise Refused(str(message["failed"]))
+            elif "gone" in message:
+                self._ended = int(signal.SIGKILL)
+                raise Refused("the job's processes were killed")
+            else:
+                return message
+        raise Refused(f"no answer from the job's process 1 in {timeout:.0f} s")
+
+    def _work(self) -> Path:
+        """Where CRIU writes its logs: of root's, on this machine."""
+        for path in (self._site.scratch, self._scratch):
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            if path.is_symlink() or path.lstat().st_uid != 0:
+                raise Refused(f"{path}: not root's own directory")
+        return self._scratch
+
+    def _real_user(self) -> list[str]:
+        """prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers.
+
+        CRIU's own check of the kernel then has to come first, as plain root: it keeps what it finds
+        in /run, and would fail in libnftables.
+        """
+        if _capabilities(os.getpid(), "CapEff") >> _CAP_SYS_RESOURCE & 1:
+            return []
+        if not Path("/run/criu.kdat").exists():
+            _run([self._site.criu, "check"])
+        user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
+        return ["/usr/bin/setpriv", *user, "--keep-groups"]
+
+    def _tasks(self) -> list[int]:
+        """The job's processes, by their numbers out here; the keeper is not one of them."""
+        own = os.readlink(f"/proc/{self._keeper}/ns/pid")
+        found = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit() and int(entry) != self._keeper:
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{entry}/ns/pid") == own:
+                        found.append(int(entry))
+        return found
+
+    def _check_tasks(self, image: Path, within: float) -> None:
+        """What would fail or be refused afterwards, found before anything is stopped."""
+        if within <= 0:
+            raise Refused("the deadline has passed")
+        memory = 0
+        for pid in self._tasks():
+            status = _status(pid)
+            uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
+            gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
+            capable = any(int(status.get(name, "0"), 16) for name in _NEEDED)
+            if uids or gids or capable:
+                raise Refused(
+                    f"process {status.get('Name', pid)} has other rights than the job's user"
+                )
+            memory += 1024 * int(status.get("RssAnon", "0").split()[0])
+        free = os.statvfs(image)
+        if memory > free.f_bavail * free.f_frsize:
+            there = free.f_bavail * free.f_frsize >> 20
+            raise Refused(f"no room: {memory >> 20} MiB needed, {there} MiB free")
+
+
+def available(site: Site) -> None:
+    """Refused where this host cannot do it."""
+    for program in (site.criu, "/usr/bin/nsenter", "/usr/bin/setpriv"):
+        if not os.access(program, os.X_OK):
+            raise Refused(f"{program} is not installed")
+
+
+def _run(command: list[str]) -> int:
+    return subprocess.run(
+        command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm,
+    ).returncode  # fmt: skip
+
+
+def _last_error(log: Path) -> str:
+    """The first error in CRIU's log is the cause; the others follow from it."""
+    with contextlib.suppress(OSError):
+        for line in log.read_text(errors="replace").splitlines():
+            if "Error (" in line and "RLIMIT_NOFILE" not in line:
+                return line.partition("Error ")[2][:300]
+    return "no error in its log"
+
+
+def _status(pid: int) -> dict[str, str]:
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        pairs = (line.partition(":") for line in text.splitlines())
+        return {name: value.strip() for name, _, value in pairs}
+    return {}
+
+
+def _capabilities(pid: int, name: str) -> int:
+    return int(_status(pid).get(name, "0"), 16)

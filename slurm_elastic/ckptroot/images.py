@@ -1,0 +1,192 @@
+"""What CRIU's images say of the tasks that they would bring back (criu/images/*.proto).
+
+CRIU's own reader is not part of Debian's package, and what is needed here is little: protocol
+buffers are numbered fields, each with a wire type (protobuf.dev, "Encoding"). Whatever does not
+read as expected is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_elastic.ckptroot.site import Refused
+
+Value = int | bytes
+
+_COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each image's own
+_CORE = 0x55053847
+_FILES = 0x56303138
+_WRITING = 0o3  # O_WRONLY, O_RDWR
+_NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
+                        r"|userns|autofs|binfmt-misc|tmpfs|ipcns-\w+)\b")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a task may be: the job's user and group, any of the job's groups, no capability."""
+
+    uid: int
+    gid: int
+    groups: frozenset[int]
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A regular file that a task has open for writing, with its size (bytes) at the dump."""
+
+    path: str
+    size: int
+
+
+def check(directory: Path, identity: Identity) -> None:
+    """Refuse images with anything but tasks of ``identity`` in them."""
+    names = sorted(entry.name for entry in directory.iterdir())
+    if not {"inventory.img", "pstree.img"} <= set(names):
+        raise Refused("no image of CRIU: inventory or process tree are missing")
+    cores = [name for name in names if name.startswith("core-")]
+    if not cores:
+        raise Refused("the image has no task")
+    for name in names:
+        if _NAMESPACE.match(name):
+            raise Refused(f"{name}: the image has namespaces or mounts of its own")
+    for name in cores:
+        _check_core(directory / name, identity)
+
+
+def writing(directory: Path) -> tuple[OpenFile, ...]:
+    """The regular files that the tasks have open for writing, each once."""
+    found: dict[str, int] = {}
+    for entry in _entries(directory / "files.img", _FILES):
+        for raw in _messages(entry, 3):
+            reg = _fields(raw)
+            flags, size = _number(reg, 2), _number(reg, 8, missing=-1)
+            name = _one(reg, 6)
+            if flags & _WRITING and size >= 0 and isinstance(name, bytes):
+                path = name.decode("utf-8", "surrogateescape")
+                found[path if path.startswith("/") else f"/{path}"] = size
+    return tuple(OpenFile(path, size) for path, size in sorted(found.items()))
+
+
+def _check_core(path: Path, identity: Identity) -> None:
+    entries = list(_entries(path, _CORE))
+    if len(entries) != 1:
+        raise Refused(f"{path.name}: {len(entries)} entries, expected one")
+    threads = list(_messages(entries[0], 5))
+    creds = [raw for thread in threads for raw in _messages(thread, 10)]
+    # A field that comes twice is merged or overwritten: what CRIU would take cannot be told.
+    if len(threads) != 1 or len(creds) != 1:
+        raise Refused(f"{path.name}: not one set of credentials")
+    fields = _fields(creds[0])
+    for number, what, wanted in (
+        *((n, "uid", identity.uid) for n in (1, 3, 5, 7)),
+        *((n, "gid", identity.gid) for n in (2, 4, 6, 8)),
+    ):
+        found = _number(fields, number, missing=-1)
+        if found != wanted:
+            raise Refused(f"{path.name}: a task with {what} {found}, the job's is {wanted}")
+    for number in (9, 10, 11):
+        if any(_numbers(fields, number)):
+            raise Refused(f"{path.name}: a task with capabilities")
+    if _number(fields, 13, missing=-1) != 0:
+        raise Refused(f"{path.name}: a task with securebits")
+    strangers = set(_numbers(fields, 14)) - identity.groups - {identity.gid}
+    if strangers:
+        raise Refused(f"{path.name}: a task with group {min(strangers)}, not one of the job's")
+    unknown = set(fields) - set(range(1, 20))
+    if unknown:
+        raise Refused(f"{path.name}: credentials with an unknown field {min(unknown)}")
+
+
+def _entries(path: Path, magic: int) -> Iterator[bytes]:
+    """The messages of an image: two magic numbers, then each with its length in front."""
+    data = path.read_bytes()
+    if len(data) < 8 or struct.unpack_from("<II", data) != (_COMMON, magic):
+        raise Refused(f"{path.name}: not an image of this kind")
+    at = 8
+    while at < len(data):
+        if at + 4 > len(data):
+            raise Refused(f"{path.name}: cut off")
+        (size,) = struct.unpack_from("<I", data, at)
+        at += 4 + size
+        if at > len(data):
+            raise Refused(f"{path.name}: cut off")
+        yield data[at - size : at]
+
+
+def _fields(data: bytes) -> dict[int, list[Value]]:
+    """The fields of a message by number, in order."""
+    fields: dict[int, list[Value]] = {}
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        value, at = _value(data, at, key & 7)
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+def _value(data: bytes, at: int, kind: int) -> tuple[Value, int]:
+    match kind:
+        case 0:
+            return _varint(data, at)
+        case 1:
+            size = 8
+        case 2:
+            size, at = _varint(data, at)
+        case 5:
+            size = 4
+        case _:
+            raise Refused(f"an image with a field of unknown kind {kind}")
+    if at + size > len(data):
+        raise Refused("an image with a field that is cut off")
+    return data[at : at + size], at + size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            raise Refused("an image with a number that is cut off")
+        value |= (data[at] & 0x7F) << shift
+        at += 1
+        if data[at - 1] < 0x80:
+            return value, at
+    raise Refused("an image with a number that has no end")
+
+
+def _messages(data: bytes, number: int) -> Iterator[bytes]:
+    for value in _fields(data).get(number, []):
+        if not isinstance(value, bytes):
+            raise Refused(f"an image whose field {number} is no message")
+        yield value
+
+
+def _one(fields: dict[int, list[Value]], number: int) -> Value | None:
+    values = fields.get(number, [])
+    if len(values) > 1:
+        raise Refused(f"an image with field {number} twice")
+    return values[0] if values else None
+
+
+def _number(fields: dict[int, list[Value]], number: int, missing: int = 0) -> int:
+    value = _one(fields, number)
+    if isinstance(value, bytes):
+        raise Refused(f"an image whose field {number} is no number")
+    return missing if value is None else value & 0xFFFFFFFFFFFFFFFF
+
+
+def _numbers(fields: dict[int, list[Value]], number: int) -> list[int]:
+    """A repeated number, packed or not."""
+    found: list[int] = []
+    for value in fields.get(number, []):
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            one, at = _varint(value, at)
+            found.append(one)
+    return found

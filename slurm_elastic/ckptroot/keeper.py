@@ -1,0 +1,198 @@
+"""Process 1 of a job's own process numbers: parent of the payload, before and after a restore.
+
+With numbers of its own a job gets its old ones back on any machine. Three processes: the session
+(outside), a middle one that makes the namespaces, and the keeper. The middle one is needed as a
+process that made a process namespace can start no child any more once that namespace's process 1
+is dead. Each is killed with its parent, and the kernel kills a namespace with its process 1: so
+nothing of a job outlives its session.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from slurm_elastic.ckptroot.caller import CLEAN
+from slurm_elastic.ckptroot.payload import (
+    Payload,
+    become,
+    calm,
+    die_with_parent,
+    mount_own_proc,
+    reopen_standard,
+    unshare_processes,
+)
+
+FIRST_PID = 1000
+"""Payloads get higher numbers, so that those of the keeper and of CRIU are never in the way."""
+_LONGEST = 65536
+
+
+def start(payload: Payload) -> tuple[socket.socket, int]:
+    """The keeper; the way to talk to it, and the middle process's pid. Its first message says its
+    own pid.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    middle = os.fork()
+    if middle:
+        theirs.close()
+        return ours, middle
+    try:
+        ours.close()
+        die_with_parent()
+        unshare_processes()
+        child = os.fork()
+        if child == 0:
+            _Keeper(theirs, payload).serve()
+        send(theirs, {"keeper": child})
+        theirs.close()
+        os.waitpid(child, 0)
+    except OSError as error:
+        send(theirs, {"failed": str(error)})
+    finally:
+        os._exit(0)
+
+
+def send(way: socket.socket, message: dict[str, Any]) -> None:
+    """One message; a partner that is gone is noticed elsewhere."""
+    try:
+        way.send(json.dumps(message).encode())
+    except OSError:
+        return
+
+
+def receive(way: socket.socket, timeout: float) -> dict[str, Any] | None:
+    """The next message; None when there is none, ``{"gone": True}`` when there will be none."""
+    ready, _, _ = select.select([way], [], [], timeout)
+    if not ready:
+        return None
+    try:
+        content = way.recv(_LONGEST)
+    except OSError:
+        content = b""
+    found: dict[str, Any] = json.loads(content) if content else {"gone": True}
+    return found
+
+
+class _Keeper:
+    """The loop of process 1."""
+
+    def __init__(self, way: socket.socket, payload: Payload) -> None:
+        self._way = way
+        self._payload = payload
+        self._child = 0
+
+    def serve(self) -> None:
+        """Serve until the session goes away. Never comes back."""
+        try:
+            die_with_parent()
+            reopen_standard(self._payload)
+            mount_own_proc()
+            self._loop()
+        except OSError as error:
+            send(self._way, {"failed": str(error)})
+        finally:
+            os._exit(0)
+
+    def _loop(self) -> None:
+        calm()
+        woken, wakes = os.pipe()
+        os.set_blocking(wakes, False)
+        os.set_blocking(woken, False)
+        signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        while True:
+            ready, _, _ = select.select([self._way.fileno(), woken], [], [], 5.0)
+            if woken in ready:
+                os.read(woken, 4096)
+            self._reap()
+            if self._way.fileno() in ready:
+                message = receive(self._way, 0)
+                if message is None or "gone" in message:
+                    return
+                self._obey(message)
+
+    def _obey(self, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "start":
+                self._start()
+            case "restore":
+                self._restore(message["command"], message["pidfile"])
+            case "kill":
+                self._kill()
+            case "signal":
+                self._signal(message["number"])
+            case "continue":
+                # All of ours but ourselves (kill(2)).
+                _all(signal.SIGCONT)
+
+    def _start(self) -> None:
+        try:
+            with open("/proc/sys/kernel/ns_last_pid", "w", encoding="ascii") as file:
+                file.write(str(FIRST_PID))
+        except OSError as error:
+            send(self._way, {"failed": f"ns_last_pid: {error.strerror}"})
+            return
+        self._child = os.fork()
+        if self._child == 0:
+            self._way.close()
+            become(self._payload)
+        send(self._way, {"pid": self._child})
+
+    def _restore(self, command: Sequence[str], pidfile: str) -> None:
+        """CRIU makes the restored process our child (its option --restore-sibling)."""
+        done = subprocess.run(
+            command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            self._kill(quiet=True)
+            send(self._way, {"failed": f"criu restore: exit {done.returncode}"})
+            return
+        with open(pidfile, encoding="ascii") as file:
+            self._child = int(file.read())
+        send(self._way, {"pid": self._child})
+
+    def _kill(self, *, quiet: bool = False) -> None:
+        """End all processes of the job and wait until they are gone."""
+        self._child = 0
+        _all(signal.SIGKILL)
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                break
+        if not quiet:
+            send(self._way, {"killed": True})
+
+    def _signal(self, number: int) -> None:
+        if self._child:
+            try:
+                os.kill(self._child, number)
+            except ProcessLookupError:
+                return
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                self._child = 0
+                send(self._way, {"ended": status})
+
+
+def _all(number: signal.Signals) -> None:
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,138 @@
+"""The manifest of an image: what it is, each file's size and digest, and root's seal on it.
+
+The seal is an HMAC-SHA256 with a key that only root on the nodes has. Directories of root are proof
+enough on a local disk; a shared one may be mounted by a host where somebody else is root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.ckptroot.site import Refused
+
+NAME = "manifest.json"
+_BLOCK = 1 << 20
+_MOST = 1 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
+    writing. ``pid`` is the first process's in its namespace, 0 where there is none.
+    """
+
+    cluster: str
+    job: int
+    label: str
+    attempt: int
+    number: int
+    method: str
+    uid: int
+    gid: int
+    node: str
+    taken: float
+    seconds: float
+    pid: int
+    versions: dict[str, str]
+    files: dict[str, tuple[int, str]]
+    writing: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(size for size, _ in self.files.values())
+
+
+def seal(manifest: Manifest, key: bytes) -> bytes:
+    """The manifest as text, with its seal."""
+    values = asdict(manifest)
+    return json.dumps({**values, "seal": _seal(values, key)}, indent=1).encode() + b"\n"
+
+
+def unseal(content: bytes, key: bytes) -> Manifest:
+    """The manifest in ``content``; Refused unless it was sealed with ``key``."""
+    try:
+        values: dict[str, Any] = json.loads(content)
+        found = str(values.pop("seal"))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise Refused("the manifest cannot be read") from error
+    if not hmac.compare_digest(found, _seal(values, key)):
+        raise Refused("the manifest was not sealed by a node of this cluster")
+    try:
+        files = {name: (int(size), str(sha)) for name, (size, sha) in values.pop("files").items()}
+        return Manifest(**values, files=files)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Refused("the manifest is of another version") from error
+
+
+def _seal(values: dict[str, Any], key: bytes) -> str:
+    plain = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    return hmac.new(key, b"slurm-elastic checkpoint 1\n" + plain, hashlib.sha256).hexdigest()
+
+
+def read(directory: Path, key: bytes) -> Manifest:
+    """The manifest of an image's directory."""
+    path = directory / NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            content = file.read(_MOST)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+    return unseal(content, key)
+
+
+def digests(directory: Path) -> dict[str, tuple[int, str]]:
+    """Size and digest of all files, which are on disk afterwards; Refused for links and such."""
+    found = {}
+    for name in sorted(os.listdir(directory)):
+        if name != NAME:
+            found[name] = _digest(directory / name)
+    sync(directory)
+    return found
+
+
+def compare(directory: Path, manifest: Manifest) -> None:
+    """Refused unless the directory holds exactly the manifest's files, unchanged."""
+    names = {name for name in os.listdir(directory) if name != NAME}
+    if names != set(manifest.files):
+        odd = min(names ^ set(manifest.files))
+        raise Refused(f"{directory}: {odd}: not in the manifest, or gone")
+    for name, (size, sha) in manifest.files.items():
+        if (directory / name).lstat().st_size != size:
+            raise Refused(f"{directory}: {name}: not {size} bytes long")
+        if _digest(directory / name)[1] != sha:
+            raise Refused(f"{directory}: {name}: changed since the checkpoint")
+
+
+def sync(path: Path) -> None:
+    """A directory's entries are on disk afterwards."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+    sha, size = hashlib.sha256(), 0
+    with open(descriptor, "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Refused(f"{path}: not a regular file")
+        os.fsync(descriptor)
+        while block := file.read(_BLOCK):
+            sha.update(block)
+            size += len(block)
+    return size, sha.hexdigest()

@@ -1,0 +1,132 @@
+"""The user's program, and what a process of root's must do before it becomes that."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from slurm_elastic.ckptroot.rights import as_user
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000  # unshare(2)
+MS_REC, MS_SLAVE = 0x4000, 0x80000  # mount(2)
+_DESCRIPTORS = 65536
+_LIBC = ctypes.CDLL(None, use_errno=True)  # os.unshare comes with Python 3.12
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A program with the user's identity, environment, directory and umask."""
+
+    argv: Sequence[str]
+    environment: Mapping[bytes, bytes]
+    directory: str
+    umask: int
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def become(payload: Payload, *, bound: bool = False) -> NoReturn:
+    """Turn this process, a fresh child, into the payload. Never comes back.
+
+    It leads a session of its own: CRIU saves whole sessions only. ``bound``: it is killed with its
+    parent; a change of the user would take that back, so it comes after.
+    """
+    code = 126
+    try:
+        with contextlib.suppress(PermissionError):  # it leads a process group already
+            os.setsid()
+        calm()
+        os.umask(payload.umask)
+        os.setgroups(payload.groups)
+        os.setresgid(payload.gid, payload.gid, payload.gid)
+        os.setresuid(payload.uid, payload.uid, payload.uid)
+        if bound:
+            die_with_parent()
+        os.chdir(payload.directory)
+        os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS))
+        os.execve(payload.argv[0], list(payload.argv), dict(payload.environment))  # noqa: S606
+    except FileNotFoundError as error:
+        code = 127
+        _complain(error)
+    except OSError as error:
+        _complain(error)
+    finally:
+        os._exit(code)
+
+
+def calm() -> None:
+    """Every signal at its default, none blocked."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends, however that ends."""
+    _check(_LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def unshare_processes() -> None:
+    """Own mounts for us; own process numbers for the children to come."""
+    _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS), "unshare")
+
+
+def mount_own_proc() -> None:
+    """A /proc of our namespace. The host's later mounts (autofs) still come through."""
+    _check(_LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
+    _check(_LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+
+
+def reopen_standard(payload: Payload) -> None:
+    """Standard streams that are files: opened anew by their paths, through our own mounts.
+
+    CRIU finds a file by the mount that it was opened through, which has to be one of the namespace
+    that it saves. What is no longer the same file stays as it is.
+    """
+    opened: dict[tuple[str, int], int] = {}
+    for descriptor in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+            new = opened.get((path, flags))
+            if new is None:
+                new = opened[path, flags] = _reopen(descriptor, path, flags, payload)
+            os.dup2(new, descriptor)
+    for new in opened.values():
+        os.close(new)
+
+
+def _reopen(descriptor: int, path: str, flags: int, payload: Payload) -> int:
+    """A second opening of the same file at the same place; OSError if it is another file now."""
+    with as_user(payload.uid, payload.gid, payload.groups):
+        new = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    mine, other = os.fstat(new), os.fstat(descriptor)
+    if (mine.st_dev, mine.st_ino) != (other.st_dev, other.st_ino):
+        os.close(new)
+        raise OSError(errno.ESTALE, "another file", path)
+    os.set_blocking(new, True)
+    if stat.S_ISREG(mine.st_mode):
+        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    return new
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _complain(error: OSError) -> None:
+    sys.stderr.write(f"slurm-elastic: the job's script: {error.filename}: {error.strerror}\n")
+    sys.stderr.flush()

@@ -1,0 +1,310 @@
+"""One run of a job: start or restore it, serve the head's requests, and end as it ends.
+
+While a job is stopped after its image ("held"), this process stays, and with it the batch step: the
+job is RUNNING in Slurm until the head has requeued it. So no exit of ours can be taken for the
+job's own, and no option of the cluster's is needed. When no requeue comes, the job is brought back
+here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import sys
+import syslog
+import time
+from pathlib import Path
+from typing import Protocol
+
+from slurm_elastic.ckptroot import caller as callers
+from slurm_elastic.ckptroot import manifest as manifests
+from slurm_elastic.ckptroot import outputs
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.signals import SIGNALS, Relay
+from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.store import Meta, Request, Store
+
+_SENT = (signal.SIGTERM, signal.SIGKILL)
+_ENDING = {"COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "FAILED", "NODE_FAIL", "PENDING",
+           "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "GONE"}  # fmt: skip
+
+
+class Method(Protocol):
+    """A way to save processes; ``criu.Criu`` and ``dmtcp.Dmtcp``."""
+
+    name: str
+    pid: int
+
+    def start(self) -> None:
+        """Start the payload."""
+
+    def restore(self, image: Path, manifest: Manifest) -> None:
+        """Bring back what the image holds, or Refused."""
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
+        """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
+
+    def go_on(self) -> None:
+        """Run on after a dump."""
+
+    def stop(self) -> None:
+        """End after a dump."""
+
+    def signal(self, number: int) -> None:
+        """To the payload's first process."""
+
+    def ended(self) -> int | None:
+        """The payload's wait status."""
+
+    def versions(self) -> dict[str, str]:
+        """Of what makes the images."""
+
+    def close(self) -> None:
+        """Leave nothing running."""
+
+
+class Session:
+    """Drives one run: ``begin``, ``run``, ``leave``."""
+
+    def __init__(
+        self, site: Site, caller: Caller, attempt: int, store: Store, meta: Meta, method: Method
+    ) -> None:
+        self._site = site
+        self._caller = caller
+        self._attempt = attempt
+        self._store = store
+        self._meta = meta
+        self._method = method
+        self._held_until: float | None = None
+        self._answered = ""
+        self._answer: dict[str, object] = {}
+        self._node = caller.node or os.uname().nodename
+        self._relay = Relay(os.getppid())
+
+    def begin(self) -> None:
+        """Restore the newest image that can be, else start anew. Refused: nothing was started."""
+        before = self._store.request()
+        self._answered = before.id if before else ""
+        for image in self._store.images() if self._attempt else []:
+            try:
+                self._restore(image)
+            except (Refused, OSError) as error:
+                self._say(f"image {image.name} is not used: {error}")
+                continue
+            self._publish("running")
+            return
+        if self._attempt:
+            self._say("no image to go on from: the job starts anew")
+            outputs.clear(self._meta.outputs, self._caller)
+        self._method.start()
+        self._publish("running")
+
+    def run(self) -> int:
+        """The payload's wait status, or that of the signal that ended a held job."""
+        look = 0.0
+        while True:
+            for number in self._relay.wait(min(self._site.poll, 0.5)):
+                self._take(number)
+            if self._held_until is not None and self._hold_ends():
+                return int(signal.SIGTERM)
+            status = self._method.ended() if self._held_until is None else None
+            if status is not None:
+                return status
+            if time.monotonic() >= look:
+                look = time.monotonic() + self._site.poll
+                self._serve(self._store.request())
+
+    def abandon(self) -> None:
+        """After a ``begin`` that failed: nothing of ours stays, images of earlier runs do."""
+        self._method.close()
+        self._publish("abandoned")
+
+    def leave(self, status: int) -> None:
+        """After ``run``, with what it said: the job's directory goes, unless another run is to go
+        on from it, or might.
+        """
+        self._method.close()
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
+        if (self._relay.terminated or killed) and not self._is_over():
+            self._say("the run has ended; its images stay for the next")
+            self._publish("ended")
+            return
+        self._store.remove()
+
+    def _restore(self, image: Path) -> None:
+        """Verify the image and bring it back; Refused says why that is not possible."""
+        begun = time.monotonic()
+        manifest = manifests.read(image, self._site.key)
+        self._check(manifest, image)
+        manifests.compare(image, manifest)
+        kept = self._store.path / "keep"
+        for line in outputs.give_back(kept, self._meta.outputs, manifest.writing, self._caller):
+            self._say(line)
+        self._method.restore(image, manifest)
+        seconds = time.monotonic() - begun
+        self._say(f"goes on from image {image.name} on {self._node}, restored in {seconds:.3f} s")
+
+    def _check(self, manifest: Manifest, image: Path) -> None:
+        """That the image is this job's, for this user, and the one its directory says."""
+        wanted = (self._site.cluster, self._caller.job, self._caller.uid, self._caller.gid,
+                  self._method.name, image.name)  # fmt: skip
+        found = (manifest.cluster, manifest.job, manifest.uid, manifest.gid, manifest.method,
+                 str(manifest.number))  # fmt: skip
+        if found != wanted:
+            raise Refused(f"it is of {found}, not of {wanted}")
+
+    def _take(self, number: int) -> None:
+        """A signal that was meant for the payload and did not reach it by itself."""
+        if self._held_until is None:
+            self._method.signal(number)
+        elif number != signal.SIGTERM:
+            self._say(f"signal {number} came while the job was held: not delivered")
+
+    def _hold_ends(self) -> bool:
+        """Whether a held job's run is over; brings it back when nobody requeues it."""
+        if self._relay.terminated:
+            found = callers.ask(self._site, self._caller.job, 5.0)
+            if found is not None and _ending(found, self._attempt):
+                return True
+            # Not Slurm's doing: a signal that the user sent himself.
+            self._relay.terminated = found is None
+        if self._held_until is not None and time.monotonic() > self._held_until:
+            self._say(f"no requeue in {self._site.hold:.0f} s: the job goes on here")
+            self._bring_back()
+        return False
+
+    def _bring_back(self) -> bool:
+        """A held job runs on where it was stopped; whether that worked."""
+        for image in self._store.images():
+            try:
+                self._restore(image)
+            except (Refused, OSError) as error:
+                self._say(f"image {image.name} could not be brought back: {error}")
+                continue
+            self._held_until = None
+            self._publish("running")
+            return True
+        self._held_until = time.monotonic() + self._site.hold
+        self._publish("held")
+        return False
+
+    def _serve(self, request: Request | None) -> None:
+        if request is None or request.id == self._answered:
+            return
+        self._answered = request.id
+        try:
+            message, number = self._carry_out(request)
+        except (Refused, OSError) as error:
+            self._say(f"{request.verb}: {error}")
+            self._answer = {"request": request.id, "ok": False, "message": str(error)}
+        else:
+            self._say(message)
+            self._answer = {"request": request.id, "ok": True, "message": message, "image": number}
+        self._publish("running" if self._held_until is None else "held")
+
+    def _carry_out(self, request: Request) -> tuple[str, int]:
+        match request.verb:
+            case "checkpoint":
+                return self._checkpoint(request.stop, request.within)
+            case "release":
+                if self._held_until is not None and not self._bring_back():
+                    raise Refused("no image could be brought back")
+                return "the job goes on here", 0
+        raise Refused(f"unknown request {request.verb!r}")
+
+    def _checkpoint(self, stop: bool, within: float) -> tuple[str, int]:
+        """Save the job. Refused, and the job goes on, wherever that is not possible in time."""
+        if self._held_until is not None:
+            newest = self._store.images()
+            if stop and newest:
+                return f"the job is held already, image {newest[0].name}", int(newest[0].name)
+            raise Refused("the job is held")
+        begun, image = time.monotonic(), self._store.new_image()
+        dumped = False
+        try:
+            writing = self._method.dump(image, within)
+            dumped = True
+            manifest = self._complete(image, writing, begun)
+            image = self._store.accept(image, manifest)
+            late = time.monotonic() - begun > within
+        except (Refused, OSError) as error:
+            self._store.drop_image(image)
+            if dumped:
+                self._method.go_on()
+            raise Refused(f"no checkpoint: {error}") from error
+        if stop and not late:
+            self._method.stop()
+            self._held_until = time.monotonic() + self._site.hold
+        else:
+            self._method.go_on()
+        if late:
+            raise Refused(f"image {image.name} is good, but late by the deadline: the job goes on")
+        return f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s", int(
+            image.name
+        )
+
+    def _complete(self, image: Path, writing: dict[str, int], begun: float) -> Manifest:
+        """All that belongs to an image, on disk."""
+        sizes = writing or outputs.sizes(self._meta.outputs, self._caller)
+        outputs.keep(self._store.path / "keep", self._meta.outputs, sizes, self._caller)
+        return Manifest(
+            cluster=self._site.cluster,
+            job=self._caller.job,
+            label=self._meta.label,
+            attempt=self._attempt,
+            number=int(image.name.partition(".")[0]),
+            method=self._method.name,
+            uid=self._caller.uid,
+            gid=self._caller.gid,
+            node=self._node,
+            taken=time.time(),
+            pid=self._method.pid,
+            versions=self._method.versions(),
+            files=manifests.digests(image),
+            writing=sizes,
+            seconds=time.monotonic() - begun,
+        )
+
+    def _is_over(self) -> bool:
+        """Whether slurmctld knows that the job ends. A machine that shuts down ends all processes,
+        too, while the job is still RUNNING there, and will go on elsewhere.
+        """
+        for _ in range(5):
+            found = callers.ask(self._site, self._caller.job, 3.0)
+            if found is not None:
+                over = found.state in _ENDING - {"PENDING", "REQUEUED", "NODE_FAIL"}
+                return over and found.restarts == self._attempt
+        return False
+
+    def _publish(self, state: str) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not end the job
+            self._store.publish(
+                state, job=self._caller.job, label=self._meta.label, attempt=self._attempt,
+                uid=self._caller.uid, node=self._node, method=self._method.name,
+                answer=self._answer,
+            )  # fmt: skip
+
+    def _say(self, line: str) -> None:
+        self._store.say(line)
+        syslog.syslog(syslog.LOG_NOTICE, f"job {self._caller.job}: {line}")
+
+
+def finish(status: int) -> int:
+    """End as the payload did: by the same signal, or with its exit code."""
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    number = os.WTERMSIG(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    sys.stdout.flush()
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    os.kill(os.getpid(), number)
+    return 128 + number
+
+
+def _ending(found: callers.JobState, attempt: int) -> bool:
+    return found.restarts > attempt or found.state in _ENDING

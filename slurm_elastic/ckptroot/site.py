@@ -1,0 +1,143 @@
+"""Root's own configuration on a node, and whether a path can be trusted to be root's."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
+
+
+class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
+    """The request is not carried out; the text says why."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """``directory`` is shared by all nodes and the head. ``key`` authenticates manifests and is the
+    same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
+    how often it looks for requests.
+    """
+
+    cluster: str
+    directory: Path
+    key: bytes
+    reader: tuple[int, int]
+    keep: int = 2
+    hold: float = 600.0
+    poll: float = 0.5
+    criu: str = "/usr/sbin/criu"
+    dmtcp: str = "/usr/bin"
+    scontrol: str = "/usr/bin/scontrol"
+    slurmstepd: str = "/usr/sbin/slurmstepd"
+    sudo: str = "/usr/bin/sudo"
+    slurm_conf: str = ""
+    scratch: Path = Path("/run/slurm-elastic-ckpt")
+
+    @property
+    def jobs(self) -> Path:
+        """The directory with one directory a job."""
+        return self.directory / self.cluster
+
+
+def read(path: str = CONFIG) -> Site:
+    """The configuration: ``name = value`` lines; Refused where it, the key or the shared directory
+    could have been written by anybody but root.
+    """
+    values = _values(_read_trusted(Path(path)).decode())
+    key = _read_trusted(Path(values.pop("key", "/etc/slurm-elastic/ckpt.key")), private=True)
+    if len(key) < 32:
+        raise Refused("the key has fewer than 32 bytes")
+    directory = Path(_needed(values, "directory", path))
+    cluster = _needed(values, "cluster", path)
+    if not cluster.replace("-", "").replace("_", "").isalnum():
+        raise Refused(f"{path}: cluster {cluster!r} is not a name")
+    trust(directory, directory=True)
+    user = values.pop("slurm_user", "slurm")
+    try:
+        entry = pwd.getpwnam(user)
+    except KeyError as error:
+        raise Refused(f"{path}: this host has no user {user}") from error
+    numbers = {name: _number(values, name, path) for name in ("hold", "poll") if name in values}
+    keep = {"keep": int(_number(values, "keep", path))} if "keep" in values else {}
+    scratch = {"scratch": Path(values.pop("scratch"))} if "scratch" in values else {}
+    texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf")
+    programs = {name: values.pop(name) for name in texts if name in values}
+    if values:
+        raise Refused(f"{path}: unknown key {min(values)!r}")
+    return Site(
+        cluster=cluster, directory=directory, key=key, reader=(entry.pw_uid, entry.pw_gid),
+        **numbers, **keep, **scratch, **programs,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def trust(path: Path, *, directory: bool = False) -> os.stat_result:
+    """Whether nobody but root can change what is at ``path``: it and all above it are root's own,
+    not writable by others (but for sticky directories such as /tmp), no link. Refused if not.
+    """
+    if not path.is_absolute() or ".." in path.parts:
+        raise Refused(f"{path}: not an absolute path")
+    found = _stat(path)
+    for parent in path.parents:
+        seen = _stat(parent)
+        if not stat.S_ISDIR(seen.st_mode):
+            raise Refused(f"{parent}: a link, or no directory")
+        _roots(parent, seen)
+    if directory != stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode):
+        raise Refused(f"{path}: not a {'directory' if directory else 'file'}, or a link")
+    _roots(path, found)
+    return found
+
+
+def _roots(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != 0:
+        raise Refused(f"{path}: belongs to uid {found.st_uid}, not to root")
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+    if found.st_mode & 0o022 and not sticky:
+        raise Refused(f"{path}: others than root may write it")
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.lstat()
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+
+
+def _read_trusted(path: Path, *, private: bool = False) -> bytes:
+    found = trust(path)
+    if private and found.st_mode & 0o077:
+        raise Refused(f"{path}: others than root may read it")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+
+
+def _values(text: str) -> dict[str, str]:
+    values = {}
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.lstrip().startswith("#"):
+            values[name.strip()] = value.strip()
+    return values
+
+
+def _needed(values: dict[str, str], name: str, path: str) -> str:
+    if not values.get(name):
+        raise Refused(f"{path}: no {name!r}")
+    return values.pop(name)
+
+
+def _number(values: dict[str, str], name: str, path: str) -> float:
+    text = values.pop(name)
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise Refused(f"{path}: {name} is {text!r}, not a number") from error
+    if not 0 < value < 1e9:
+        raise Refused(f"{path}: {name} is {text}, not above 0")
+    return value

@@ -1,0 +1,75 @@
+"""The sweeper: job directories that nobody drives and that no run will go on from.
+
+A job removes its directory when it ends. It cannot when its machine was lost, its session was
+killed, or it was cancelled while it waited: that is what this is for. It runs now and then on one
+host (the head, where that has root's rights on the shared directory, or any node). Nothing goes on
+doubt: only what slurmctld says has ended, or no longer knows while it knows of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from slurm_elastic.ckptroot import caller as callers
+from slurm_elastic.ckptroot.caller import CLEAN
+from slurm_elastic.ckptroot.site import Refused, Site, trust
+from slurm_elastic.ckptroot.store import Store
+
+_OVER = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "BOOT_FAIL",
+         "NODE_FAIL", "PREEMPTED", "GONE"}  # fmt: skip
+
+
+def sweep(site: Site) -> list[str]:
+    """Remove what is over; a sentence for each job."""
+    if not site.jobs.exists() or not _answers(site):
+        return []
+    trust(site.jobs, directory=True)
+    return [line for path in sorted(site.jobs.iterdir()) if (line := _one(site, path))]
+
+
+def _one(site: Site, path: Path) -> str:
+    if not path.name.isdigit() or path.is_symlink():
+        return ""
+    found = callers.ask(site, int(path.name))
+    if found is None or found.state not in _OVER:
+        return ""
+    if not _asked(site, path) and not _same_user(path, found):
+        return ""
+    store = Store(site, int(path.name))
+    try:
+        store.open()
+    except Refused:
+        return ""
+    try:
+        store.remove()
+    finally:
+        store.close()
+    return f"job {path.name}: removed, Slurm says {found.state}"
+
+
+def _same_user(path: Path, found: callers.JobState) -> bool:
+    """A number that was given out again belongs to another job: its own run clears that up."""
+    try:
+        uid = json.loads((path / "meta.json").read_bytes())["uid"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+    return found.state == "GONE" or uid == found.uid
+
+
+def _asked(site: Site, path: Path) -> bool:
+    request = Store(site, int(path.name)).request()
+    return request is not None and request.verb == "remove"
+
+
+def _answers(site: Site) -> bool:
+    """Whether slurmctld is there: only then may "invalid job id" be believed."""
+    environment = {**CLEAN, **({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})}
+    try:
+        done = subprocess.run(
+            [site.scontrol, "ping"], env=environment, capture_output=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and b" UP" in done.stdout

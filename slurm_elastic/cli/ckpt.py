@@ -1,0 +1,171 @@
+"""``slurm-elastic ckpt list|now JOB|explain JOB|notice NODE``: checkpoints, seen and asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sqlite3
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from slurm_elastic.ckptman.opening import DROPS
+from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.ckptman.site import pools_by_node
+from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
+from slurm_elastic.ckptman.wishes import Choice, choose
+from slurm_elastic.cli.ckpt_read import read_checkpoints
+from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
+from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.config import Config
+from slurm_elastic.configckpt import PoolCheckpoint
+from slurm_elastic.configfile import load
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import SlurmJob
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.units import parse_duration
+from slurm_elastic.view_ckpt import CheckpointsView, checkpoints_view
+
+KIND = "ckpt-"
+"""What the kinds of our decisions begin with."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "ckpt",
+        help="checkpoints of jobs: what is saved, what threatens nodes, who is on the way",
+        description="Checkpoints by slurm-elastic-ckptman. 'now' and 'notice' are for root and "
+        "SlurmUser.",
+    )
+    inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    listed = inner.add_parser("list", help="what is saved, what threatens nodes, who is on the way")
+    listed.add_argument("--json", action="store_true", help="one JSON document")
+    listed.set_defaults(run=_list)
+    now = inner.add_parser("now", help="save a job now; it goes on afterwards")
+    now.add_argument("job", type=int, metavar="JOB")
+    now.set_defaults(run=_now)
+    told = inner.add_parser("explain", help="how a job is saved, and what was decided about it")
+    told.add_argument("job", type=int, metavar="JOB")
+    told.set_defaults(run=_explain)
+    notice = inner.add_parser("notice", help="a node is taken away: save and move its jobs")
+    notice.add_argument("node", metavar="NODE")
+    notice.add_argument("--in", dest="within", type=_seconds, metavar="TIME",
+                        help="after so long, such as 2m (default: not known)")  # fmt: skip
+    notice.add_argument("--reason", default="", help="for people, on the node and in the journal")
+    notice.add_argument("--rebalance", action="store_true", help="it is only in danger: save, stay")
+    notice.add_argument("--withdraw", action="store_true", help="take back what was said of it")
+    notice.set_defaults(run=_notice)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _list(args: argparse.Namespace) -> int:
+    view = view_of(load(Path(args.config)), time.time())
+    if args.json:
+        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
+        return 0
+    console = Console(markup=False, emoji=False, highlight=False)
+    for block in checkpoint_blocks(view, finished=True):
+        console.print(block)
+    return 0
+
+
+def view_of(config: Config, now: float) -> CheckpointsView:
+    """What slurm-elastic-ckptman knows; SlurmElasticError where it has never run."""
+    try:
+        facts = read_checkpoints(config, now)
+        if facts is None:
+            raise SlurmElasticError(f"{SERVICE} has never run on {config.state}")
+        ledger = Ledger(config.state / "ledger.db", read_only=True)
+        machines = ledger.machines()
+        ledger.close()
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"{config.state} cannot be read: {error}") from error
+    return checkpoints_view(facts, machines, now, config.timings.heartbeat_stale)
+
+
+def _now(args: argparse.Namespace) -> int:
+    config = load(Path(args.config))
+    job = _job(SlurmCli(config.slurm), args.job)
+    if job is None or "RUNNING" not in job.states:
+        raise SlurmElasticError(f"job {args.job} does not run")
+    choice = choice_of(config, job)
+    if choice.method == "none" or choice.move_only:
+        raise SlurmElasticError(f"job {args.job} is not saved: {how(choice)}")
+    _leave(config, SaveOrder(job=args.job))
+    print(f"{SERVICE} is asked to save job {args.job}: slurm-elastic ckpt explain {args.job}")
+    return 0
+
+
+def _notice(args: argparse.Namespace) -> int:
+    config = load(Path(args.config))
+    node = args.node
+    if node not in pools_by_node(config) and node not in SlurmCli(config.slurm).nodes([node]):
+        raise SlurmElasticError(f"Slurm has no node {node!r}")
+    if args.withdraw:
+        _leave(config, WithdrawOrder(node=node))
+        print(f"{SERVICE} is told that node {node} stays")
+        return 0
+    deadline = None if args.within is None else time.time() + args.within
+    order = NoticeOrder(
+        node=node, reason=args.reason, deadline=deadline, rebalance=args.rebalance
+    )  # fmt: skip
+    _leave(config, order)
+    print(f"{SERVICE} is told of node {node}: slurm-elastic ckpt list")
+    return 0
+
+
+def _leave(config: Config, order: AnyOrder) -> None:
+    place = config.state / DROPS
+    try:
+        drop(place, order, time.time())
+    except FileNotFoundError:
+        raise SlurmElasticError(f"{SERVICE} has never run: there is no {place}") from None
+    except PermissionError:
+        raise SlurmElasticError(f"only root and SlurmUser may write to {place}") from None
+
+
+def _explain(args: argparse.Namespace) -> int:
+    config = load(Path(args.config))
+    slurm = SlurmCli(config.slurm)
+    job = _job(slurm, args.job)
+    if job is not None:
+        print(f"Job {job.label} {'would be' if not job.nodes else 'is'} saved: "
+              f"{how(choice_of(config, job))}")  # fmt: skip
+    found = explain(config, slurm, str(args.job))
+    ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
+    told = msgspec.structs.replace(found, decisions=ours, machines=())
+    render(told, Console(markup=False, emoji=False, highlight=False))
+    return 0
+
+
+def _job(slurm: Slurm, number: int) -> SlurmJob | None:
+    return next((job for job in slurm.jobs() if job.id == number), None)
+
+
+def choice_of(config: Config, job: SlurmJob) -> Choice:
+    """How this job is saved, by its comment, its pool and the site."""
+    pools = pools_by_node(config)
+    pool = pools.get(job.nodes[0]) if job.nodes else None
+    return choose(job.comment, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
+
+
+def how(choice: Choice) -> str:
+    """In one line."""
+    if choice.refused:
+        return f"not at all, its comment cannot be followed: {choice.refused}"
+    if choice.method == "none":
+        return "not at all: neither its comment nor the configuration names a method"
+    options = "".join(f", {key}={value}" for key, value in choice.options.items())
+    when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
+    return f"by {choice.method}{options}, {when}"

@@ -1,0 +1,26 @@
+"""Reading slurm-elastic-ckptman's memory for commands, which may run as anybody."""
+
+from __future__ import annotations
+
+import contextlib
+
+from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.config import Config
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.view_ckpt import CheckpointFacts
+
+DAY = 86400.0
+
+
+def read_checkpoints(config: Config, now: float) -> CheckpointFacts | None:
+    """None where the service has never run; sqlite3.Error and SlurmElasticError pass."""
+    path = config.state / FILE
+    if not path.exists():
+        return None
+    with contextlib.closing(CheckpointState(path, read_only=True)) as state:
+        images, warned = state.images(), state.notices()
+        rescues = state.rescues(since=now - DAY)
+    with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+        beat = ledger.heartbeat(SERVICE)
+    return CheckpointFacts(heartbeat=beat, images=images, warned=warned, rescues=rescues)

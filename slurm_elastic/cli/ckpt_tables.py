@@ -1,0 +1,93 @@
+"""Checkpoints as tables, for ``status`` and ``ckpt list``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.units import format_size
+from slurm_elastic.view_ckpt import CheckpointsView
+from slurm_elastic.view_next import brief
+
+_BAD, _WARN, _GOOD = "bold red", "yellow", "green"
+MIB = 1 << 20
+
+
+def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
+    """What threatens which node, who is on the way, what is saved; ``finished`` moves, too."""
+    yield _life(view)
+    if view.threats:
+        yield _threats(view)
+    moves = [m for m in view.moves if finished or not m.over]
+    if moves:
+        table = _table("Jobs on their way", "Job", "Off nodes", "Step", "Left", "Since", "Note")
+        for m in moves:
+            image = "" if m.image is None else f"from save {m.image}"
+            table.add_row(
+                Text(m.label),
+                Text(",".join(m.nodes)),
+                Text(m.step, style=_GOOD if m.step == "back" else ""),
+                _left(m.left),
+                Text(brief(m.took)),
+                Text("; ".join(part for part in (image, m.note) if part)),
+            )
+        yield table
+    if view.saved:
+        yield _saved(view)
+
+
+def _life(view: CheckpointsView) -> Text:
+    if view.alive:
+        return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {_age(view)} ago")
+    age = "never" if view.age is None else f"{_age(view)} ago"
+    text = f"Checkpoints: slurm-elastic-ckptman is NOT RUNNING (heartbeat {age}); no job is saved"
+    return Text(text, style=_BAD)
+
+
+def _age(view: CheckpointsView) -> str:
+    return brief(view.age or 0.0)
+
+
+def _threats(view: CheckpointsView) -> Table:
+    table = _table("Notices", "Node", "Kind", "Left", "Why")
+    for t in view.threats:
+        table.add_row(Text(t.node), Text(t.kind, style=_WARN), _left(t.left), Text(t.reason))
+    return table
+
+
+def _saved(view: CheckpointsView) -> Table:
+    table = _table("Saved jobs", "Job", "Method", "Save", "Node")
+    for name in ("Age", "Size", "Took"):
+        table.add_column(name, justify="right")
+    for s in view.saved:
+        table.add_row(
+            Text(s.label), Text(s.method), Text(str(s.number)), Text(s.node), Text(brief(s.age)),
+            Text(shown_size(s.size)), Text(f"{s.seconds:.1f} s"),
+        )  # fmt: skip
+    return table
+
+
+def shown_size(size: int) -> str:
+    """Bytes for people; what an application keeps itself has no size here."""
+    if not size:
+        return "-"
+    return f"{size} B" if size < MIB else str(format_size(size // MIB))
+
+
+def _left(seconds: float | None) -> Text:
+    if seconds is None:
+        return Text("-")
+    return Text(brief(seconds) if seconds > 0 else "over", style=_WARN if seconds < 60 else "")
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(
+        title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim",
+        pad_edge=False, padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table

@@ -1,0 +1,61 @@
+"""``slurm-elastic-ckptman``: saves jobs and moves them off machines that are taken away. Runs as
+SlurmUser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import sys
+import threading
+
+from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman.opening import open_pollers, open_prices, open_site
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.pricing import PriceReader
+from slurm_elastic.ckptman.service import SERVICE, Service
+from slurm_elastic.cli.service import on_stop, run_service
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.slurm.cli import SlurmCli
+
+log = logging.getLogger("slurm_elastic.ckptman")
+
+PATIENCE = 5.0
+"""Seconds for a source that is being read when the service ends; nothing is lost by leaving it."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Exit 2: the configuration or the state directory is wrong."""
+    return run_service(SERVICE, __doc__, "ckptman.lock", _serve, argv)
+
+
+def _serve(config: Config) -> None:
+    stop = threading.Event()
+    with contextlib.ExitStack() as closing:
+        closing.callback(log.info, "stopped")
+        try:
+            site = open_site(config, SlurmCli(config.slurm), closing, stop)
+            prices = open_prices(config)
+            service = Service(site, Crew(config.checkpoint.parallel), prices)
+            threads: list[Poller | PriceReader] = list(open_pollers(site, service))
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"state_dir: {config.state} cannot be used: {error}") from error
+        on_stop(service.stop)
+        if prices is not None:
+            threads.append(PriceReader(site, prices, service.machines))
+        for one in threads:
+            one.start()
+        log.info(
+            "serving cluster=%s pid=%d methods=%s",
+            config.cluster.name, os.getpid(), ",".join(site.checkpointers),
+        )  # fmt: skip
+        service.run()
+        for one in threads:
+            one.join(PATIENCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

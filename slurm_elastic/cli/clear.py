@@ -1,0 +1,133 @@
+"""``slurm-elastic clear``: end cool-downs and pauses at once, as what was wrong is put right."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import pwd
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.configfile import load
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.model import Pool
+from slurm_elastic.policies.ranking import touches
+from slurm_elastic.slurm.hostlist import expand
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "clear",
+        help="end cool-downs and pauses of pools",
+        description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
+        "asked again. Nodes that were held for them are looked at with the daemon's next round. "
+        "For root and SlurmUser.",
+    )
+    parser.add_argument(
+        "subjects",
+        metavar="OFFER|POOL|CLOUD",
+        nargs="*",
+        help="an offer as `status` shows it (cloud/type/zone/market), a pool or a cloud",
+    )
+    parser.add_argument("--all", action="store_true", help="everything")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Clear, and print what was cleared; 1 for an unknown subject or who may not."""
+    if bool(args.subjects) == args.all:
+        raise SlurmElasticError("clear what? Name offers, pools or clouds, or say --all")
+    config = load(Path(args.config))
+    require_right(config)
+    path = config.state / "ledger.db"
+    if not path.exists():
+        raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
+    try:
+        with contextlib.closing(Ledger(path)) as ledger:
+            cleared = clear(config, ledger, None if args.all else args.subjects, time.time())
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
+    for line in cleared:
+        print(line)
+    print("nothing was cooling down or paused" if not cleared else _later(config))
+    return 0
+
+
+def require_right(config: Config) -> None:
+    """Raises SlurmElasticError for anybody but root and SlurmUser."""
+    if os.geteuid() == 0:
+        return
+    try:
+        allowed = pwd.getpwnam(config.slurm.user).pw_uid == os.geteuid()
+    except KeyError:
+        allowed = False
+    if not allowed:
+        raise SlurmElasticError(f"only root and {config.slurm.user} may clear something")
+
+
+def clear(
+    config: Config, ledger: Ledger, subjects: Sequence[str] | None, now: float
+) -> tuple[str, ...]:
+    """Clear these subjects (None: all) and say what that was, a line each.
+
+    Safe beside the daemon: each step is one transaction, and what the daemon does meanwhile is
+    decided anew in its next round.
+    """
+    pools = domain_pools(config, expand)
+    keys = [c.key for c in ledger.cool_downs(now)]
+    paused = [b.pool for b in ledger.breakers()]
+    chosen = _chosen(subjects, pools, {c.name for c in config.clouds}, keys, paused)
+    lines = [f"cool-down of {key}" for key in keys if key in chosen and ledger.clear_cool_down(key)]
+    ended = [name for name in paused if name in chosen and ledger.clear_breaker(name)]
+    lines += [f"failed boots of pool {name}" for name in ended]
+    for pool in pools:
+        if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
+            held = ledger.review_holds(pool.name, now)
+            lines += [f"{held} held node(s) of pool {pool.name}: looked at anew"] if held else []
+    if lines:
+        why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
+        about = (*sorted(chosen), *(row.node for row in ledger.holds() if row.pool in chosen))
+        ledger.record(
+            Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
+        )
+    return tuple(lines)
+
+
+def _chosen(
+    subjects: Sequence[str] | None,
+    pools: Sequence[Pool],
+    clouds: set[str],
+    keys: Sequence[str],
+    paused: Sequence[str],
+) -> set[str]:
+    """The cool-downs (by key) and pools meant. A pool means its own offers, a cloud all of its."""
+    if subjects is None:
+        return {*keys, *paused, *(p.name for p in pools)}
+    by_name = {pool.name: pool for pool in pools}
+    chosen: set[str] = set()
+    for subject in subjects:
+        if subject in keys:
+            chosen.add(subject)
+        elif subject in by_name:
+            chosen |= {subject, *(key for key in keys if touches(key, by_name[subject]))}
+        elif subject in clouds:
+            mine = {p.name for p in pools if p.cloud == subject}
+            chosen |= mine | {key for key in keys if key.split("/")[0] == subject}
+        elif subject in paused:  # of a pool that the configuration has no more
+            chosen.add(subject)
+        else:
+            known = ", ".join((*keys, *by_name, *sorted(clouds)))
+            raise SlurmElasticError(
+                f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
+            )
+    return chosen
+
+
+def _later(config: Config) -> str:
+    return f"the daemon takes it up within {config.timings.reconcile:.0f} s"

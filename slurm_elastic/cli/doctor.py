@@ -1,0 +1,118 @@
+"""``slurm-elastic doctor``: looks at everything that launches need, and says what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
+
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.configfile import load
+from slurm_elastic.doctor import clouds, head
+from slurm_elastic.model import Finding, Level
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm import plan
+from slurm_elastic.slurm.cli import SlurmCli
+
+_STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
+
+
+class Part(Struct, frozen=True, kw_only=True):
+    """The findings on one cloud, or on the head node."""
+
+    name: str
+    findings: tuple[Finding, ...]
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """The document of ``doctor --json``; ``wrong`` counts what has to be put right."""
+
+    at: float
+    wrong: int
+    parts: tuple[Part, ...]
+    version: int = 1
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="what is wrong, and what to do",
+        description="Look at each cloud (credentials, machines, offers and their room, image, "
+        "network, clock), the state directory, the spool, the daemon, Slurm and slurm.conf. "
+        "Changes nothing. Ends with 0 when all is well, with 1 when something is wrong.",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument(
+        "--quick", action="store_true", help="without the check of slurm.conf, which takes longest"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the diagnosis; 1 where something is wrong."""
+    config = load(Path(args.config))
+    diagnosis = diagnose(config, SlurmCli(config.slurm), time.time(), quick=args.quick)
+    if args.json:
+        sys.stdout.write(msgspec.json.encode(diagnosis).decode() + "\n")
+    else:
+        # no markup: findings have brackets, reasons have colons
+        render(diagnosis, Console(markup=False, emoji=False, highlight=False))
+    return 1 if diagnosis.wrong else 0
+
+
+def diagnose(config: Config, slurm: Slurm, now: float, *, quick: bool = False) -> Diagnosis:
+    """Look at everything; the clouds at the same time, as each may take its time-out."""
+    pools = plan.pools_of(config)
+    blocked = blocked_clouds(config)
+    with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
+        looks = [
+            workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
+            for c in config.clouds
+        ]
+    parts = [
+        Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result()))
+        for c, look in zip(config.clouds, looks, strict=True)
+    ]
+    findings = [
+        *head.state_directory(config),
+        *head.spool(config, now),
+        *head.daemon(config, now),
+        *head.slurm(config, slurm),
+        *(() if quick else head.slurm_conf(config)),
+    ]
+    parts.append(Part(name="head node", findings=tuple(findings)))
+    wrong = sum(f.level is Level.WRONG for part in parts for f in part.findings)
+    return Diagnosis(at=now, wrong=wrong, parts=tuple(parts))
+
+
+def _blocked(why: str | None) -> Sequence[Finding]:
+    return [Finding(what="not in use", level=Level.NOTE, found=why)] if why else []
+
+
+def render(diagnosis: Diagnosis, console: Console) -> None:
+    """Print for people: a line a finding, and below it what to do."""
+    for part in diagnosis.parts:
+        console.print(Text(part.name.capitalize(), style="bold"))
+        for finding in part.findings:
+            style = _STYLES[finding.level]
+            mark = Text(f"{finding.level.value:<5} ", style=style)
+            line = Text.assemble(mark, f"{finding.what}: {finding.found}")
+            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+            for word, text in (("expected", finding.expected), ("do", finding.advice)):
+                if text:
+                    more = Text(f"{word}: {text}", style="dim" if word == "expected" else "")
+                    console.print(Padding(more, (0, 0, 0, 8), expand=False))
+        console.print()
+    count = diagnosis.wrong
+    words = "All is well." if not count else f"{count} thing(s) to put right."
+    console.print(Text(words, style="green" if not count else "bold red"))

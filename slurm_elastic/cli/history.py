@@ -1,0 +1,147 @@
+"""What ``simulate`` and ``plan`` have in common: a job history on the configuration's pools."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from rich.console import Console
+from rich.progress import Progress
+
+from slurm_elastic.configfile import load as load_config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
+from slurm_elastic.prices.trace import PriceTrace, load_trace
+from slurm_elastic.simulate import sacct, swf
+from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.engine import Progress as Told
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.ride import Checkpoints
+from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.site import Span, World, load_availability, pools_of
+from slurm_elastic.simulate.swf import History
+
+LONG = 20_000
+DEPTH = 500
+"""Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """A history, and the scenario that it runs in but for the policy. ``notes``: what was assumed;
+    ``source``: where the history came from.
+    """
+
+    source: str
+    history: History
+    base: Scenario
+    prices: PriceTrace | None
+    notes: tuple[str, ...]
+
+    @property
+    def jobs(self) -> Jobs:
+        """Those of the history."""
+        return self.history.jobs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that say which history and how the machines are."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--workload", type=Path, metavar="FILE", help="SWF (may be .gz), or -")
+    source.add_argument(
+        "--sacct", type=Path, metavar="FILE", help=f"output of sacct -X -P --format={sacct.FORMAT}"
+        " or of sacct -X --json, or -"
+    )  # fmt: skip
+    parser.add_argument("--prices", type=Path, action="append", default=[], metavar="CSV")
+    parser.add_argument("--availability", type=Path, metavar="JSON", help="of spot machines")
+    parser.add_argument("--checkpoint", default="none", metavar="POLICY", help="default: none")
+    parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
+    parser.add_argument("--static", type=_static, metavar="NODESxCPUS", help="always there")
+    parser.add_argument("--boot", type=count, default=120, metavar="S", help="default: 120")
+    parser.add_argument("--billing", choices=("per_second", "hourly"), default="per_second")
+    parser.add_argument("--reservations", type=count, default=1, metavar="K", help="default: 1")
+    parser.add_argument(
+        "--depth", type=count, default=DEPTH, metavar="N", help=f"of backfill, default: {DEPTH}"
+    )
+    parser.add_argument("--max-jobs", type=count, metavar="N", help="only the first N jobs")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+
+
+def read(args: argparse.Namespace) -> Setting:
+    """Everything is read and checked here, before the first job is simulated."""
+    config = load_config(Path(args.config))
+    history = (
+        sacct.load(args.sacct, args.max_jobs)
+        if args.sacct
+        else swf.load(args.workload, args.max_jobs)
+    )
+    jobs = history.jobs
+    last = max(s + r for s, r in zip(jobs.submit, jobs.run, strict=True))
+    prices = _prices(args.prices)
+    world = World(
+        span=Span(history.start, jobs.submit[0], last),
+        static=args.static,
+        boot=args.boot,
+        billing=_billing(args.billing),
+        prices=prices,
+        availability=load_availability(args.availability) if args.availability else None,
+    )
+    pools, notes = pools_of(config, world)
+    base = Scenario(
+        pools=pools,
+        checkpoints=_checkpoints(args),
+        reservations=args.reservations,
+        depth=args.depth,
+        seed=args.seed,
+    )
+    return Setting(
+        source=str(args.sacct or args.workload),
+        history=history,
+        base=base,
+        prices=prices,
+        notes=tuple(notes),
+    )
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Told | None]:
+    """A bar on the terminal's error side, for what takes a while; calls back with jobs done."""
+    console = Console(stderr=True)
+    if total < LONG or not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=total)
+        yield lambda jobs: bar.advance(task, jobs)
+
+
+def count(text: str) -> int:
+    """A positive number, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return number
+
+
+def _checkpoints(args: argparse.Namespace) -> Checkpoints:
+    try:
+        policy = parse_checkpoint(args.checkpoint)
+    except ValueError as error:
+        raise ConfigError(f"--checkpoint: {error}") from None
+    return Checkpoints(policy=policy, dump=args.dump)
+
+
+def _billing(name: str) -> Billing:
+    return Hourly(refund=True) if name == "hourly" else PerSecond()
+
+
+def _prices(paths: Sequence[Path]) -> PriceTrace | None:
+    merged = {key: series for path in paths for key, series in load_trace(path).series.items()}
+    return PriceTrace(merged) if merged else None
+
+
+def _static(text: str) -> tuple[int, int]:
+    nodes, _, procs = text.partition("x")
+    return count(nodes), count(procs or "1")

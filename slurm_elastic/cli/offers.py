@@ -1,0 +1,226 @@
+"""``slurm-elastic offers``: the ranking as it would be now, by the daemon's own code."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sqlite3
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.config import Config
+from slurm_elastic.configfile import load
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
+from slurm_elastic.policies.ranking import Scope, rank, serving
+from slurm_elastic.protocols import Provider, Slurm
+from slurm_elastic.providers import open_provider
+from slurm_elastic.slurm.cli import SlurmCli
+
+WIDE = 120
+
+
+class OfferRow(Struct, frozen=True, kw_only=True):
+    """An offer: ``room`` is for how many nodes it could be asked now (0: rejected), ``take`` how
+    many would be bought of it. Dollars per machine-hour: ``price`` now, ``worst`` as limits count.
+    """
+
+    offer: str
+    price: float
+    worst: float
+    room: int
+    take: int
+    reason: str
+
+
+class PoolOffers(Struct, frozen=True, kw_only=True):
+    """A pool's ranking for ``nodes`` nodes, best first, and what is rejected. ``error`` is set
+    where its cloud could not be asked.
+    """
+
+    pool: str
+    cloud: str
+    nodes: int
+    ranked: tuple[OfferRow, ...] = ()
+    rejected: tuple[OfferRow, ...] = ()
+    error: str | None = None
+
+    @property
+    def had(self) -> int:
+        """How many of the nodes could be had."""
+        return sum(row.take for row in self.ranked)
+
+
+class Offers(Struct, frozen=True, kw_only=True):
+    """The document of ``offers --json``; ``about`` says for what was asked."""
+
+    at: float
+    about: str
+    pools: tuple[PoolOffers, ...]
+    version: int = 1
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "offers",
+        help="what would be bought now, and what is rejected why",
+        description="Ask the clouds what they sell and rank it as the daemon would now: limits, "
+        "cool-downs, pauses and the worst price count. Nothing is bought.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--job", type=int, metavar="JOBID", help="for a job in Slurm's queue")
+    what.add_argument("--pool", metavar="POOL", help="for one pool (default: all)")
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="for so many nodes (default: the pool's, the job's)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the offers; 1 when no cloud that was asked gave an answer."""
+    config = load(Path(args.config))
+    found = gather(config, SlurmCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
+    if args.json:
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+    else:
+        # no markup: offers have colons, hostlists have brackets
+        render(found, Console(markup=False, emoji=False, highlight=False))
+    return 1 if all(pool.error for pool in found.pools) else 0
+
+
+def gather(
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    job: int | None = None,
+    pool: str | None = None,
+    nodes: int | None = None,
+) -> Offers:
+    """Ask and rank. SlurmElasticError where the job, the pool or the ledger is not there."""
+    if nodes is not None and nodes < 1:
+        raise SlurmElasticError(f"--nodes {nodes}: at least one node has to be asked for")
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            site = Site.of(config, slurm, ledger, {}, lambda: now)
+            about, pools, count = _asked(site, job, pool)
+            scopes = {p.name: site.scope(p) for p in pools}
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    rankings = [_of_pool(config, p, scopes[p.name], now, nodes or count) for p in pools]
+    return Offers(at=now, about=about, pools=tuple(rankings))
+
+
+def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence[Pool], int | None]:
+    """What is asked about in words, the pools, and how many nodes (None: the pool's own)."""
+    if pool is not None:
+        if pool not in site.pools:
+            raise SlurmElasticError(f"there is no pool {pool!r}; there are {', '.join(site.pools)}")
+        return f"pool {pool}", [site.pools[pool]], None
+    if job is None:
+        return "all pools", list(site.pools.values()), None
+    found = next((j for j in site.slurm.jobs() if j.id == job), None)
+    if found is None:
+        raise SlurmElasticError(f"job {job} is not in Slurm's queue")
+    partitions = {site.config.cloud(p.cloud).partition_name for p in site.pools.values()}
+    pools = [
+        p
+        for p in site.pools.values()
+        if site.config.cloud(p.cloud).partition_name in found.partitions
+    ]
+    if not pools:
+        raise SlurmElasticError(
+            f"job {job} is for partition {','.join(found.partitions)}, "
+            f"none of ours ({', '.join(sorted(partitions))})"
+        )
+    count = max(found.node_count, len(found.nodes), 1)
+    return f"job {job}, {count} node(s)", pools, count
+
+
+def _of_pool(config: Config, pool: Pool, scope: Scope, now: float, count: int | None) -> PoolOffers:
+    nodes = pool.nodes[: count or len(pool.nodes)]
+    request = NodeRequest(id="offers", pool=pool, nodes=nodes)
+    try:
+        provider: Provider = open_provider(config.cloud(pool.cloud), config.cluster, config)
+        offers = provider.offers(pool)
+    except Exception as error:  # noqa: BLE001 - an SDK raises what it likes; the others go on
+        known = isinstance(error, SlurmElasticError)
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        return PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=len(nodes), error=why)
+    placement = rank(request, offers, scope, now, config.ranking)
+    taken = serving(request, offers, scope, now, config.ranking)
+    return _told(placement, taken)
+
+
+def _told(placement: Placement, taken: Sequence[Ranked]) -> PoolOffers:
+    take = {launch.offer.key: launch.room for launch in taken}
+    request = placement.request
+    return PoolOffers(
+        pool=request.pool.name,
+        cloud=request.pool.cloud,
+        nodes=len(request.nodes),
+        ranked=tuple(
+            _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason) for r in placement.ranked
+        ),
+        rejected=tuple(_row(r.offer, 0, 0, r.reason) for r in placement.rejected),
+    )
+
+
+def _row(offer: Offer, room: int, take: int, reason: str) -> OfferRow:
+    return OfferRow(
+        offer=offer.key,
+        price=offer.price,
+        worst=offer.worst_price,
+        room=room,
+        take=take,
+        reason=reason,
+    )
+
+
+def render(found: Offers, console: Console) -> None:
+    """Print for people."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
+    console.print(Text(f"Offers for {found.about}, {at}", style="bold"))
+    for pool in found.pools:
+        console.print()
+        console.print(_headline(pool))
+        if pool.ranked or pool.rejected:
+            console.print(_table(pool, wide=console.width >= WIDE))
+
+
+def _headline(pool: PoolOffers) -> Text:
+    title = f"Pool {pool.pool} of cloud {pool.cloud}"
+    if pool.error:
+        return Text(f"{title}: cannot be asked: {pool.error}", style="bold red")
+    if not pool.ranked and not pool.rejected:
+        return Text(f"{title}: the cloud has no offer that the pool may use", style="yellow")
+    style = "green" if pool.had >= pool.nodes else "yellow"
+    return Text(f"{title}: {pool.had} of {pool.nodes} node(s) can be had", style=style)
+
+
+def _table(pool: PoolOffers, *, wide: bool) -> Table:
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("", justify="right", no_wrap=True)
+    table.add_column("Offer", overflow="fold", min_width=24)
+    for name in ("$/h", "Worst", "Room", "Buy") if wide else ("$/h", "Room", "Buy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("Why", overflow="fold", ratio=1)
+    table.expand = True
+    for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
+        good = row.room > 0
+        prices = [f"{row.price:.4f}", f"{row.worst:.4f}"] if wide else [f"{row.price:.4f}"]
+        cells = [str(number) if good else "-", row.offer, *prices, str(row.room), str(row.take)]
+        table.add_row(*(Text(c) for c in cells), Text(row.reason), style="" if good else "yellow")
+    return table

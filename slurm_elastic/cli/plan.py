@@ -1,0 +1,128 @@
+"""``slurm-elastic plan``: what a job history says about machines to reserve and policies to use."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+from rich.console import Console
+
+from slurm_elastic.cli import history, plan_policy
+from slurm_elastic.cli.plan_tables import render
+from slurm_elastic.configfile import load_as
+from slurm_elastic.confignumbers import Dollars, Seconds
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first, usage_of
+from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.portfolio import Plan, plan_of
+from slurm_elastic.simulate.site import scenario_of
+
+WEEKS = 8
+"""Less of a history says nothing of years to come."""
+
+
+class PricedClass(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A class of reservations or of a savings plan, as the provider prices it."""
+
+    name: str
+    term: Seconds
+    upfront: Annotated[float, Meta(ge=0)] = 0.0
+    hourly: Annotated[float, Meta(ge=0)] = 0.0
+    always: bool = True
+
+
+class Pricing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The file ``--pricing``: dollars for one machine of the pool."""
+
+    on_demand: Dollars
+    classes: Annotated[tuple[PricedClass, ...], Meta(min_length=1)]
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "plan",
+        help="what to reserve, and which policy to use, going by a job history",
+        description="Plan ahead from a job history. See docs/planning.md.",
+    )
+    kinds = parser.add_subparsers(required=True, metavar="KIND")
+    reserve = kinds.add_parser(
+        "reserve",
+        help="which machines to reserve, and when",
+        description="Which machines of a pool to buy ahead (reserved instances, savings plans), "
+        "when, what it saves, and what it risks.",
+    )
+    history.add_arguments(reserve)
+    reserve.add_argument("--pricing", type=Path, required=True, metavar="FILE.yaml")
+    reserve.add_argument("--policy", default="slurm", metavar="POLICY", help="default: slurm")
+    reserve.add_argument("--pool", metavar="NAME", help="default: the only public one")
+    reserve.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    reserve.set_defaults(run=run)
+    plan_policy.add(kinds)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate the history, plan, print."""
+    classes, on_demand = pricing(args.pricing)
+    setting = history.read(args)
+    index = _pool(args.pool, [(pool.name, pool.public) for pool in setting.base.pools])
+    scenario = scenario_of(args.policy, setting.base.pools, setting.base)
+    with history.progress(len(setting.jobs)) as advance:
+        outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
+    plan = _plan(outcome, index, classes, on_demand)
+    render(plan, setting.base.pools[index].name, setting.history.start, Console())
+    for note in setting.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if args.json:
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
+    return 0
+
+
+def pricing(path: Path) -> tuple[tuple[ReservedClass, ...], float]:
+    """The classes, heaviest first, and the price on demand. ConfigError for anything wrong."""
+    found = load_as(path, Pricing, "on_demand and classes")
+    names = [kind.name for kind in found.classes]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise ConfigError(f"{path}: classes[{number}].name: found {name!r} twice")
+    classes = [
+        ReservedClass(
+            name=kind.name,
+            term=max(round(kind.term / 3600), 1),
+            upfront=kind.upfront,
+            price=kind.hourly,
+            always=kind.always,
+        )
+        for kind in found.classes
+    ]
+    return heaviest_first(classes), found.on_demand
+
+
+def _pool(name: str | None, pools: Sequence[tuple[str, bool]]) -> int:
+    names = [pool for pool, _ in pools]
+    if name is None:
+        public = [pool for pool, is_public in pools if is_public]
+        if len(public) != 1:
+            raise ConfigError(f"--pool is needed: found public pools {', '.join(public) or 'none'}")
+        return names.index(public[0])
+    if name not in names:
+        raise ConfigError(f"--pool: found {name!r}, expected one of {', '.join(names)}")
+    return names.index(name)
+
+
+def _plan(
+    outcome: Outcome, pool: int, classes: tuple[ReservedClass, ...], on_demand: float
+) -> Plan:
+    usage = usage_of(outcome.machines_by_hour(pool))
+    if len(usage) < WEEKS:
+        raise ConfigError(
+            f"the history keeps machines of the pool for {len(usage)} whole weeks, expected {WEEKS}"
+            " at least: less says nothing of the years to come"
+        )
+    return plan_of(usage, classes, on_demand)

@@ -1,0 +1,145 @@
+"""``slurm-elastic plan policy``: the policies that suit a site's own history."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from slurm_elastic.cli import history
+from slurm_elastic.cli.simulate_tables import duration
+from slurm_elastic.configyaml import write
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.release import Order
+from slurm_elastic.policies.spelled import split
+from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.engine import Progress as Told
+from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
+from slurm_elastic.simulate.site import scenario_of
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What ``--json`` writes. ``chosen`` is None where nothing keeps the limit."""
+
+    workload: str
+    tried: tuple[Tried, ...]
+    front: tuple[str, ...]
+    chosen: str | None
+    version: int = 1
+
+
+def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``plan policy``."""
+    parser = kinds.add_parser(
+        "policy",
+        help="which policy suits this history",
+        description="Try policies and their parameters on a history: those that no other beats in "
+        "both cost and mean wait, the best within a limit, and its lines for the configuration.",
+    )
+    history.add_arguments(parser)
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument("--max-wait", type=history.count, metavar="S", help="mean wait, seconds")
+    limit.add_argument("--budget", type=float, metavar="$", help="for the whole history")
+    parser.add_argument("--policies", metavar="POLICIES", help="try these, not the usual ones")
+    parser.add_argument("--rounds", type=history.count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--plot", type=Path, metavar="OUT.html", help="the front as a picture")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print; 1 if no policy keeps the limit."""
+    setting = history.read(args)
+    tried = search(setting, args.policies, args.rounds)
+    best = front(tried)
+    chosen = within(tried, args.max_wait, args.budget)
+    console = Console()
+    console.print(_table(best, chosen))
+    _advise(chosen, console)
+    for note in setting.notes:
+        print(f"note: {note}", file=sys.stderr)
+    found = Found(
+        workload=setting.source,
+        tried=tuple(tried),
+        front=tuple(one.policy for one in best),
+        chosen=chosen.policy if chosen else None,
+    )
+    if args.json:
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    if args.plot:
+        from slurm_elastic.cli.plots import front_page
+
+        args.plot.write_text(front_page(tried, best, chosen, setting.source), encoding="utf-8")
+    return 0 if chosen else 1
+
+
+def search(setting: history.Setting, policies: str | None, rounds: int) -> list[Tried]:
+    """All that was tried, in the order of trying."""
+    tried: list[Tried] = []
+    names = split(policies) if policies else grid()
+    with history.progress(len(setting.jobs) * len(names) * rounds) as advance:
+        for _ in range(rounds):
+            for name in names:
+                tried += _tried(setting, name, advance, strict=bool(policies))
+            names = neighbours([t.policy for t in front(tried)], [t.policy for t in tried])
+    if not tried:
+        raise ConfigError("no policy makes sense here")
+    return tried
+
+
+def _tried(
+    setting: history.Setting, policy: str, advance: Told | None, *, strict: bool
+) -> list[Tried]:
+    """A policy of our own grid that makes no sense on this site is passed over."""
+    try:
+        scenario = scenario_of(policy, setting.base.pools, setting.base)
+    except ConfigError:
+        if strict:
+            raise
+        return []
+    outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
+    return [Tried(policy=policy, figures=outcome.figures)]
+
+
+def _table(best: Sequence[Tried], chosen: Tried | None) -> Table:
+    table = Table(box=box.SIMPLE)
+    table.add_column("")
+    table.add_column("policy", overflow="fold")
+    for name in ("cost", "mean wait", "p95 wait", "used", "peak"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in best:
+        figures = one.figures
+        table.add_row(
+            ">" if one == chosen else "",
+            one.policy,
+            f"${figures.cost:,.2f}",
+            duration(figures.mean_wait),
+            duration(figures.p95_wait),
+            f"{figures.utilisation:.1%}",
+            f"{figures.peak:,}",
+        )
+    return table
+
+
+def _advise(chosen: Tried | None, console: Console) -> None:
+    if chosen is None:
+        console.print("no policy keeps this limit on this history")
+        return
+    console.print("for slurm-elastic.yaml:\n")
+    console.print(snippet(chosen.policy), markup=False, highlight=False, end="")
+
+
+def snippet(policy: str) -> str:
+    """The lines of the configuration that make the daemon follow the policy."""
+    growth, *rest = split(policy, "+")
+    keys = {"growth": growth}
+    for part in rest:
+        keys["order" if part in tuple(Order) else "release"] = part
+    return write({"policies": keys})

@@ -1,0 +1,177 @@
+"""Pictures of simulations, as one HTML file that opens without a network (needs matplotlib)."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slurm_elastic.cli.history import Setting
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.simulate import series
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.scenario import PoolModel
+from slurm_elastic.simulate.search import Tried
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+body { font-family: system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #222; }
+table { border-collapse: collapse; margin: 1rem 0; }
+td, th { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: right; }
+td:first-child, th:first-child { text-align: left; }
+svg { max-width: 100%; height: auto; } .note { color: #666; }
+"""
+SIZE = (9.5, 3.4)
+Rows = Sequence[Sequence[str]]
+
+
+def figure(title: str, x: str, y: str) -> tuple[Figure, Any]:
+    """An empty picture with one pair of axes. ConfigError where matplotlib is missing."""
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            f"plots need matplotlib (pip install 'slurm-elastic[plots]'): {error}"
+        ) from None
+    mpl.rcParams["svg.hashsalt"] = "slurm-elastic"  # else ids differ from run to run
+    picture = Figure(figsize=SIZE, layout="constrained")
+    axes = picture.subplots()
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
+    return picture, axes
+
+
+def svg(picture: Figure) -> str:
+    """The picture as an inline SVG element, the same bytes for the same picture."""
+    out = io.StringIO()
+    picture.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole document; ``parts`` are HTML."""
+    name = html.escape(title)
+    head = f'<meta charset="utf-8"><title>{name}</title><style>{STYLE}</style>'
+    body = "\n".join([f"<h1>{name}</h1>", *parts])
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>{body}\n</body></html>\n'
+
+
+def table(head: Sequence[str], rows: Rows) -> str:
+    """An HTML table of texts."""
+
+    def line(cells: Sequence[str], kind: str) -> str:
+        return "<tr>" + "".join(f"<{kind}>{html.escape(c)}</{kind}>" for c in cells) + "</tr>"
+
+    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
+
+
+def report_page(
+    runs: Sequence[tuple[str, Outcome]], setting: Setting, head: Sequence[str], rows: Rows
+) -> str:
+    """A simulation's report: the table, and for each policy what happened over time."""
+    start = setting.history.start
+    notes = [f'<p class="note">{html.escape(note)}</p>' for note in setting.notes]
+    upright = list(zip(head, *rows, strict=True))
+    parts = [
+        table(upright[0], upright[1:]),
+        *notes,
+        _compared("Cost so far", "$", runs, series.cost, start),
+    ]
+    parts.append(_compared("Waiting jobs", "jobs", runs, series.queue, start))
+    for policy, outcome in runs:
+        parts.append(_machines(policy, outcome, start))
+    parts += [_prices(pool, start) for pool in setting.base.pools if pool.spot]
+    return page(f"Simulation of {Path(setting.source).name}", parts)
+
+
+def _compared(
+    title: str,
+    unit: str,
+    runs: Sequence[tuple[str, Outcome]],
+    values: Callable[[Outcome], series.Steps],
+    start: int,
+) -> str:
+    picture, axes = figure(title, "", unit)
+    for policy, outcome in runs:
+        _line(axes, values(outcome), start, policy, sloping=values is series.cost)
+    axes.legend(fontsize="small")
+    return svg(picture)
+
+
+def _machines(policy: str, outcome: Outcome, start: int) -> str:
+    picture, axes = figure(f"Machines: {policy}", "", "machines")
+    for pool in outcome.pools:
+        _line(axes, series.machines(pool), start, pool.pool.name)
+    axes.legend(fontsize="small")
+    return svg(picture)
+
+
+def _prices(pool: PoolModel, start: int) -> str:
+    if pool.spot is None:
+        return ""
+    curve = pool.spot.curve
+    picture, axes = figure(f"Spot price: {pool.name}", "", "$/h")
+    _line(axes, list(zip(curve.times, curve.prices, strict=True)), start, "spot")
+    axes.axhline(pool.price, color="#c30", linestyle="--", label="on demand")
+    if pool.spot.bid is not None:
+        axes.axhline(pool.spot.bid, color="#06c", linestyle=":", label="lost above (bid)")
+    axes.legend(fontsize="small")
+    return svg(picture)
+
+
+def _line(
+    axes: Any,  # noqa: ANN401 - of matplotlib
+    steps: series.Steps,
+    start: int,
+    label: str,
+    *,
+    sloping: bool = False,
+) -> None:
+    """Dates where the history says when it began, else hours."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    points = series.thinned(steps)
+    times: list[Any] = [when / 3600 for when, _ in points]
+    if start:
+        times = [datetime.fromtimestamp(start + when, UTC) for when, _ in points]
+        locator = AutoDateLocator()  # type: ignore[no-untyped-call]
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    else:
+        axes.set_xlabel("hours")
+    style = "default" if sloping else "steps-post"
+    axes.plot(times, [v for _, v in points], drawstyle=style, label=label, linewidth=1)
+
+
+def front_page(
+    tried: Sequence[Tried], best: Sequence[Tried], chosen: Tried | None, source: str
+) -> str:
+    """Cost against mean wait of all that was tried; the front as a line."""
+    picture, axes = figure("Policies on this history", "cost ($)", "mean wait (s)")
+    axes.scatter(
+        [t.figures.cost for t in tried], [t.figures.mean_wait for t in tried],
+        s=14, color="#999", label="tried",
+    )  # fmt: skip
+    axes.plot(
+        [t.figures.cost for t in best], [t.figures.mean_wait for t in best],
+        marker="o", color="#0a6", label="not beaten in both",
+    )  # fmt: skip
+    if chosen:
+        axes.scatter(
+            [chosen.figures.cost], [chosen.figures.mean_wait],
+            s=90, facecolors="none", edgecolors="#c30", linewidths=2, label=chosen.policy, zorder=3,
+        )  # fmt: skip
+    axes.legend()
+    rows = [[t.policy, f"${t.figures.cost:,.2f}", f"{t.figures.mean_wait:,.0f} s"] for t in best]
+    return page(
+        f"Policies for {Path(source).name}",
+        [svg(picture), table(["policy", "cost", "mean wait"], rows)],
+    )

@@ -1,0 +1,171 @@
+"""The quickstart's second act: a price spike, a notice, and a job that goes on elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from slurm_elastic.config import AwsCloud, Config
+from slurm_elastic.errors import SandboxError
+from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.model import Instance, Market
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.control import interrupt
+from slurm_elastic.sandbox.rehearsal import costs
+
+USER = "nobody"
+BID, SPIKE = 0.085, 0.075
+"""$/h: where the policy takes machines for lost, and what the spot price jumps to."""
+CHECKPOINT: Mapping[str, Any] = {
+    "policy": "first_of(on_notice, threshold)",
+    "expected": "5s",
+    "slack": "2s",
+    "notices": {"every": 1},
+    "prices": {"source": "ec2", "every": 1, "bid": BID},
+}
+STEPS, _DEADLINE, _TICK = 80, 150.0, 0.2
+_NAME = "walker"
+_SCRIPT = f"""#!/bin/bash
+#SBATCH --job-name={_NAME} --cpus-per-task=2 --time=5 --partition=PARTITION
+#SBATCH --comment=ckpt=signal,saved=file:{_NAME}.state,stop_signal=USR2
+n=$(cat {_NAME}.state 2>/dev/null || echo 0)
+save() {{ echo "$n" > {_NAME}.new; mv {_NAME}.new {_NAME}.state; }}
+trap save USR1                                  # save, and go on
+trap 'save; while :; do sleep 1; done' USR2     # save, and wait to be moved
+echo "$n" >> {_NAME}.runs
+while [ "$n" -lt {STEPS} ]; do n=$((n+1)); echo "$n" >> {_NAME}.steps; sleep 0.2; done
+"""
+
+
+class RescueAct:
+    """On a sandbox that is up and whose cloud has spot machines again."""
+
+    def __init__(self, sandbox: Sandbox, console: Console, config: Config) -> None:
+        self.sandbox, self.console, self.config = sandbox, console, config
+        self.began = time.time()
+        self.cloud = next(c for c in config.clouds if isinstance(c, AwsCloud))
+        self.job = 0
+
+    def tell(self) -> list[str]:
+        """Tell it all; what was not as it should be."""
+        self._say("Act two: the price of a spot machine rises, then it is taken away")
+        try:
+            return self._tell()
+        except SandboxError as error:
+            return [f"act two: {error}"]
+        finally:
+            self.sandbox.ec2.price("*", "*", None)
+
+    def _tell(self) -> list[str]:
+        script = _SCRIPT.replace("PARTITION", self.cloud.partition_name)
+        self.job = self.sandbox.submit(script, user=USER)
+        self._until(lambda: len(self._steps()) >= 10, "the job does its first steps")
+        first = self._machine()
+        self._line(
+            f"job {self.job} of {USER} runs on {_bought(first)}: plain sbatch, {STEPS} steps"
+        )
+        self._spike(first)
+        self._line(f"EC2 will take {first.node} in two minutes")
+        interrupt(self.sandbox.ec2, first.node, 120.0)
+        moved = self._decision("ckpt-back")
+        self._line(f"{self._decision('ckpt-saved', 1).reason}; requeued at once")
+        self._line(f"{moved.reason}: {_bought(self._machine())}")
+        self.sandbox.wait_job(self.job, "COMPLETED", "FAILED", "NODE_FAIL", timeout=_DEADLINE)
+        return self._verdict(first)
+
+    def _spike(self, machine: Instance) -> None:
+        self.sandbox.ec2.price(machine.instance_type, machine.zone, SPIKE)
+        self._line(
+            f"the spot price of {machine.instance_type} in {machine.zone} jumps from"
+            f" ${machine.price:.4f} to ${SPIKE:.4f}"
+        )
+        self._line(self._decision("ckpt-saved").reason)
+
+    def _verdict(self, first: Instance) -> list[str]:
+        fields = self.sandbox.job(self.job)
+        steps = self._steps()
+        problems = []
+        if fields["JobState"] != "COMPLETED" or fields["Restarts"] != "1":
+            state = f"{fields['JobState']} after {fields['Restarts']} restarts"
+            problems.append(f"{_NAME} (job {self.job}) is {state}, not COMPLETED after 1")
+        if steps != [str(n) for n in range(1, STEPS + 1)]:
+            problems.append(f"{_NAME} did {len(steps)} steps, not each of {STEPS} once")
+        if fields["NodeList"] == first.node:
+            problems.append(f"{_NAME} ended on {first.node}, which was taken away")
+        if not problems:
+            begun = self._read("runs")[-1]
+            self._line(
+                f"completed: {STEPS} steps, each once; {begun} of them were not done again;"
+                f" {self._saved_money()}"
+            )
+        return problems
+
+    def _saved_money(self) -> str:
+        prices = {name: kind.price for name, kind in self.cloud.types.items()}
+        nodes = {node for d in self._decisions() for node in d.subjects}
+        mine = [
+            m for m in self._machines()
+            if m.instance.node in nodes and m.instance.market is Market.SPOT
+        ]  # fmt: skip
+        rows = costs(mine, prices, time.time())
+        paid, listed = sum(r.dollars for r in rows), sum(r.on_demand or 0.0 for r in rows)
+        share = f" ({1 - paid / listed:.0%} saved)" if listed else ""
+        return f"its spot machines cost ${paid:.5f}, on demand ${listed:.5f}{share}"
+
+    # looking
+
+    def _machine(self) -> Instance:
+        """The machine that the job runs on."""
+        node = self.sandbox.job(self.job)["NodeList"]
+        mine = [m.instance for m in self._machines() if m.instance.node == node]
+        if not mine:
+            raise SandboxError(f"the ledger knows no machine of node {node}")
+        return max(mine, key=lambda i: i.launched)
+
+    def _steps(self) -> list[str]:
+        return self._read("steps")
+
+    def _read(self, name: str) -> list[str]:
+        path = self.sandbox.work / f"{_NAME}.{name}"
+        return path.read_text().split() if path.exists() else []
+
+    def _machines(self) -> Sequence[Machine]:
+        with self._ledger() as ledger:
+            return ledger.machines(ended_since=self.began)
+
+    def _decisions(self) -> Sequence[Decision]:
+        with self._ledger() as ledger:
+            return ledger.decisions(f"job:{self.job}")
+
+    def _decision(self, kind: str, number: int = 0) -> Decision:
+        """The job's decision of that kind, the first one (0), or a later one."""
+
+        def found() -> list[Decision]:
+            mine = [d for d in self._decisions() if d.kind == kind]
+            return mine[number : number + 1]
+
+        self._until(lambda: bool(found()), f"{kind} of job {self.job}")
+        return found()[0]
+
+    def _ledger(self) -> contextlib.closing[Ledger]:
+        path = self.config.state / "ledger.db"
+        return contextlib.closing(Ledger(path, read_only=True))
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        self.sandbox.wait_for(done, _DEADLINE, what, period=_TICK)
+
+    def _line(self, text: str) -> None:
+        self._say(f"{time.time() - self.began:4.0f} s {text}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text)
+        sys.stdout.flush()
+
+
+def _bought(machine: Instance) -> str:
+    return f"{machine.node}, {machine.instance_type} in {machine.zone}, {machine.market}"

@@ -1,0 +1,36 @@
+"""``slurm-elastic rootpart``: the program that nodes need for checkpoints by criu and dmtcp."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from slurm_elastic.ckptroot.bundle import build
+from slurm_elastic.ckptroot.site import CONFIG
+from slurm_elastic.slurm.launcher import PROGRAM
+
+NEXT = f"""\
+on the nodes (docs/checkpoint-methods.md): as {PROGRAM}, root's, mode 0755;
+  etc/sudoers.d-slurm-elastic as /etc/sudoers.d/slurm-elastic, mode 0440;
+  etc/ckpt-root.conf as {CONFIG}, and a key beside it, the same on all nodes"""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the sub-command."""
+    parser = subparsers.add_parser(
+        "rootpart",
+        help="write the program that nodes need for checkpoints by criu and dmtcp",
+        description="Write the root part of checkpoints by criu and dmtcp: one file, for the nodes."
+        " It needs Python 3.11 or later there, and nothing else of slurm-elastic.",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="where to write it")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file."""
+    file: Path = args.file
+    file.write_bytes(build())
+    file.chmod(0o755)
+    print(f"wrote {file}: {file.stat().st_size} bytes\n{NEXT}")
+    return 0

@@ -1,0 +1,98 @@
+"""What our services share: options, log, configuration, one of each a state directory, SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Config
+from slurm_elastic.ending import on_end
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+
+DEFAULT_CONFIG = Path("/etc/slurm-elastic/slurm-elastic.yaml")
+_HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
+
+
+def run_service(
+    name: str,
+    doc: str | None,
+    lock: str,
+    serve: Callable[[Config], None],
+    argv: list[str] | None = None,
+) -> int:
+    """Have ``serve`` run under the lock file of that name. Exit 2: the configuration or the state
+    directory is wrong.
+    """
+    args = _parser(name, doc).parse_args(argv)
+    logging.basicConfig(
+        level=args.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    try:
+        config = configfile.load(args.config)
+        _require(config)
+        with _locked(config.state, lock, name):
+            serve(config)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except SlurmElasticError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def on_stop(stop: Callable[[], object]) -> None:
+    """Have the first SIGTERM or SIGINT call ``stop``."""
+    # A service started below slurmctld would inherit its blocked signals, SIGTERM among them.
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    on_end(stop)
+
+
+def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=name, description=doc)
+    default = os.environ.get("SLURM_ELASTIC_CONFIG", str(DEFAULT_CONFIG))
+    parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")
+    levels = ("debug", "info", "warning", "error")
+    parser.add_argument("--log-level", choices=levels, default="info")
+    return parser
+
+
+def _require(config: Config) -> None:
+    if config.cluster.uuid is None:
+        raise ConfigError(
+            "the cluster has no UUID yet, and without one no machine could be told to be ours:"
+            " run `slurm-elastic conf install` first"
+        )
+
+
+@contextlib.contextmanager
+def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
+    """One such service a state directory; the lock goes with the process, however it ends."""
+    try:
+        descriptor = os.open(state / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
+            + ("" if error.errno == errno.ENOSPC else _HINT)
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise SlurmElasticError(f"another {name} serves {state} already") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)

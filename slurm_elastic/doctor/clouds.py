@@ -1,0 +1,144 @@
+"""A cloud: do the credentials work, is there anything to buy, do the clocks agree."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from email.utils import parsedate_to_datetime
+
+from slurm_elastic.config import AnyCloud, Config, OpenNebulaCloud
+from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
+from slurm_elastic.model import Finding, Level, Pool
+from slurm_elastic.protocols import Examinable, Provider
+from slurm_elastic.providers import open_provider
+
+SKEW = 60.0
+"""Seconds that a cloud's clock may differ before it is worth a word."""
+
+
+def examine(config: Config, cloud: AnyCloud, pools: Sequence[Pool]) -> tuple[Finding, ...]:
+    """All findings on one cloud. Whatever an SDK raises is a finding."""
+    try:
+        provider = open_provider(cloud, config.cluster, config)
+        return tuple(look(provider, cloud, pools))
+    except Exception as error:  # noqa: BLE001 - another cloud's look must go on
+        return (_unexpected("opening it", error),)
+
+
+def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
+    """By an open provider."""
+    credentials = _credentials(provider)
+    yield credentials
+    if credentials.level is Level.WRONG:
+        return  # all else would fail for the same reason
+    yield _machines(provider)
+    for pool in pools:
+        yield _pool(provider, pool)
+    if isinstance(provider, Examinable):
+        yield from provider.examine(pools)
+    if isinstance(cloud, OpenNebulaCloud):
+        yield from _clock(cloud.endpoint, cloud.timeout)
+
+
+def _credentials(provider: Provider) -> Finding:
+    try:
+        provider.check()
+    except AuthError as error:
+        return Finding(
+            what="credentials",
+            level=Level.WRONG,
+            found=f"refused: {error.code}: {error.message}",
+            expected="credentials that the cloud accepts, for the user that runs the daemon",
+            advice="renew them; the daemon goes on by itself then",
+        )
+    except ProviderError as error:
+        return Finding(
+            what="reaching it",
+            level=Level.WRONG,
+            found=f"{error.code}: {error.message}",
+            expected="an answer",
+            advice="look at the endpoint, the network and the cloud's own state",
+        )
+    return Finding(what="credentials", level=Level.OK, found="accepted")
+
+
+def _machines(provider: Provider) -> Finding:
+    try:
+        count = len(provider.instances())
+    except ProviderError as error:
+        return Finding(
+            what="listing machines",
+            level=Level.WRONG,
+            found=f"{error.code}: {error.message}",
+            expected="the right to list them: without it none can be ended for sure",
+            advice="see the cloud's page in docs/ for the rights that are needed",
+        )
+    return Finding(what="listing machines", level=Level.OK, found=f"{count} of this cluster")
+
+
+def _pool(provider: Provider, pool: Pool) -> Finding:
+    """What there is to buy, and how much of it where the cloud says (quota, hosts)."""
+    what = f"offers of pool {pool.name}"
+    try:
+        offers = provider.offers(pool)
+    except ProviderError as error:
+        why = f"{error.code}: {error.message}"
+        return Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
+    if not offers:
+        return Finding(
+            what=what,
+            level=Level.WRONG,
+            found="none",
+            expected="at least one type of machine",
+            advice="does the cloud have the pool's types, templates, image and zones?",
+        )
+    told = [o for o in offers if o.free is not None]
+    free = sum(o.free or 0 for o in told)
+    if len(told) == len(offers) and not free:
+        why = "; ".join(dict.fromkeys(o.free_reason for o in told if o.free_reason))
+        return Finding(
+            what=what,
+            level=Level.NOTE,
+            found=f"{len(offers)}, none of which has room now" + (f": {why}" if why else ""),
+            advice="jobs go elsewhere meanwhile; more quota, or wait",
+        )
+    room = f", room for {free} more" if len(told) == len(offers) else ""
+    return Finding(what=what, level=Level.OK, found=f"{len(offers)}{room}")
+
+
+def _clock(url: str, timeout: float) -> Iterator[Finding]:
+    """By the Date of any answer; a front end that gives none says nothing of its clock."""
+    if not url.startswith(("http://", "https://")):
+        return
+    request = urllib.request.Request(url, method="HEAD")  # noqa: S310 - http only, see above
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:
+        date = error.headers.get("Date")
+        error.close()
+    except (OSError, ValueError):
+        return
+    try:
+        skew = time.time() - parsedate_to_datetime(date or "").timestamp()
+    except (ValueError, TypeError):
+        return
+    good = abs(skew) <= SKEW
+    yield Finding(
+        what="clock",
+        level=Level.OK if good else Level.NOTE,
+        found=f"{abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the cloud's",
+        advice="" if good else "set both by NTP",
+    )
+
+
+def _unexpected(what: str, error: Exception) -> Finding:
+    known = isinstance(error, SlurmElasticError)
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=str(error) if known else f"{type(error).__name__}: {error}",
+        expected="no error",
+    )

@@ -1,0 +1,211 @@
+"""The head node: state directory, spool, daemon, Slurm and its slurm.conf."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Finding, Level
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm import check, install, plan
+
+DAEMON = "slurm-elasticd"
+LITTLE_SPACE = 100 * 2**20
+"""Bytes; a full disk stops all launches."""
+WAITING = 60.0
+"""Seconds after which a request should have been taken up."""
+
+
+def state_directory(config: Config) -> Iterator[Finding]:
+    """Is it there, whose is it, is there room."""
+    path, what = config.state, f"state directory {config.state}"
+    try:
+        found = path.stat()
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        advice = "`slurm-elastic conf install` makes it"
+        yield Finding(what=what, level=Level.WRONG, found=str(error.strerror), advice=advice)
+        return
+    owner = _name(found.st_uid)
+    if owner != config.slurm.user or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
+            expected=f"owner {config.slurm.user}, writable by nobody else",
+            advice=f"chown {config.slurm.user}: {path}; chmod go-w {path}",
+        )
+    elif free < LITTLE_SPACE:
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=f"{free // 2**20} MiB free",
+            expected=f"{LITTLE_SPACE // 2**20} MiB: nothing is launched on a full disk",
+            advice="make room",
+        )
+    else:
+        room = f"{free // 2**20} MiB free"
+        yield Finding(what=what, level=Level.OK, found=f"owner {owner}, {room}")
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def spool(config: Config, now: float) -> Iterator[Finding]:
+    """Requests that nobody takes up, or that could not be read."""
+    directory = config.state / "requests"
+    try:
+        times = [p.stat().st_mtime for p in directory.glob("*.json")]
+        bad = sum(1 for _ in (directory / "bad").glob("*.json"))
+    except OSError as error:
+        yield Finding(what="spool", level=Level.WRONG, found=str(error.strerror))
+        return
+    oldest = now - min(times, default=now)
+    if oldest > WAITING:
+        yield Finding(
+            what="spool",
+            level=Level.NOTE,
+            found=f"{len(times)} request(s), the oldest waits for {oldest:.0f} s",
+            expected="requests that wait for their turn to boot, or none",
+            advice="is the daemon alive? Its log says what it waits for",
+        )
+    else:
+        yield Finding(what="spool", level=Level.OK, found=f"{len(times)} request(s)")
+    if bad:
+        yield Finding(
+            what="spool",
+            level=Level.NOTE,
+            found=f"{bad} unreadable request(s) in {directory / 'bad'}",
+            expected="none",
+            advice="the daemon's log says what is wrong with them; delete them afterwards",
+        )
+
+
+def daemon(config: Config, now: float) -> Iterator[Finding]:
+    """Its heartbeat, what it last heard, and what it has paused."""
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            beat = ledger.heartbeat(DAEMON)
+            yield _alive(config, beat, now)
+            for health in ledger.health():
+                if health.error:
+                    found = f"{health.name}: {health.error}"
+                    yield Finding(what="last errors", level=Level.WRONG, found=found)
+            for breaker in ledger.breakers():
+                if breaker.until is not None:
+                    yield Finding(
+                        what=f"pool {breaker.pool}",
+                        level=Level.WRONG,
+                        found=f"paused: {breaker.reason}",
+                        expected="machines that register with Slurm",
+                        advice="look at a machine's console: image, network to slurmctld, munge "
+                        f"key; then slurm-elastic clear {breaker.pool}",
+                    )
+            cooling = [c.key for c in ledger.cool_downs(now)]
+            if cooling:
+                found = ", ".join(cooling)
+                yield Finding(what="cool-downs", level=Level.NOTE, found=found)
+    except (SlurmElasticError, sqlite3.Error, OSError) as error:
+        yield Finding(
+            what=f"ledger {path}",
+            level=Level.WRONG,
+            found=str(error),
+            expected="a ledger of this release",
+            advice="start slurm-elasticd, which makes it and brings it up to date",
+        )
+
+
+def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
+    limit = config.timings.heartbeat_stale
+    if beat is not None and now - beat[0] <= limit and _exists(beat[1]):
+        found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
+        return Finding(what="daemon", level=Level.OK, found=found)
+    found = "has never run" if beat is None else f"last heartbeat {now - beat[0]:.0f} s ago"
+    return Finding(
+        what="daemon",
+        level=Level.WRONG,
+        found=found,
+        expected=f"a heartbeat within {limit:.0f} s: without it nothing is launched or ended",
+        advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
+    )
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
+    """Does it answer, does it know our nodes."""
+    try:
+        nodes = client.nodes()
+        version = client.version()
+    except SlurmError as error:
+        yield Finding(
+            what="slurmctld",
+            level=Level.WRONG,
+            found=str(error),
+            expected="an answer",
+            advice="is slurmctld running, and is slurm.bin_dir right?",
+        )
+        return
+    found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
+    yield Finding(what="slurmctld", level=Level.OK, found=found)
+    ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
+    lacks = [n for n in ours if n not in nodes]
+    if lacks:
+        yield Finding(
+            what="our nodes",
+            level=Level.WRONG,
+            found=f"Slurm does not list {len(lacks)} of {len(ours)}, {lacks[0]} among them",
+            expected="all of them",
+            advice="slurm-elastic conf install (on 22.05 slurmctld has to be restarted)",
+        )
+    else:
+        yield Finding(what="our nodes", level=Level.OK, found=f"all {len(ours)} are there")
+
+
+def slurm_conf(config: Config) -> Iterator[Finding]:
+    """What ``conf check`` and ``conf diff`` say."""
+    what = str(Path(config.slurm.conf))
+    try:
+        planned = plan.make(config)
+        report = check.check(planned)
+    except ConfigError as error:
+        advice = "slurm-elastic conf check says it at length"
+        for problem in error.problems:
+            yield Finding(what=what, level=Level.WRONG, found=problem, advice=advice)
+        return
+    except (SlurmElasticError, OSError) as error:
+        yield Finding(what=what, level=Level.WRONG, found=str(error))
+        return
+    if install.diff(planned):
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found="what is installed differs from the configuration",
+            expected="the same",
+            advice="slurm-elastic conf diff shows it, conf install puts it in place",
+        )
+    else:
+        depth = "proven on a throw-away slurmctld" if report.full else "parsed only"
+        yield Finding(what=what, level=Level.OK, found=f"installed as configured; {depth}")

@@ -1,0 +1,75 @@
+"""Machines that boot: how many at once, and when a pool whose machines never register rests. Pure.
+
+A broken image, a closed port or a wrong key make machines that boot, cost and never register with
+Slurm; each job then buys the next ones. After some in a row the pool's breaker opens: nothing is
+bought for it until a cool-down is over, then one machine is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
+
+from slurm_elastic.model import Breaker
+
+WAIT_SHARE = 0.5
+"""Which part of ResumeTimeout a node may wait for its turn: the rest is what its machine has to
+boot in, and one that is started later would only be given up half-way.
+"""
+
+
+def after_failures(
+    before: Breaker, count: int, now: float, *, limit: int, cool_down: float
+) -> Breaker:
+    """The pool's breaker when ``count`` more machines have not registered in time.
+
+    It opens at ``limit`` in a row, and anew when the machine that was tried fails, too. One that is
+    open stays so no longer for the machines that were on their way.
+    """
+    failures = before.failures + count
+    tried = before.until is not None and before.until <= now
+    if not tried and (before.until is not None or failures < limit):
+        return replace(before, failures=failures)
+    return Breaker(
+        pool=before.pool,
+        failures=failures,
+        until=now + cool_down,
+        reason=f"{failures} machines in a row booted but never registered with Slurm",
+    )
+
+
+def paused(breaker: Breaker | None, now: float) -> str | None:
+    """Why nothing is bought for the pool now, if so."""
+    if breaker is None or breaker.until is None or breaker.until <= now:
+        return None
+    left = breaker.until - now
+    return f"pool {breaker.pool} is paused for another {left:.0f} s: {breaker.reason}"
+
+
+def trial(breaker: Breaker | None, booting: int) -> tuple[int, str] | None:
+    """How many machines a pool may have on trial when its pause is over, and why; None: any."""
+    if breaker is None or breaker.until is None:
+        return None
+    words = f"pool {breaker.pool} is tried with one machine, as {breaker.reason}"
+    return max(1 - booting, 0), words
+
+
+def turn(caps: Iterable[tuple[str, int | None]], booting: Mapping[str, int]) -> tuple[int, str]:
+    """How many more machines may boot now under these caps (by scope), and the tightest in words.
+
+    ``booting`` has the counts by scope. Without a cap that is more than anybody asks for.
+    """
+    left = [
+        (max(cap - booting.get(scope, 0), 0), f"{scope.replace(':', ' ')} boots {cap} at a time")
+        for scope, cap in caps
+        if cap is not None
+    ]
+    return min(left, default=(10**9, ""))
+
+
+def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:
+    """Whether a node that was asked for at ``asked`` may wait longer for its turn. Where nobody
+    knows when that was, Slurm's own ResumeTimeout ends it.
+    """
+    return asked is None or now < asked + WAIT_SHARE * resume_timeout

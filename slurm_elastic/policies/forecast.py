@@ -1,0 +1,77 @@
+"""Triple exponential smoothing with adaptive factors: a level, its slope, the slope's change. Pure.
+
+Source: Niu et al., "Building semi-elastic virtual clusters for cost-effective HPC cloud resource
+provisioning" (SC '13, IEEE TPDS 2015), Equations 3 and 4. For the factors the paper only cites
+Trigg and Leach (1967): each is |E/M| of its own level's smoothed error and smoothed absolute error.
+Years ahead a parabola says little: it falls to nothing or runs into its bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MEMORY = 0.2
+"""Trigg and Leach's phi: the weight of the newest error."""
+LEAST, MOST = 0.05, 0.95
+
+
+class Factor(NamedTuple):
+    """A smoothing factor that grows while the errors keep one sign."""
+
+    error: float = 0.0
+    absolute: float = 0.0
+
+    def after(self, error: float) -> Factor:
+        """With one more error."""
+        return Factor(
+            MEMORY * error + (1 - MEMORY) * self.error,
+            MEMORY * abs(error) + (1 - MEMORY) * self.absolute,
+        )
+
+    @property
+    def value(self) -> float:
+        """Within LEAST and MOST."""
+        if self.absolute == 0:
+            return LEAST
+        return min(max(abs(self.error / self.absolute), LEAST), MOST)
+
+
+class Smoothed(NamedTuple):
+    """The state after some values: level, slope and its change, each one's factor, and the highest
+    value so far.
+    """
+
+    level: float
+    slope: float = 0.0
+    change: float = 0.0
+    alpha: Factor = Factor()
+    beta: Factor = Factor()
+    gamma: Factor = Factor()
+    highest: float = 0.0
+
+    def after(self, value: float) -> Smoothed:
+        """Equation 4 with the next value."""
+        expected = self.level + self.slope + self.change / 2
+        alpha = self.alpha.after(value - expected)
+        level = alpha.value * value + (1 - alpha.value) * expected
+        steeper = self.slope + self.change
+        beta = self.beta.after(level - self.level - steeper)
+        slope = beta.value * (level - self.level) + (1 - beta.value) * steeper
+        gamma = self.gamma.after(slope - self.slope - self.change)
+        change = gamma.value * (slope - self.slope) + (1 - gamma.value) * self.change
+        return Smoothed(level, slope, change, alpha, beta, gamma, max(self.highest, value))
+
+    def ahead(self, steps: int, most: float) -> float:
+        """Equation 3, kept within 0 and the least of ``most`` and twice the highest value."""
+        value = self.level + self.slope * steps + self.change * steps * steps / 2
+        return min(max(value, 0.0), most, 2 * self.highest)
+
+
+def smoothed(values: Iterable[float]) -> Smoothed:
+    """The state after all values (one at least)."""
+    first, *rest = values
+    state = Smoothed(first, highest=first)
+    for value in rest:
+        state = state.after(value)
+    return state

@@ -1,0 +1,58 @@
+"""EC2's spot price history: all types and zones of our machines in one paged call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from slurm_elastic.prices.book import Key, Points
+
+PRODUCT = "Linux/UNIX"
+PAGE = 1000
+
+
+class HistoryClient(Protocol):
+    """What is used of boto3's client."""
+
+    def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:  # noqa: ANN401
+        """One page."""
+        ...
+
+
+class Ec2Feed:
+    """``open_client`` is called with the first reading, so that a start needs no credentials."""
+
+    name = "prices of EC2"
+
+    def __init__(self, open_client: Callable[[], HistoryClient]) -> None:
+        self._open = open_client
+        self._client: HistoryClient | None = None
+
+    def read(self, keys: Iterable[Key], since: float) -> Mapping[Key, Points]:
+        """EC2 tells changes only: with ``StartTime`` also the price that held then."""
+        wanted = set(keys)
+        if not wanted:
+            return {}
+        self._client = self._client or self._open()
+        request: dict[str, Any] = {
+            "InstanceTypes": sorted({kind for kind, _ in wanted}),
+            "Filters": [
+                {"Name": "availability-zone", "Values": sorted({zone for _, zone in wanted})},
+                {"Name": "product-description", "Values": [PRODUCT]},
+            ],
+            "StartTime": datetime.fromtimestamp(since, UTC),
+            "MaxResults": PAGE,
+        }
+        points: defaultdict[Key, dict[float, float]] = defaultdict(dict)
+        while True:
+            answer = self._client.describe_spot_price_history(**request)
+            for item in answer["SpotPriceHistory"]:
+                key = (item["InstanceType"], item["AvailabilityZone"])
+                points[key][item["Timestamp"].timestamp()] = float(item["SpotPrice"])
+            token = answer.get("NextToken")
+            if not token:
+                break
+            request["NextToken"] = token
+        return {key: tuple(sorted(p.items())) for key, p in points.items() if key in wanted}

@@ -1,0 +1,67 @@
+"""Which of EC2's records are machines of this cloud, and which ids are known to be so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from slurm_elastic.config import AwsCloud
+from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.providers import aws_reading, aws_tags
+from slurm_elastic.providers.aws_reading import Record
+from slurm_elastic.providers.claim import UNCLEAR, Claim
+
+log = logging.getLogger(__name__)
+
+
+class Machines:
+    """One cloud's. ``ours`` are the ids seen with our tag, or told by a launch of ours."""
+
+    def __init__(self, settings: AwsCloud, claim: Claim) -> None:
+        self.ours: set[str] = set()
+        self._settings = settings
+        self._claim = claim
+        self._unclear: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
+        self._told: set[str] = set()
+
+    def mine(self, record: Record) -> bool:
+        """Whether the tags of a record (a machine, a spot request) say that it is this cloud's."""
+        return self._claim.owner(aws_reading.tags(record)) == self._settings.name
+
+    def read(self, records: Iterable[Record]) -> Sequence[Instance]:
+        """Those of the records that are this cloud's machines."""
+        owned = [(self._claim.owner(aws_reading.tags(r)), r) for r in records]
+        unclear = frozenset(r["InstanceId"] for owner, r in owned if owner == UNCLEAR)
+        self._say(unclear)
+        mine = (r for owner, r in owned if owner == self._settings.name)
+        found = aws_reading.instances(mine, self._settings)
+        # One that might be ours is not listed; but whoever names it has it in the ledger.
+        self.ours.update((i.id for i in found), unclear)
+        return found
+
+    def standing(self, found: Iterable[Instance]) -> Sequence[Instance]:
+        """Of a whole list, those that live, and once each those that were lost: EC2 lists a machine
+        for about an hour after its end.
+        """
+        found = list(found)
+        gone = {i.id for i in found if i.state is InstanceState.TERMINATED}
+        lost = gone - self._told - self._ended
+        self._told, self._ended = (self._told & gone) | lost, self._ended & {i.id for i in found}
+        return [i for i in found if i.id not in gone or i.id in lost]
+
+    def ended(self, ids: Iterable[str]) -> None:
+        """These were ended by us: they are not lost."""
+        self._ended.update(ids)
+
+    def _say(self, unclear: frozenset[str]) -> None:
+        """Once for each: nobody lists these machines, and they cost money."""
+        if unclear - self._unclear:
+            log.warning(
+                "machines of no cloud that can be told, left out: tag them %s=NAME or end them "
+                "clouds=%s ids=%s",
+                aws_tags.CLOUD,
+                ",".join(sorted(self._claim.clouds)),
+                ",".join(sorted(unclear)),
+            )
+        self._unclear |= unclear

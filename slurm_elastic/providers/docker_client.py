@@ -1,0 +1,125 @@
+"""The docker SDK's client with a time limit that holds for a whole call of a provider.
+
+The SDK's own ``timeout`` is for one wait on one connection. Here each request gets what is left
+until the deadline of the thread that makes it; so does the making of an SSH connection, for which
+the SDK has no limit at all.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import docker
+import requests
+from docker.tls import TLSConfig
+
+from slurm_elastic.configdocker import DockerHost
+
+_limits = threading.local()
+
+
+class NoCredentials(Exception):  # noqa: N818 - read as a word
+    """A file of credentials cannot be used; the text says which and why."""
+
+
+@contextmanager
+def until(limit: float | None) -> Iterator[None]:
+    """All requests that this thread makes inside end by ``limit`` (of time.monotonic)."""
+    before = deadline()
+    _limits.deadline = limit
+    try:
+        yield
+    finally:
+        _limits.deadline = before
+
+
+def deadline() -> float | None:
+    """The deadline of this thread; None where it has none."""
+    found: float | None = getattr(_limits, "deadline", None)
+    return found
+
+
+def left() -> float:
+    """Seconds until this thread's deadline; TimeoutError when it has passed."""
+    limit = deadline()
+    seconds = math.inf if limit is None else limit - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("the engine took too long")
+    return seconds
+
+
+class Client(docker.APIClient):
+    """One engine. Neither proxies nor ``~/.netrc`` of the environment have a say."""
+
+    @property
+    def trust_env(self) -> bool:
+        """Whether requests looks into the environment: never."""
+        return False
+
+    @trust_env.setter
+    def trust_env(self, value: bool) -> None:
+        """Requests sets its own default, which is not ours."""
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
+        """As the session's, in what time is left."""
+        kwargs["timeout"] = left()
+        return super().send(request, **kwargs)
+
+
+def open_client(host: DockerHost) -> Client:
+    """A client that has spoken with the engine, before this thread's deadline."""
+    tls = _tls(host)
+    if host.url.startswith("unix://"):
+        _knock(host.url.removeprefix("unix://"))
+    if not host.url.startswith("ssh://"):
+        return _opened(host.url, tls)
+    done: Future[Client] = Future()
+    threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
+    return done.result(timeout=left())
+
+
+def _knock(path: str) -> None:
+    """Raise what keeps us from a socket, as it is; the SDK leaves its own socket open then."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(left())
+        probe.connect(path)
+
+
+def _open_into(done: Future[Client], url: str, limit: float | None) -> None:
+    try:
+        with until(limit):
+            client = _opened(url, None)
+    except BaseException as error:  # noqa: BLE001 - it is handed to the thread that waits
+        done.set_exception(error)
+        return
+    done.set_result(client)
+
+
+def _opened(url: str, tls: TLSConfig | None) -> Client:
+    # The SDK's limit is for one wait; it is what holds on an SSH channel.
+    seconds = max(1, math.ceil(left()))
+    return Client(base_url=url, version="auto", timeout=seconds, tls=tls or False)
+
+
+def _tls(host: DockerHost) -> TLSConfig | None:
+    """The certificates of a tcp host; both sides have to show one."""
+    if host.ca_file is None or host.cert_file is None or host.key_file is None:
+        return None
+    for path in (host.ca_file, host.cert_file, host.key_file):
+        try:
+            with open(path, "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+        except OSError as error:
+            raise NoCredentials(f"{path} cannot be read: {error.strerror}") from None
+        if path == host.key_file and stat.S_IMODE(mode) & 0o077:
+            raise NoCredentials(f"{path} may be read by others; chmod 600 it")
+    return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)

@@ -1,0 +1,52 @@
+"""The agent (programs/agent.py) of an emulated machine, and what is ``shutdown`` there.
+
+``python -m slurm_elastic.sandbox.machine_agent DIR ID`` is that command: the emulated cloud then
+has the machine as one that powered itself off.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import slurm_elastic
+from slurm_elastic import nodeproc
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.spec import cloud_of
+
+_PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
+
+
+def start(layout: Layout, machine: nodeproc.Machine, heartbeat_timeout: float) -> None:
+    """Start the agent beside the machine's slurmd; it is powered off with the machine."""
+    settings = Path(machine.directory) / "agent"
+    values = {
+        "node": machine.node,
+        "heartbeat_timeout": f"{heartbeat_timeout:g}",
+        "stop_command": f"{sys.executable} -m {__spec__.name} {layout.dir} {machine.id}",
+        # All machines share this host, and so its processes.
+        "workdir": machine.directory,
+    }
+    settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    nodeproc.spawn(
+        [sys.executable, "-I", str(_PROGRAM), str(settings)],
+        layout.daemon_env() | {nodeproc.MARKER: machine.directory},
+        log=str(layout.log / f"agent-{machine.node}.out"),
+        directory=machine.directory,
+    )
+
+
+def shut_down(layout: Layout, name: str) -> None:
+    """The machine of that id powers itself off."""
+    # Here and not above: the module imports the runner, which imports this one.
+    from slurm_elastic.sandbox import control
+
+    saved = layout.read()
+    if name.startswith(control.ONE_PREFIX):
+        control.one_control(saved).shut_down([int(name.removeprefix(control.ONE_PREFIX))])
+    elif cloud_of(saved.spec, "aws"):
+        control.control(saved).shut_down([name])
+
+
+if __name__ == "__main__":
+    shut_down(Layout(dir=Path(sys.argv[1])), sys.argv[2])

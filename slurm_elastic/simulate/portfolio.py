@@ -1,0 +1,119 @@
+"""What reserved machines would have saved over a history, and what they risk. Pure."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from slurm_elastic.policies.portfolio import (
+    Bill,
+    Bought,
+    ReservedClass,
+    Usage,
+    bill,
+    bound,
+    breakevens,
+    offline,
+    online,
+    shrunk,
+)
+
+FALLS = (0.75, 0.5, 0.25)
+STEPS = 40
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """A way to buy: what it buys and costs; ``saving`` of the cost on demand, ``regret`` over the
+    bound (shares of 1).
+    """
+
+    name: str
+    bought: tuple[Bought, ...]
+    bill: Bill
+    saving: float
+    regret: float
+
+
+class Fall(Struct, frozen=True, kw_only=True):
+    """The purchases of ``online`` if demand had been only ``left`` (share of 1) all the time."""
+
+    left: float
+    cost: float
+    on_demand: float
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """``now``: what to buy at the end of the history. ``breakeven_left``: the share of the demand
+    below which what was bought costs more than machines on demand (0: never; None: nothing bought).
+    """
+
+    weeks: int
+    classes: tuple[ReservedClass, ...]
+    shares: tuple[float | None, ...]
+    on_demand: float
+    bound: float
+    choices: tuple[Choice, ...]
+    now: tuple[Bought, ...]
+    falls: tuple[Fall, ...]
+    breakeven_left: float | None
+
+
+def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) -> Plan:
+    """Everything that ``plan reserve`` says; ``classes`` heaviest first."""
+    bare = bill(usage, (), classes, on_demand).cost
+    least = bound(usage, classes, on_demand)
+
+    def choice(name: str, bought: tuple[Bought, ...]) -> Choice:
+        found = bill(usage, bought, classes, on_demand)
+        return Choice(
+            name=name,
+            bought=bought,
+            bill=found,
+            saving=1 - found.cost / bare if bare else 0.0,
+            regret=found.cost / least - 1 if least else 0.0,
+        )
+
+    foreseen = choice("hindsight", offline(usage, classes, on_demand))
+    all_bought = online(usage, classes, on_demand)
+    past = tuple(one for one in all_bought if one.week < len(usage))
+    stepwise = choice("week by week", past)
+    shares = breakevens(classes, on_demand)
+    return Plan(
+        weeks=len(usage),
+        classes=classes,
+        shares=tuple(share if share <= 1 else None for share in shares),
+        on_demand=bare,
+        bound=least,
+        choices=(choice("on demand only", ()), foreseen, stepwise),
+        now=tuple(one for one in all_bought if one.week == len(usage)),
+        falls=tuple(_fall(usage, left, past, classes, on_demand) for left in FALLS),
+        breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,
+    )
+
+
+def _fall(
+    usage: Usage,
+    left: float,
+    bought: tuple[Bought, ...],
+    classes: tuple[ReservedClass, ...],
+    on_demand: float,
+) -> Fall:
+    less = shrunk(usage, left)
+    return Fall(
+        left=left,
+        cost=bill(less, bought, classes, on_demand).cost,
+        on_demand=bill(less, (), classes, on_demand).cost,
+    )
+
+
+def _breakeven_left(
+    usage: Usage,
+    bought: tuple[Bought, ...],
+    classes: tuple[ReservedClass, ...],
+    on_demand: float,
+) -> float:
+    """The largest share of the demand, in steps, at which the purchases do not pay."""
+    for step in range(STEPS, 0, -1):
+        fall = _fall(usage, step / STEPS, bought, classes, on_demand)
+        if fall.cost > fall.on_demand:
+            return step / STEPS
+    return 0.0

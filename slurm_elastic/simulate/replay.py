@@ -1,0 +1,126 @@
+"""A journal of what a daemon measured and decided, put through the simulator: the same decisions?
+
+Each entry becomes a simulation that stands still at that moment: pools with as many machines idle,
+busy and booting as were measured, and the jobs that waited. Its grower and its release of machines
+are asked what a run would ask them. What the daemon alone does (warm pools) is no part
+of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from slurm_elastic.policies.fleet import Now, Plan, PoolNow
+from slurm_elastic.policies.release import Flagged, Idle, Order
+from slurm_elastic.simulate.billing import Hourly, PerSecond
+from slurm_elastic.simulate.grow import Grower
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+ENTRY = ("now", "plan")
+
+
+def entry(detail: Mapping[str, object] | None) -> tuple[Now, Plan] | None:
+    """A decision's measurement and plan; None where it is of another kind."""
+    if detail is None or any(key not in detail for key in ENTRY):
+        return None
+    return msgspec.convert(detail["now"], Now), msgspec.convert(detail["plan"], Plan)
+
+
+def differences(entries: Iterable[tuple[Now, Plan]]) -> list[str]:
+    """A sentence for each entry on which the simulator would have decided otherwise."""
+    found = []
+    for now, plan in entries:
+        still = _Still(now)
+        for name, theirs, ours in (
+            ("starts", _starts(now, plan), still.starts()),
+            ("machines that may go", _leaves(now, plan), still.leaves(plan)),
+        ):
+            if theirs != ours:
+                found.append(f"at {now.now}: {name}: the daemon {theirs}, the simulator {ours}")
+    return found
+
+
+def _starts(now: Now, plan: Plan) -> dict[str, int]:
+    """Of the growth policy: those that keep a pool warm are said by their pool."""
+    warm = {pool.name: f"{pool.rules.min_idle} machines are kept idle" for pool in now.pools}
+    return {s.pool: s.machines for s in plan.starts if s.reason != warm[s.pool]}
+
+
+def _leaves(now: Now, plan: Plan) -> dict[str, int]:
+    pool_of = {one.node: pool.name for pool in now.pools for one in pool.idle}
+    pool_of |= {node: pool.name for pool in now.pools for node in pool.taken}
+    counts: dict[str, int] = {}
+    for leave in plan.leaves:
+        counts[pool_of[leave.node]] = counts.get(pool_of[leave.node], 0) + 1
+    return counts
+
+
+class _Still:
+    """One moment as the simulator has it."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        jobs = Jobs()
+        for job in now.queue:
+            for _ in range(max(job.times, 1)):
+                jobs.append(Job(job.id, job.submit, job.limit, job.limit, job.nodes))
+        self._queue = range(len(jobs))
+        models = tuple(_model(pool) for pool in now.pools)
+        self._pools = [Machines(model, order=Order.MAX_MARGIN, seed=0) for model in models]
+        for machines, pool in zip(self._pools, now.pools, strict=True):
+            _fill(machines, pool, now.now)
+        scenario = Scenario(pools=models, growth=now.growth)
+        needs = [jobs.procs for _ in models]
+        self._grower = Grower(jobs, scenario, self._pools, needs)
+        known = frozenset(now.covered)
+        self._grower.covered = {i for i in self._queue if jobs.number[i] in known}
+
+    def starts(self) -> dict[str, int]:
+        """Machines to launch, by pool."""
+        now, grower = self._now, self._grower
+        wanted = grower.wanted(self._queue, now.head_start, now.running, now.now)
+        return {now.pools[index].name: count for index, count in wanted}
+
+    def leaves(self, plan: Plan) -> dict[str, int]:
+        """Machines to give back, by pool: nothing goes at a look that starts some."""
+        now = self._now
+        if plan.starts:
+            return {}
+        before = [machines.idle + machines.busy for machines in self._pools]
+        self._grower.flag(self._queue, now.running, now.now)
+        for machines in self._pools if not now.queue else ():
+            machines.release_due(now.now)
+        after = [machines.idle + machines.busy - machines.draining for machines in self._pools]
+        gone = (a - b for a, b in zip(before, after, strict=True))
+        pairs = zip(now.pools, gone, strict=True)
+        # What is kept warm is the daemon's: so many of those idle stay.
+        spare = ((pool, min(n, _spare(pool))) for pool, n in pairs)
+        return {pool.name: n for pool, n in spare if n > 0}
+
+
+def _model(pool: PoolNow) -> PoolModel:
+    """The pool with as much room as there was for the jobs that waited."""
+    rules = pool.rules
+    there = len(pool.idle) + len(pool.taken) + pool.promised + pool.booting
+    return PoolModel(
+        name=pool.name,
+        machines=there + (pool.room if pool.stop is None else 0),
+        public=rules.public,
+        billing=PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease),
+        release=rules.release or Idle(NEVER),
+    )
+
+
+def _spare(pool: PoolNow) -> int:
+    busy = len(pool.taken) if isinstance(pool.rules.release, Flagged) else 0
+    return busy + max(len(pool.idle) - pool.rules.min_idle, 0)
+
+
+def _fill(machines: Machines, pool: PoolNow, now: int) -> None:
+    for one in pool.idle:
+        machines.found_idle(one.started, one.since, now)
+    machines.busy, machines.booting = len(pool.taken) + pool.promised, pool.booting

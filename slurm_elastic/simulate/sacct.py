@@ -1,0 +1,220 @@
+"""Job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
+
+The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
+the same jobs. What cannot be used is left out and answered with its line (or place) and a reason.
+
+- ``sacct -X -P --format=JobIDRaw,User,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS``
+  (any order, more fields do no harm); times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
+- processors are those allocated, or else those asked for; steps (``12.batch``) are left out;
+- a job that was cancelled while it waited is only counted; one that has not ended is left out;
+- a limit of UNLIMITED or Partition_Limit is the run time.
+
+Source: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/dbv0.0.38).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.simulate.jobs import Job
+from slurm_elastic.simulate.swf import History
+from slurm_elastic.slurm.answers import number, states
+
+FORMAT = "JobIDRaw,User,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
+NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
+NEVER = -1
+"""Seconds that a job ran which was cancelled while it waited."""
+UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
+
+
+def load(path: Path, most: int | None = None) -> History:
+    """The history in ``path`` (``-`` is standard input), the first ``most`` jobs of it.
+
+    Raises ConfigError if it cannot be read, is neither form, or holds no job that ran.
+    """
+    history = History()
+    try:
+        if str(path) == "-":
+            _read(sys.stdin.buffer, history, most)
+        else:
+            with path.open("rb") as file:
+                _read(file, history, most)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if not history.jobs:
+        complaints = history.complaints.sentences()
+        reasons = "; ".join(complaints[:3]) or f"{history.cancelled} were cancelled before they ran"
+        raise ConfigError(f"{path}: found no job that ran ({reasons})")
+    _rebase(history)
+    return history
+
+
+class _Names:
+    """Users and partitions as numbers, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, int] = {}
+
+    def __getitem__(self, name: str) -> int:
+        return self._known.setdefault(name, len(self._known) + 1) if name else -1
+
+
+def _read(file: IO[bytes], history: History, most: int | None) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+    try:
+        first = next((line for line in text if line.strip()), "")
+        if first.lstrip().startswith("{"):
+            _from_json(first + text.read(), history, most)
+        else:
+            _from_lines(first, text, history, most)
+    finally:
+        text.detach()
+
+
+def _from_lines(head: str, lines: IO[str], history: History, most: int | None) -> None:
+    names = head.strip().split("|")
+    missing = [name for name in NEEDED if name not in names]
+    if missing:
+        raise ConfigError(
+            f"the first line names no {', '.join(missing)}, expected the output of"
+            f" sacct -X -P --format={FORMAT}"
+        )
+    users, partitions = _Names(), _Names()
+    for at, line in enumerate(lines, 2):
+        if most is not None and len(history.jobs) >= most:
+            return
+        words = line.rstrip("\n").split("|")
+        if len(words) != len(names):
+            history.complaints.add(at, f"found {len(words)} fields, expected {len(names)}")
+            continue
+        row = dict(zip(names, words, strict=True))
+        try:
+            job = _job(row, users, partitions)
+        except ValueError as error:
+            history.complaints.add(at, "cannot be used", str(error))
+            continue
+        _take(job, history)
+
+
+def _take(job: Job | None, history: History) -> None:
+    if job is None:
+        return
+    if job.run < 0:
+        history.cancelled += 1
+        return
+    history.overtime += 0 < job.limit < job.run
+    history.jobs.append(job._replace(limit=max(job.limit, job.run, 1)))
+
+
+def _job(row: Mapping[str, str], users: _Names, partitions: _Names) -> Job | None:
+    """One line; None for a step or a job that has not ended. ValueError says what is wrong."""
+    key, state = row["JobIDRaw"], row.get("State", "").split(" ")[0]
+    if "." in key or state in UNFINISHED:
+        return None
+    run = _whole(row["ElapsedRaw"], "ElapsedRaw")
+    if run == 0 and state == "CANCELLED":
+        run = NEVER
+    return Job(
+        number=_whole(key.split("_")[0].split("+")[0], "JobIDRaw"),
+        submit=_time(row["Submit"]),
+        run=run,
+        limit=_limit(row.get("TimelimitRaw", ""), run),
+        procs=_procs(row, run),
+        user=users[row.get("User", "")],
+        partition=partitions[row.get("Partition", "").split(",")[0]],
+    )
+
+
+def _whole(text: str, name: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"{name}: found {text!r}, expected a number")
+    return int(text)
+
+
+def _limit(text: str, run: int) -> int:
+    """Minutes in ``TimelimitRaw``; the run time where there is no limit."""
+    return int(text) * 60 if text.isdecimal() else run
+
+
+def _procs(row: Mapping[str, str], run: int) -> int:
+    for name in ("AllocCPUS", "ReqCPUS"):
+        if row.get(name, "").isdecimal() and int(row[name]) > 0:
+            return int(row[name])
+    if run <= 0:
+        return 1
+    raise ValueError("neither AllocCPUS nor ReqCPUS says how many processors")
+
+
+def _time(text: str) -> int:
+    """Unix time of Unix time, or of ISO 8601 (local without an offset)."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp())
+    except ValueError:
+        raise ValueError(f"Submit: found {text!r}, expected a time") from None
+
+
+def _from_json(text: str, history: History, most: int | None) -> None:
+    try:
+        document = json.loads(text)
+        jobs = document["jobs"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ConfigError("found neither sacct's JSON nor its -P form") from None
+    history.complaints.unit = "job"
+    users, partitions = _Names(), _Names()
+    for at, raw in enumerate(jobs, 1):
+        if most is not None and len(history.jobs) >= most:
+            return
+        try:
+            job = _json_job(raw, users, partitions)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            history.complaints.add(at, "cannot be used", f"{type(error).__name__} {error}")
+            continue
+        _take(job, history)
+
+
+def _json_job(raw: Mapping[str, Any], users: _Names, partitions: _Names) -> Job | None:
+    times = raw["time"]
+    current = states(raw["state"]["current"])
+    if current & UNFINISHED:
+        return None
+    run = int(number(times["elapsed"]) or 0)
+    if run == 0 and "CANCELLED" in current:
+        run = NEVER
+    limit = number(times.get("limit"))
+    allocated = [number(t["count"]) for t in _tres(raw, "allocated") if t["type"] == "cpu"]
+    procs = int(next(iter(allocated), None) or number(raw["required"]["CPUs"]) or 0)
+    if procs < 1 and run > 0:
+        raise ValueError("neither allocated nor required CPUs say how many processors")
+    return Job(
+        number=int(raw["job_id"]),
+        submit=int(number(times["submission"]) or 0),
+        run=run,
+        limit=run if limit is None else int(limit) * 60,
+        procs=max(procs, 1),
+        user=users[raw.get("user") or ""],
+        partition=partitions[(raw.get("partition") or "").split(",")[0]],
+    )
+
+
+def _tres(raw: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:
+    yield from (raw.get("tres") or {}).get(kind) or ()
+
+
+def _rebase(history: History) -> None:
+    """The first submission is second 0; the header keeps its Unix time, as in an SWF file."""
+    history.jobs.sort()
+    first = history.jobs.submit[0]
+    history.header["UnixStartTime"] = str(first)
+    for index, submitted in enumerate(history.jobs.submit):
+        history.jobs.submit[index] = submitted - first

@@ -1,0 +1,99 @@
+"""Which policies to try on a history, and which of the results are worth a look. Pure.
+
+First a coarse grid, then the neighbours of what lies on the Pareto front of cost against mean wait:
+each number of a policy halved and doubled. The order of everything is fixed, so the same history
+gives the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.simulate.outcome import Figures
+
+GROWTHS = (
+    "slurm",
+    "on_demand",
+    "bursts(waste=180)",
+    "group_bursts(group=2)",
+    "ratio(slots=1)",
+    "semi_elastic(wait_limit=60)",
+    "semi_elastic(wait_limit=300)",
+    "semi_elastic(wait_limit=1800)",
+    "semi_elastic(wait_limit=300, size=first)",
+    "semi_elastic(wait_limit=300, size=sum)",
+)
+RELEASES = ("idle(60)", "idle(600)", "idle(3600)", "delayed(before_end=60)")
+STEADY = ("steady_stream(waste=180)+flagged",)
+NUMBER = re.compile(r"(?<==)\d+|(?<=idle\()\d+")
+
+
+class Tried(Struct, frozen=True, kw_only=True):
+    """A policy and what it did to the history."""
+
+    policy: str
+    figures: Figures
+
+
+def grid() -> list[str]:
+    """The first policies to try; those without sense together are refused by the scenario."""
+    return [f"{growth}+{release}" for growth in GROWTHS for release in RELEASES] + [*STEADY]
+
+
+def neighbours(policies: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Each number of each policy halved and doubled, without what is known."""
+    seen, found = set(known), []
+    for policy in policies:
+        for variant in _variants(policy):
+            if variant not in seen:
+                seen.add(variant)
+                found.append(variant)
+    return found
+
+
+def front(tried: Sequence[Tried]) -> list[Tried]:
+    """Those that no other beats in both cost and mean wait, cheapest first; of equals the first."""
+    best: list[Tried] = []
+    for one in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
+        if not best or one.figures.mean_wait < best[-1].figures.mean_wait:
+            best.append(one)
+    return best
+
+
+def within(tried: Sequence[Tried], wait: float | None, cost: float | None) -> Tried | None:
+    """The cheapest whose mean wait is at most ``wait`` seconds, or the one that waits least for at
+    most ``cost`` dollars; None if there is none. Without limits: the least of both, each relative
+    to its range on the front.
+    """
+    best = front(tried)
+    if wait is not None:
+        return next((one for one in best if one.figures.mean_wait <= wait), None)
+    if cost is not None:
+        return next((one for one in reversed(best) if one.figures.cost <= cost), None)
+    return min(best, key=lambda one: _distance(one, best), default=None)
+
+
+def _distance(one: Tried, best: Sequence[Tried]) -> float:
+    cheap, quick = best[0].figures, best[-1].figures
+    dear = max(quick.cost - cheap.cost, 1e-9)
+    slow = max(cheap.mean_wait - quick.mean_wait, 1e-9)
+    relative = (
+        (one.figures.cost - cheap.cost) / dear,
+        (one.figures.mean_wait - quick.mean_wait) / slow,
+    )
+    return relative[0] ** 2 + relative[1] ** 2
+
+
+def _dollars(one: Tried) -> float:
+    return round(one.figures.cost, 2)  # a cent more is no reason to wait
+
+
+def _variants(policy: str) -> Iterator[str]:
+    for match in NUMBER.finditer(policy):
+        value = int(match.group())
+        for other in (value // 2, value * 2):
+            if other >= 1:
+                yield policy[: match.start()] + str(other) + policy[match.end() :]

@@ -1,0 +1,80 @@
+"""What happened over time in a simulation, as steps: (second, value from then on). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.outcome import Outcome
+
+Steps = list[tuple[int, float]]
+POINTS = 2000
+"""More than a picture can show."""
+
+
+def machines(pool: Machines) -> Steps:
+    """Machines that were paid for, or stood there."""
+    changes = []
+    for batch, end, count in zip(pool.lease_batch, pool.lease_end, pool.lease_count, strict=True):
+        start = pool.batch_start[batch]
+        if start <= end:
+            changes += [(start, float(count)), (end, float(-count))]
+    return _summed(changes)
+
+
+def queue(outcome: Outcome) -> Steps:
+    """Jobs that waited for their first start; those that never started are left out."""
+    changes = []
+    for submitted, started in zip(outcome.jobs.submit, outcome.starts, strict=True):
+        if started >= 0:
+            changes += [(submitted, 1.0), (started, -1.0)]
+    return _summed(changes)
+
+
+def cost(outcome: Outcome) -> Steps:
+    """Dollars until then; what a lease costs is spread over its time."""
+    rates = []
+    for pool in outcome.pools:
+        for batch, end, count, reclaimed in zip(
+            pool.lease_batch, pool.lease_end, pool.lease_count, pool.lease_reclaimed, strict=True
+        ):
+            dollars = count * pool.price_of(batch, end, reclaimed=bool(reclaimed))
+            begin = min(pool.batch_start[batch], end - 1)
+            rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
+    found: Steps = []
+    total = rate = 0.0
+    for when, now in _summed(rates):
+        total += rate * (when - found[-1][0]) if found else 0.0
+        found.append((when, total))
+        rate = now
+    return found
+
+
+def thinned(steps: Steps, most: int = POINTS) -> Steps:
+    """At most ``most`` steps: of each stretch of time the highest value, so that peaks stay."""
+    if len(steps) <= most:
+        return steps
+    first, last = steps[0][0], steps[-1][0]
+    width = max((last - first) / most, 1.0)
+    found: Steps = []
+    for when, value in steps:
+        slot = int(first + int((when - first) / width) * width)
+        if found and found[-1][0] == slot:
+            found[-1] = (slot, max(found[-1][1], value))
+        else:
+            found.append((slot, value))
+    if found[-1] != steps[-1]:
+        found.append(steps[-1])
+    return found
+
+
+def _summed(changes: Iterable[tuple[int, float]]) -> Steps:
+    steps: Steps = []
+    total = 0.0
+    for when, change in sorted(changes):
+        total += change
+        if steps and steps[-1][0] == when:
+            steps[-1] = (when, total)
+        else:
+            steps.append((when, total))
+    return steps

@@ -1,0 +1,191 @@
+"""A node's side of the launcher without Slurm: the root part's session, with a scontrol of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.protocols import Checkpointer
+from slurm_elastic.slurm.launcher import launchers
+
+USER = 65534
+PATIENCE = 60.0
+
+NODE = """
+import sys
+from pathlib import Path
+from slurm_elastic.ckptroot import main
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.payload import Payload
+from slurm_elastic.ckptroot.session import finish
+from slurm_elastic.ckptroot.signals import SIGNALS
+from slurm_elastic.ckptroot.site import Site
+import os, signal
+home, job = Path(sys.argv[1]), int(sys.argv[2])
+site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,
+            hold=float(sys.argv[3]), dmtcp=str(home / "bin"), scontrol=str(home / "bin" / "scontrol"),
+            scratch=home / "run")
+signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+environment = {b"PROGRESS": os.fsencode(home / "user" / f"progress-{job}"), b"PATH": b"/usr/bin:/bin"}
+caller = Caller(job=job, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)
+payload = Payload(argv=(str(site.jobs / str(job) / "script"), "a", "b c"), environment=environment,
+                  directory=str(home / "user"), umask=0o22, uid=65534, gid=65534, groups=(65534,))
+status = main._drive(site, caller, payload, "dmtcp", str(home / "slurm_script"))
+sys.exit(finish(status))
+"""
+
+SCRIPT = """#!/usr/bin/python3
+import os, time
+from pathlib import Path
+progress = Path(os.environ["PROGRESS"])
+step = int(progress.read_text() or "0")
+while not Path(os.environ["PROGRESS"] + ".end").exists():
+    print("step", step, flush=True)
+    step += 1
+    new = Path(f"{progress}.{os.getpid()}")
+    new.write_text(str(step))
+    new.rename(progress)
+    time.sleep(0.05)
+raise SystemExit(7)
+"""
+
+
+class NodeBed:
+    """Jobs 7 and 8 of user nobody under the launcher, by DMTCP's stand-in."""
+
+    def __init__(self, hold: float = 600.0) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="se-node-", dir="/tmp"))
+        self.home.chmod(0o755)
+        self.hold = hold
+        self.jobs: dict[int, subprocess.Popen[bytes]] = {}
+        self.attempts: dict[int, int] = {}
+        for name in ("shared", "bin", "user"):
+            (self.home / name).mkdir(mode=0o755)
+        os.chown(self.home / "user", USER, USER)
+        stand_in = Path(__file__).parent / "dmtcp_stand_in.py"
+        for name in ("dmtcp_launch", "dmtcp_command", "dmtcp_restart"):
+            shutil.copy(stand_in, self.home / "bin" / name)
+            (self.home / "bin" / name).chmod(0o755)
+        (self.home / "bin" / "scontrol").write_text(f"#!/bin/sh\ncat {self.home}/slurm-$4\n")
+        (self.home / "bin" / "scontrol").chmod(0o755)
+        launcher = launchers("/nowhere")["dmtcp"]
+        (self.home / "slurm_script").write_text(launcher + SCRIPT)
+        (self.home / "slurm_script").chmod(0o755)
+        self.checkpointer: Checkpointer = self.reopen()
+
+    def close(self) -> None:
+        for job, process in self.jobs.items():
+            self.say(job, "CANCELLED")
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+
+        def removed() -> bool:  # a payload that is being killed may write its last step
+            shutil.rmtree(self.home, ignore_errors=True)
+            return not self.home.exists()
+
+        self.wait(removed, "the directory is gone")
+
+    def reopen(self) -> Checkpointer:
+        return DmtcpCheckpointer(self.home / "shared", "t", poll=0.05)
+
+    def say(self, job: int, state: str) -> None:
+        """What slurmctld says of the job from now on."""
+        restarts = self.attempts.get(job, 0)
+        line = f"JobId={job} UserId=nobody({USER}) JobState={state} Restarts={restarts}\n"
+        new = self.home / f"slurm-{job}.new"
+        new.write_text(line)
+        new.rename(self.home / f"slurm-{job}")
+
+    def run(self, job: int = 7, attempt: int = 0) -> JobRun:
+        """The job, started if it does not run; for another attempt it is requeued first."""
+        if job in self.jobs and self.attempts[job] != attempt:
+            self.requeue(job, attempt)
+        if job not in self.jobs:
+            self.attempts[job] = attempt
+            self.say(job, "RUNNING")
+            self.start(job)
+        return JobRun(
+            job=job, label=str(job), attempt=attempt, user="nobody", uid=USER, gid=USER,
+            nodes=("n1",), partition="p", started=0.0,
+        )  # fmt: skip
+
+    def start(self, job: int) -> None:
+        """As slurmstepd does: a fresh, empty output."""
+        command = [sys.executable, "-c", NODE, str(self.home), str(job), str(self.hold)]
+        with open(self.output_path(job), "wb") as output:
+            os.chown(self.output_path(job), USER, USER)
+            self.jobs[job] = subprocess.Popen(
+                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            )  # fmt: skip
+        attempt = self.attempts[job]
+        self.wait(lambda: self.status(job).get("attempt") == attempt, "the launcher answers")
+
+    def requeue(self, job: int, attempt: int) -> None:
+        self.attempts[job] = attempt
+        self.say(job, "COMPLETING")
+        self.jobs[job].send_signal(signal.SIGTERM)
+        self.jobs.pop(job).wait(PATIENCE)
+
+    def end(self, job: int) -> int:
+        """Let the payload end by itself; the exit code of the batch step."""
+        (self.home / "user" / f"progress-{job}.end").touch()
+        return self.jobs[job].wait(PATIENCE)
+
+    def terminate(self, job: int) -> None:
+        """SIGTERM to the session and to its payload, as to all processes of a step or a machine."""
+        pid = self.jobs[job].pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in (pid, *map(int, children)):
+            os.kill(one, signal.SIGTERM)
+
+    def output_path(self, job: int) -> Path:
+        return self.home / "user" / f"out-{job}"
+
+    def steps(self, job: int) -> list[int]:
+        lines = self.output_path(job).read_text().splitlines()
+        return [int(line.split()[1]) for line in lines if line.startswith("step ")]
+
+    def status(self, job: int) -> dict[str, object]:
+        try:
+            found: dict[str, object] = json.loads(
+                (self.home / "shared" / "t" / str(job) / "status.json").read_text()
+            )
+        except OSError:
+            return {}
+        return found
+
+    def works(self, run: JobRun) -> bool:
+        """Whether it takes a step: seen within patience, or none in a good while."""
+        before = len(self.steps(run.job))
+        until = time.monotonic() + (PATIENCE if self.status(run.job)["state"] == "running" else 1.0)
+        while time.monotonic() < until:
+            if len(self.steps(run.job)) > before:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def spoil(self, image: Image) -> None:
+        path = next(Path(image.path).glob("ckpt_*"))
+        os.truncate(path, path.stat().st_size - 1)
+
+    def stick(self, run: JobRun) -> None:
+        (self.home / "user" / f"progress-{run.job}.stuck").touch()
+
+    def wait(self, condition: object, what: str) -> None:
+        until = time.monotonic() + PATIENCE
+        assert callable(condition)
+        while not condition():
+            assert time.monotonic() < until, f"not in {PATIENCE:g} s: {what}"
+            time.sleep(0.05)

@@ -1,0 +1,316 @@
+"""BLCR's method over a real sshd, on stand-ins for its commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
+from slurm_elastic.checkpointers.ssh import Shells
+from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.slurm.launcher import launchers
+from tests.checkpointers import sshd as servers
+from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
+from tests.checkpointers.sshd import Sshd
+
+USER = 65534
+HOST = "127.0.0.1"
+
+PAYLOAD = """
+import sys, time
+from pathlib import Path
+progress = Path(sys.argv[1])
+step = int(progress.read_text() or "0") if progress.exists() else 0
+while True:
+    step += 1
+    progress.write_text(str(step))
+    time.sleep(0.02)
+"""
+
+CR_CHECKPOINT = """#!/bin/sh
+# cr_checkpoint [--stop] --tree --file FILE PID
+stop=
+for word; do
+    case $word in --stop) stop=yes ;; --file) file=next ;; --tree) ;; *)
+        [ "$file" = next ] && file=$word || pid=$word ;; esac
+done
+echo "uid=$(id -u) home=${HOME-} args=$*" >>HOME/calls
+[ ! -e HOME/stuck ] || sleep 3600
+[ ! -e HOME/fails ] || { echo "cr_checkpoint: no BLCR in this kernel" >&2; exit 1; }
+kill -STOP "$pid"
+cat "HOME/progress-$pid" >"$file"
+[ -n "$stop" ] || kill -CONT "$pid"
+"""
+
+
+class BlcrBed:
+    """Jobs of user nobody on "node" 127.0.0.1, whose sshd is real."""
+
+    def __init__(self, sshd: Sshd) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="se-blcr-", dir="/tmp"))
+        self.home.chmod(0o777)
+        (self.home / "shared").mkdir(mode=0o755)
+        (self.home / "shared" / "blcr").mkdir()
+        (self.home / "shared" / "blcr").chmod(0o1777)
+        (self.home / "bin").mkdir()
+        self.program("cr_checkpoint", CR_CHECKPOINT)
+        self.program("scontrol", '#!/bin/sh\n[ "$1" = listpids ] && cat HOME/pids-${2%.batch}\n')
+        self.jobs: dict[int, subprocess.Popen[bytes]] = {}
+        self.settings = BlcrSettings(
+            key=str(sshd.key), known_hosts=str(sshd.known_hosts), port=sshd.port,
+            bin_dir=str(self.home / "bin"), scontrol=str(self.home / "bin" / "scontrol"),
+        )  # fmt: skip
+        self.opened: list[BlcrCheckpointer] = []
+        self.checkpointer = self.reopen()
+
+    def program(self, name: str, text: str) -> None:
+        path = self.home / "bin" / name
+        path.write_text(text.replace("HOME/", f"{self.home}/"))
+        path.chmod(0o755)
+
+    def reopen(self) -> BlcrCheckpointer:
+        made = BlcrCheckpointer(self.settings, self.home / "shared", self.home / "records")
+        self.opened.append(made)
+        return made
+
+    def close(self) -> None:
+        for one in self.opened:
+            one.close()
+        for job in self.jobs.values():
+            job.kill()
+            job.wait()
+        shutil.rmtree(self.home)
+
+    def run(self, job: int = 7, attempt: int = 0) -> JobRun:
+        if job not in self.jobs:
+            command = [sys.executable, "-c", PAYLOAD, str(self.home / f"progress-{job}")]
+            self.jobs[job] = started = subprocess.Popen(command, user=USER, group=USER)
+            until = time.monotonic() + PATIENCE
+            while not (self.home / f"progress-{job}").exists():
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            (self.home / f"progress-{started.pid}").symlink_to(f"progress-{job}")
+            table = f"PID JOBID STEPID LOCALID GLOBALID\n{started.pid} {job} batch 0 0\n"
+            (self.home / f"pids-{job}").write_text(table)
+        return JobRun(
+            job=job, label=str(job), attempt=attempt, user="nobody", uid=USER, gid=USER,
+            nodes=(HOST,), partition="p", started=0.0,
+        )  # fmt: skip
+
+    def works(self, run: JobRun) -> bool:
+        def step() -> str:
+            return (self.home / f"progress-{run.job}").read_text()
+
+        state = Path(f"/proc/{self.jobs[run.job].pid}/stat").read_text().rpartition(")")[2].split()
+        before = step()
+        until = time.monotonic() + (1.0 if state[0] == "T" else PATIENCE)
+        while time.monotonic() < until:
+            if step() not in (before, ""):
+                return True
+            time.sleep(0.02)
+        return False
+
+    def spoil(self, image: Image) -> None:
+        os.truncate(f"{image.path}/{image.number}", 0)
+
+    def stick(self, run: JobRun) -> None:
+        (self.home / "stuck").touch()
+
+    def calls(self) -> list[str]:
+        return (self.home / "calls").read_text().splitlines()
+
+
+sshd = pytest.fixture(scope="module")(servers.running)
+
+
+@pytest.fixture
+def bed(sshd: Sshd) -> Iterator[BlcrBed]:
+    made = BlcrBed(sshd)
+    yield made
+    made.close()
+
+
+class TestBlcr(Saves, Spoils, Deadlines, Holds):
+    pass
+
+
+def test_cr_checkpoint_runs_as_the_jobs_user(bed: BlcrBed) -> None:
+    save(bed, bed.run())
+    assert all(call.startswith(f"uid={USER} ") for call in bed.calls())
+    image = bed.home / "shared" / "blcr" / "7" / "1"
+    assert (image.stat().st_uid, image.stat().st_mode & 0o777) == (USER, 0o600)
+
+
+def test_a_save_that_hangs_ends_by_its_deadline_and_the_job_goes_on(bed: BlcrBed) -> None:
+    run = bed.run()
+    bed.stick(run)
+    with pytest.raises(CheckpointError):
+        save(bed, run, stop=True, within=2.5)
+    assert bed.works(run)
+
+
+def test_a_failure_says_why_and_the_job_goes_on(bed: BlcrBed) -> None:
+    run = bed.run()
+    (bed.home / "fails").touch()
+    with pytest.raises(CheckpointError, match="no BLCR in this kernel"):
+        save(bed, run, stop=True)
+    assert bed.works(run)
+    assert list(bed.checkpointer.images(run)) == []
+    assert list((bed.home / "shared" / "blcr" / "7").iterdir()) == []
+
+
+def test_two_images_are_kept(bed: BlcrBed) -> None:
+    for _ in range(4):
+        save(bed, bed.run())
+    names = sorted(os.listdir(bed.home / "shared" / "blcr" / "7"))
+    assert names == ["3", "3.sum", "4", "4.sum", "last"]
+
+
+def test_a_directory_of_somebody_else_is_not_used(bed: BlcrBed) -> None:
+    (bed.home / "shared" / "blcr" / "7").mkdir()
+    with pytest.raises(CheckpointError, match="exit 40"):
+        save(bed, bed.run())
+
+
+def test_a_job_that_is_not_there_is_an_error(bed: BlcrBed) -> None:
+    with pytest.raises(CheckpointError, match="listpids"):
+        save(bed, replace(bed.run(), job=99))
+
+
+def test_words_reach_the_node_as_they_are(bed: BlcrBed) -> None:
+    shells = Shells(bed.settings)
+    words = ("printf", "%s\n", "a b", "$(id)", "it's", '"', "*", "; true", "-n", "")
+    try:
+        answer = shells.run(HOST, words, deadline=time.time() + PATIENCE)
+        assert answer.out.splitlines() == list(words[2:])
+        answer = shells.run(HOST, ("sh", "-c", "echo out; echo err >&2; exit 5"),
+                            deadline=time.time() + PATIENCE)  # fmt: skip
+        assert (answer.code, answer.out, answer.err) == (5, "out\n", "err\n")
+        long = shells.run(HOST, ("sh", "-c", "yes | head -c 300000; yes | head -c 300000 >&2"),
+                          deadline=time.time() + PATIENCE)  # fmt: skip
+        assert (len(long.out), len(long.err)) == (300000, 300000)
+    finally:
+        shells.close()
+
+
+def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: BlcrBed) -> None:
+    shells = Shells(bed.settings)
+    ask = ("sh", "-c", "echo $SSH_CONNECTION")
+    try:
+        first = shells.run(HOST, ask, deadline=time.time() + PATIENCE).out
+        assert shells.run(HOST, ask, deadline=time.time() + PATIENCE).out == first
+        sshd.stop()
+        with pytest.raises(CheckpointError):
+            shells.run(HOST, ask, deadline=time.time() + 5)
+        sshd.start()
+        assert shells.run(HOST, ask, deadline=time.time() + PATIENCE).out != first
+    finally:
+        shells.close()
+        if sshd.process is None:
+            sshd.start()
+
+
+def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed) -> None:
+    known = sshd.known_hosts.read_text()
+    sshd.known_hosts.write_text(known + known.replace("127.0.0.1", "localhost"))
+    shells = Shells(replace(bed.settings, connections=1))
+    try:
+        for host in (HOST, "localhost", HOST):
+            shells.run(host, ("true",), deadline=time.time() + PATIENCE)
+            assert len(shells._open) == 1
+    finally:
+        shells.close()
+        sshd.known_hosts.write_text(known)
+
+
+@pytest.mark.parametrize("known", ["", "another"])
+def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: str) -> None:
+    path = bed.home / "known_hosts"
+    key = (sshd.home / "key.pub").read_text()
+    path.write_text(f"[{HOST}]:{sshd.port} {key}" if known else "")
+    shells = Shells(replace(bed.settings, known_hosts=str(path)))
+    with contextlib.closing(shells), pytest.raises(CheckpointError, match="SSH"):
+        shells.run(HOST, ("touch", str(bed.home / "ran")), deadline=time.time() + PATIENCE)
+    assert not (bed.home / "ran").exists()
+
+
+def test_a_wrong_key_is_an_error(sshd: Sshd, bed: BlcrBed) -> None:
+    shells = Shells(replace(bed.settings, key=str(sshd.home / "host")))
+    with contextlib.closing(shells), pytest.raises(CheckpointError, match="uthentication"):
+        shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
+
+
+def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(bed: BlcrBed) -> None:
+    import socket
+
+    with socket.create_server((HOST, 0)) as silent:
+        settings = replace(bed.settings, port=silent.getsockname()[1], timeout=1.0)
+        shells = Shells(settings)
+        began = time.monotonic()
+        with contextlib.closing(shells), pytest.raises(CheckpointError):
+            shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
+        assert time.monotonic() - began < PATIENCE
+
+
+def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
+    shells = Shells(bed.settings)
+    try:
+        shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
+        slow = threading.Thread(
+            target=shells.run,
+            args=(HOST, ("sleep", "4")),
+            kwargs={"deadline": time.time() + PATIENCE},
+        )
+        slow.start()
+        time.sleep(0.5)
+        with pytest.raises(CheckpointError, match="busy"):
+            shells.run(HOST, ("true",), deadline=time.time() + 0.5)
+        slow.join()
+    finally:
+        shells.close()
+
+
+@pytest.mark.parametrize("state", ["first run", "image", "changed", "not the user's"])
+def test_the_launcher_restarts_only_a_whole_image_of_the_users(tmp_path: Path, state: str) -> None:
+    directory = tmp_path / "blcr" / "7"
+    directory.mkdir(parents=True)
+    (directory / "3").write_text("saved")
+    digest = "0" * 64 if state == "changed" else _sha(directory / "3")
+    (directory / "3.sum").write_text(f"{digest}\n")
+    (directory / "last").write_text("3\n")
+    if state == "not the user's":
+        os.chown(directory / "3", USER, USER)
+    (tmp_path / "bin").mkdir()
+    for name, text in (("cr_run", 'echo run; exec "$@"'), ("cr_restart", 'echo "restart $1"')):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    script = tmp_path / "slurm_script"
+    script.write_text(launchers(str(tmp_path))["blcr"] + "#!/bin/sh\necho script $1\n")
+    script.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    if state != "first run":
+        environment["SLURM_RESTART_COUNT"] = "1"
+    done = subprocess.run(
+        [str(script), "x"], env=environment, capture_output=True, text=True, check=True
+    )
+    wanted = f"restart {directory}/3\n" if state == "image" else "run\nscript x\n"
+    assert done.stdout == wanted
+
+
+def _sha(path: Path) -> str:
+    return subprocess.run(
+        ["sha256sum", str(path)], capture_output=True, text=True, check=True
+    ).stdout.split()[0]

@@ -1,0 +1,153 @@
+"""The launcher's session and its head side, by the contract, on stand-ins for DMTCP's commands."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.errors import CheckpointError
+from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils, save
+from tests.checkpointers.node_bed import PATIENCE, NodeBed
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+
+
+@pytest.fixture
+def bed() -> Iterator[NodeBed]:
+    made = NodeBed()
+    yield made
+    made.close()
+
+
+class TestDmtcp(Saves, Spoils, Deadlines, Holds):
+    pass
+
+
+def test_the_next_run_goes_on_and_ends_with_the_scripts_own_code(bed: NodeBed) -> None:
+    run = bed.run()
+    bed.wait(lambda: len(bed.steps(7)) > 3, "steps")
+    image = save(bed, run, stop=True)
+    done = len(bed.steps(7))
+    bed.run(attempt=1)
+    bed.wait(lambda: len(bed.steps(7)) > done + 3, "steps after the move")
+    assert bed.end(7) == 7
+    steps = bed.steps(7)
+    assert steps == sorted(steps)
+    assert set(steps) == set(range(steps[-1] + 1))  # none lost
+    assert not Path(image.path).parents[1].exists()  # and nothing left
+
+
+def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
+    run = bed.run()
+    first, second = save(bed, run), save(bed, run, stop=True)
+    path = next(Path(second.path).glob("ckpt_*"))
+    path.write_bytes(b"X" * path.stat().st_size)
+    bed.run(attempt=1)
+    log = " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    assert f"image {second.number} is not used" in log
+    assert f"goes on from image {first.number}" in log
+
+
+def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
+    image = save(bed, bed.run(), stop=True)
+    (Path(image.path) / "manifest.json").write_text("{}")
+    bed.run(attempt=1)
+    assert "starts anew" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+
+
+def test_a_hold_that_nobody_ends_ends_by_itself() -> None:
+    bed = NodeBed(hold=1.0)
+    try:
+        save(bed, bed.run(), stop=True)
+        bed.wait(lambda: bed.status(7)["state"] == "running", "brought back")
+        assert bed.works(bed.run())
+    finally:
+        bed.close()
+
+
+def test_a_signal_of_the_users_does_not_end_a_hold(bed: NodeBed) -> None:
+    """Else the job would count as finished: Slurm still says that it runs."""
+    run = bed.run()
+    save(bed, run, stop=True)
+    bed.jobs[7].send_signal(signal.SIGTERM)
+    time.sleep(1.5)
+    assert bed.jobs[7].poll() is None
+    bed.checkpointer.release(run)
+    assert bed.works(run)
+
+
+def test_a_cancelled_hold_leaves_nothing(bed: NodeBed) -> None:
+    save(bed, bed.run(), stop=True)
+    bed.say(7, "CANCELLED")
+    bed.jobs[7].send_signal(signal.SIGTERM)
+    assert bed.jobs[7].wait(PATIENCE) == -signal.SIGTERM
+    assert not (bed.home / "shared" / "t" / "7").exists()
+
+
+def test_a_killed_session_takes_its_payload_along_and_images_stay(bed: NodeBed) -> None:
+    image = save(bed, bed.run())
+    bed.jobs[7].kill()
+    bed.jobs.pop(7).wait()
+    steps = len(bed.steps(7))
+    bed.wait(lambda: len(bed.steps(7)) == steps, "no more steps")
+    bed.attempts[7] = 1
+    bed.say(7, "RUNNING")
+    bed.start(7)
+    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+
+
+def test_a_machine_that_shuts_down_keeps_the_images(bed: NodeBed) -> None:
+    """It ends all processes, and Slurm still says that the job runs."""
+    image = save(bed, bed.run())
+    bed.terminate(7)
+    assert bed.jobs.pop(7).wait(PATIENCE) == -signal.SIGTERM
+    bed.attempts[7] = 1
+    bed.say(7, "RUNNING")
+    bed.start(7)
+    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+
+
+def test_a_job_that_is_cancelled_leaves_nothing(bed: NodeBed) -> None:
+    save(bed, bed.run())
+    bed.say(7, "COMPLETING")
+    bed.terminate(7)
+    assert bed.jobs[7].wait(PATIENCE) == -signal.SIGTERM
+    assert not (bed.home / "shared" / "t" / "7").exists()
+
+
+def test_a_run_that_is_not_this_one_is_not_saved(bed: NodeBed) -> None:
+    from msgspec.structs import replace
+
+    run = bed.run()
+    for other in (replace(run, attempt=5), replace(run, uid=1), replace(run, job=4711)):
+        with pytest.raises(CheckpointError):
+            save(bed, other)
+    with pytest.raises(CheckpointError):
+        bed.checkpointer.release(replace(run, attempt=5))
+
+
+def test_after_the_deadline_nothing_is_asked(bed: NodeBed) -> None:
+    run = bed.run()
+    with pytest.raises(CheckpointError, match="no time"):
+        save(bed, run, within=-1.0)
+    assert (bed.home / "shared" / "t" / "7" / "request").read_bytes() == b""
+
+
+def test_a_full_disk_costs_the_image_and_not_the_job(
+    bed: NodeBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bed.run()
+    good = save(bed, run)
+    images = Path(good.path).parent
+    # Root writes where it likes, but not into a directory that is no more.
+    images.rename(images.with_name("elsewhere"))
+    with pytest.raises(CheckpointError):
+        save(bed, run, stop=True)
+    images.with_name("elsewhere").rename(images)
+    assert bed.works(run)
+    assert bed.checkpointer.images(run)[0] == good

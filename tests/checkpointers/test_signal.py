@@ -1,0 +1,184 @@
+"""Method ``signal`` over a program in memory that catches signals, by the contract and beyond."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from slurm_elastic.checkpointers.signal import SignalCheckpointer
+from slurm_elastic.configckpt import SignalSettings
+from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.slurm.fake import FakeSlurm
+from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
+
+
+class SignalBed:
+    """Programs that save themselves as ``saved`` says; ``deaf`` ones do not catch the signal."""
+
+    def __init__(self, path: Path, saved: str = "file:state-%j") -> None:
+        self.path = path
+        self.work = path / "work"
+        self.work.mkdir(exist_ok=True)
+        self.saved = saved
+        self.slurm = FakeSlurm()
+        self.slurm.on_signal = self._caught
+        self.deaf: set[int] = set()
+        self.stopped: set[int] = set()
+        self.caught: list[tuple[int, str]] = []
+        self.saves = 0
+        self.settings = SignalSettings(saved=saved)
+        self.checkpointer = self.reopen()
+
+    def reopen(self) -> SignalCheckpointer:
+        return SignalCheckpointer(self.settings, self.path / "saves", self.slurm, self._look)
+
+    def _look(self, job: int) -> SlurmJob | None:
+        return {j.id: j for j in self.slurm.jobs()}.get(job)
+
+    def run(self, job: int = 7, attempt: int = 0, **options: str) -> JobRun:
+        output = self.work / f"out-{job}"
+        output.touch()
+        self.slurm.set_job(job, "RUNNING", restarts=attempt, output=str(output))
+        return JobRun(
+            job=job, label=str(job), attempt=attempt, user="ann", uid=os.getuid(), gid=0,
+            nodes=("n1",), partition="p", started=0.0, directory=str(self.work), options=options,
+        )  # fmt: skip
+
+    def _caught(self, job: int, name: str) -> None:
+        self.caught.append((job, name))
+        if name == "STOP":
+            self.stopped.add(job)
+        elif name == "CONT":
+            self.stopped.discard(job)
+        elif job not in self.deaf:
+            self.save(job)
+
+    def save(self, job: int) -> None:
+        self.saves += 1
+        kind = self.saved.partition(":")[0]
+        if kind == "file":
+            draft = self.work / "draft"
+            draft.write_text(f"step {self.saves}")
+            os.replace(draft, self.work / f"state-{job}")
+        elif kind == "line":
+            with (self.work / f"out-{job}").open("a") as out:
+                out.write("saved\n")
+        else:
+            self.slurm.set_job(job, "COMPLETED")
+
+    def spoil(self, image: Image) -> None:
+        (self.work / f"state-{image.job}").unlink()
+
+    def stick(self, run: JobRun) -> None:
+        self.deaf.add(run.job)
+
+    def works(self, run: JobRun) -> bool:
+        return run.job not in self.stopped
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> SignalBed:
+    return SignalBed(tmp_path)
+
+
+class TestSignal(Saves, Spoils, Deadlines, Holds):
+    pass
+
+
+def soon(seconds: float = 30.0) -> float:
+    return time.time() + seconds
+
+
+def test_a_line_of_the_output_is_a_sign_too(tmp_path: Path) -> None:
+    bed = SignalBed(tmp_path, "line:saved")
+    run = bed.run()
+    (bed.work / "out-7").write_text("saved\n")  # of an earlier save: it does not count
+    bed.deaf.add(7)
+    with pytest.raises(CheckpointError, match="showed no line 'saved'"):
+        bed.checkpointer.checkpoint(run, deadline=soon(0.3), stop=False)
+    bed.deaf.clear()
+    bed.save(7)
+    assert bed.checkpointer.checkpoint(run, deadline=soon(), stop=False).size == 0
+
+
+def test_the_end_of_the_script_is_a_sign_and_nothing_is_stopped_then(tmp_path: Path) -> None:
+    bed = SignalBed(tmp_path, "exit")
+    run = bed.run()
+    bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+    assert bed.caught == [(7, "USR1")]
+    with pytest.raises(CheckpointError, match="only done to move it"):
+        bed.checkpointer.checkpoint(bed.run(8), deadline=soon(), stop=False)
+
+
+def test_another_exit_code_than_the_one_named_is_no_sign(tmp_path: Path) -> None:
+    bed = SignalBed(tmp_path, "exit:85")
+    with pytest.raises(CheckpointError, match="ended without having saved itself"):
+        bed.checkpointer.checkpoint(bed.run(), deadline=soon(), stop=True)
+
+
+def test_a_job_that_dies_of_the_signal_is_told_apart(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.deaf.add(7)
+    bed.slurm.on_signal = lambda job, _: bed.slurm.set_job(job, "FAILED", killed_by=10)
+    with pytest.raises(CheckpointError, match="does not catch it"):
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+
+
+def test_a_job_says_for_itself_how_it_is_saved(bed: SignalBed) -> None:
+    run = bed.run(signal="USR2", stop_signal="TERM", saved="file:state-%j")
+    bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+    bed.checkpointer.checkpoint(run, deadline=soon(), stop=True)
+    assert bed.caught == [(7, "USR2"), (7, "TERM"), (7, "STOP")]
+
+
+def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.deaf.add(7)
+    with pytest.raises(CheckpointError):
+        bed.checkpointer.checkpoint(run, deadline=soon(0.3), stop=True)
+    bed.save(7)  # it comes while nobody looks
+    image = bed.reopen().checkpoint(run, deadline=soon(), stop=True)
+    assert [name for _, name in bed.caught] == ["USR1", "STOP"]
+    assert image.size > 0
+
+
+def test_a_file_of_somebody_else_or_behind_a_link_is_no_sign(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.deaf.add(7)
+    (bed.work / "elsewhere").write_text("x")
+    (bed.work / "state-7").symlink_to(bed.work / "elsewhere")
+    with pytest.raises(CheckpointError, match="no regular file"):
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+    stranger = msgspec.structs.replace(run, uid=os.getuid() + 1)
+    (bed.work / "state-7").unlink()
+    (bed.work / "state-7").write_text("x")
+    with pytest.raises(CheckpointError, match="no regular file"):
+        bed.checkpointer.checkpoint(stranger, deadline=soon(), stop=False)
+
+
+def test_the_file_of_an_arrays_task_is_named_as_sbatch_names_files(bed: SignalBed) -> None:
+    run = msgspec.structs.replace(bed.run(8, saved="file:s-%A-%a-%j"), label="5_2")
+    bed.deaf.add(8)
+    (bed.work / "s-5-2-8").write_text("old")
+    os.utime(bed.work / "s-5-2-8", ns=(1, 1))
+    bed.slurm.on_signal = lambda _job, _name: (bed.work / "s-5-2-8").write_text("newer")
+    assert bed.checkpointer.checkpoint(run, deadline=soon(), stop=False).size == 5
+
+
+def test_slurm_that_refuses_the_signal_is_a_clear_error(bed: SignalBed) -> None:
+    run = bed.run()
+    bed.slurm.fail_next.append(SlurmError(("scancel",), 1, "Invalid job id"))
+    with pytest.raises(CheckpointError, match="cannot be signalled: scancel: exit 1"):
+        bed.checkpointer.checkpoint(run, deadline=soon(), stop=False)
+
+
+def test_a_state_directory_that_cannot_be_written_asks_nothing(bed: SignalBed) -> None:
+    (bed.path / "saves").write_text("a file where a directory should be")
+    with pytest.raises(CheckpointError):
+        bed.checkpointer.checkpoint(bed.run(), deadline=soon(), stop=False)
+    assert bed.caught == []

@@ -1,0 +1,87 @@
+"""slurm-elastic-ckptman killed between any two steps: no job lost, none twice, no image half
+trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_elastic.ckptrows import Step
+from slurm_elastic.faults import POINTS
+from tests.ckptman.world import CkptWorld
+
+OURS = [p for p in POINTS if p.startswith(("rescue.", "notice."))]
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
+    made = CkptWorld()
+    made.patch(monkeypatch)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("away", [0.0, 20.0])
+@pytest.mark.parametrize("point", OURS)
+def test_killed_at_any_step_it_goes_on_where_it_was(
+    world: CkptWorld, point: str, away: float
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = point
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.advance(away, step=1.0)
+    world.start_ckptman()
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    (moved,) = world.rescues()
+    assert moved.step is Step.BACK
+    assert moved.image is not None
+    assert moved.image.attempt == 0
+    assert world.job(7).restarts == 1, "it was requeued once"
+    assert world.job(7).nodes[0] != node
+    assert world.saver.calls.count(("checkpoint", 7)) == 1, "nothing was saved twice"
+    assert not world.state.notices() or node not in world.slurm.queue()[7].nodes
+
+
+def test_killed_in_the_middle_of_a_save_it_saves_again(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = "rescue.before-save"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.start_ckptman()
+    world.until(lambda: world.back(7, 1))
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+
+
+def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = "rescue.after-save"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.saver.spoilt.add((7, 1))
+    world.start_ckptman()
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == 2
+
+
+def test_it_is_away_until_the_machine_is_gone(world: CkptWorld) -> None:
+    """The requeue is Slurm's and the daemon's then; the image is still what it goes on from."""
+    node = world.runs(7).nodes[0]
+    world.die_at = "rescue.saved"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.advance(100)
+    world.take(node)
+    world.until(lambda: world.job(7).restarts == 1)
+    world.start_ckptman()
+    world.until(lambda: not world.state.rescues())
+    (moved,) = world.rescues()
+    assert moved.step is Step.BACK
+    assert moved.image is not None
+    assert world.job(7).restarts == 1

@@ -1,0 +1,125 @@
+"""What is decided, over all situations: pure, so that any can be drawn."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.ckptman.decide import MOVE, JobFacts, decide, estimate
+from slurm_elastic.ckptman.wishes import Choice, choose, policy_of
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint, SignalSettings
+from slurm_elastic.model import JobRun, Notice, NoticeKind
+from slurm_elastic.policies.checkpoint import Never, Situation
+
+NOW = 1_800_000_000.0
+SLACK = 5.0
+
+
+def facts(
+    *,
+    job: int = 7,
+    left: float | None = None,
+    dump: float = 10.0,
+    worked: float = 600.0,
+    threatened: bool = True,
+    choice: Choice | None = None,
+) -> JobFacts:
+    deadline = None if left is None else NOW + left
+    notice = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=deadline)
+    run = JobRun(
+        job=job, label=str(job), attempt=0, user="", uid=1, gid=1, nodes=("n",), partition="p",
+        started=NOW - worked,
+    )  # fmt: skip
+    situation = Situation(
+        job=str(job), now=NOW, launched=NOW - worked, started=NOW - worked, dump=dump,
+        notices=(notice,) if threatened else (),
+    )  # fmt: skip
+    return JobFacts(
+        run=run, choice=choice or Choice(method="fake", policy=policy_of("on_notice")),
+        situations=(situation,), threatened=("n",) if threatened else (),
+        deadline=deadline if threatened else None, reason="a notice",
+    )  # fmt: skip
+
+
+times = st.floats(0, 600) | st.none()
+
+
+@given(left=times, dump=st.floats(0, 300), worked=st.floats(1, 1e6))
+def test_no_save_is_begun_that_would_end_after_the_deadline(
+    left: float | None, dump: float, worked: float
+) -> None:
+    (plan,) = decide([facts(left=left, dump=dump, worked=worked)], SLACK)
+    assert plan.kind == MOVE
+    if plan.saves and left is not None:
+        assert NOW + dump + SLACK <= NOW + left
+
+
+@given(st.lists(st.tuples(times, st.floats(1, 1e5)), max_size=30))
+def test_the_nearest_deadline_comes_first_then_the_most_work(
+    jobs: list[tuple[float | None, float]],
+) -> None:
+    drawn = [facts(job=n, left=left, worked=worked) for n, (left, worked) in enumerate(jobs)]
+    plans = decide(drawn, SLACK)
+    assert len(plans) == len(jobs)
+    keys = [(p.facts.deadline or float("inf"), -p.facts.at_risk) for p in plans]
+    assert keys == sorted(keys)
+
+
+def test_an_interactive_job_cannot_be_moved_but_may_be_saved() -> None:
+    held = facts(left=100.0)
+    fixed = JobFacts(**{f: getattr(held, f) for f in held.__struct_fields__} | {"can_move": False})
+    (plan,) = decide([fixed], SLACK)
+    assert plan.kind == "save"
+
+
+def test_a_job_that_ends_when_it_saves_is_saved_only_to_be_moved() -> None:
+    ends = Choice(method="signal", policy=policy_of("first_of(on_notice, daly)"), move_only=True)
+    assert decide([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
+    (plan,) = decide([facts(left=100.0, choice=ends)], SLACK)
+    assert plan.saves
+
+
+def test_a_job_without_a_method_is_moved_without_a_save() -> None:
+    (plan,) = decide([facts(left=100.0, choice=Choice(method="none", policy=Never()))], SLACK)
+    assert (plan.kind, plan.saves) == (MOVE, False)
+
+
+def test_the_jobs_word_comes_before_the_pools_and_that_before_the_sites() -> None:
+    site = CheckpointSettings(method="criu", directory="/shared", policy="hour")
+    pool = PoolCheckpoint(method="dmtcp", policy="daly")
+    assert choose("", PoolCheckpoint(), site).method == "criu"
+    chosen = choose("project x", pool, site)
+    assert (chosen.method, chosen.policy) == ("dmtcp", policy_of("daly"))
+    own = choose("a b;ckpt=signal,saved=file:x,signal=USR2 c", pool, site)
+    assert (own.method, own.options) == ("signal", {"saved": "file:x", "signal": "USR2"})
+    assert not own.move_only
+    assert choose("ckpt=signal", pool, site).move_only
+    line = CheckpointSettings(signal=SignalSettings(saved="line:done"))
+    assert not choose("ckpt=signal", pool, line).move_only
+
+
+def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
+    site = CheckpointSettings(method="fake")
+    for comment, why in {
+        "ckpt=": "ckpt=: expected one of none",
+        "ckpt=crui": "ckpt=crui: expected one of none",
+        "ckpt=signal,KILL": "'KILL' is no KEY=VALUE",
+        "ckpt=signal,signal=KILL": "signal=KILL: expected a signal",
+        "ckpt=signal,saved=file:/etc/passwd": "saved=file:/etc/passwd: expected exit",
+        "ckpt=signal,saved=file:../x": "saved=file:../x: expected exit",
+        "ckpt=signal,sign=x": "sign: expected one of signal",
+    }.items():
+        choice = choose(comment, PoolCheckpoint(), site)
+        assert choice.method == "none"
+        assert why in choice.refused
+
+
+@given(st.text())
+def test_no_comment_can_break_anything(comment: str) -> None:
+    assert choose(comment, PoolCheckpoint(), CheckpointSettings()).method in ("none", "fake")
+    assert choose(f"ckpt=signal,{comment}", PoolCheckpoint(), CheckpointSettings()).policy
+
+
+def test_the_next_save_is_taken_to_be_a_quarter_longer_than_the_last_three() -> None:
+    assert estimate([], 60.0) == 60.0
+    assert estimate([4.0, 8.0, 2.0, 100.0], 60.0) == 10.0

@@ -1,0 +1,331 @@
+"""What becomes of a job whose machine is taken away: over fakes, on a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_elastic.ckptrows import Step
+from slurm_elastic.errors import CheckpointError, SlurmError
+from tests.ckptman.world import CkptWorld
+
+
+@pytest.fixture
+def world() -> Iterator[CkptWorld]:
+    made = CkptWorld()
+    yield made
+    made.close()
+
+
+def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    (moved,) = world.rescues()
+    assert moved.step is Step.BACK
+    assert moved.image is not None
+    assert moved.image.attempt == 0
+    assert world.job(7).nodes[0] != node
+    kinds = [k for k in world.told(7) if k.startswith("ckpt-")]
+    assert kinds == ["ckpt-planned", "ckpt-saved", "ckpt-requeued", "ckpt-back"]
+    assert world.now < moved.deadline
+    assert "ckpt-drained" in world.kinds(node)
+
+
+def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    machine = world.interrupt(node)
+    world.advance(10)
+    (cooling,) = world.ledger.cool_downs(world.now)
+    assert cooling.code == "interruption"
+    world.until(lambda: machine not in [i.id for i in world.alive()])
+    assert world.now < world.rescues()[0].deadline, "its lease ends before it would be taken"
+    world.until(lambda: not world.state.notices())
+
+
+def test_an_admins_own_drain_stays(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.slurm.set_node(node, *world.slurm.node(node).states, "DRAIN", reason="disk")
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.advance(30)
+    assert world.slurm.node(node).reason == "disk"
+    assert "DRAIN" in world.slurm.node(node).states
+
+
+def test_two_jobs_on_a_node_and_a_job_on_two_nodes(world: CkptWorld) -> None:
+    world.slurm.submit(8, ("pub1", "pub2"), 2)
+    world.until(lambda: "RUNNING" in world.job(8).states)
+    world.advance(60)
+    world.slurm.set_job(9, "RUNNING", nodes=("pub1",), start=world.now - 50)
+    world.interrupt("pub1")
+    world.advance(10)
+    assert world.saver.calls.count(("checkpoint", 8)) == 1
+    assert world.saver.calls.count(("checkpoint", 9)) == 1
+    assert world.job(8).restarts == world.job(9).restarts == 1
+
+
+def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    (moved,) = world.rescues()
+    assert moved.image is not None
+    assert moved.image.number == 1
+    kinds = world.told(7)
+    assert kinds.count("ckpt-failed") == 3
+    assert "ckpt-older-image" in kinds
+
+
+def test_a_spoilt_image_is_never_used(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.advance(5)
+    world.save_before(7)
+    world.saver.spoilt.add((7, 2))
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    assert "ckpt-bad-image" in world.told(7)
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == 1
+
+
+def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot be dumped")
+    world.interrupt(node)
+    world.advance(115)
+    assert "RUNNING" in world.job(7).states
+    assert world.job(7).restarts == 0
+    world.advance(5)
+    world.take(node)
+    world.until(lambda: world.back(7, 1))
+    world.tick()
+    (moved,) = world.rescues()
+    assert moved.step is Step.BACK
+    assert moved.image is None
+    assert "ckpt-no-image" in world.told(7)
+
+
+def test_a_save_that_does_not_fit_is_not_begun(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.calls.clear()
+    world.interrupt(node, notice=5.0)
+    world.until(lambda: world.back(7, 1))
+    assert ("checkpoint", 7) not in world.saver.calls
+
+
+def test_a_no_requeue_job_with_an_image_goes_on_and_one_without_ends(world: CkptWorld) -> None:
+    node = world.runs(7, requeue=False).nodes[0]
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    assert "ckpt-requeue-lifted" in world.told(7)
+    other = world.runs(8, requeue=False)
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(other.nodes[0])
+    world.advance(100)
+    assert world.job(8).restarts == other.restarts
+    assert "RUNNING" in world.job(8).states
+
+
+def test_a_job_that_ends_by_itself_is_left_alone(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node)
+    world.advance(10)
+    world.slurm.set_job(7, "COMPLETED")
+    world.advance(10)
+    (moved,) = world.rescues()
+    assert moved.step is Step.ENDED
+    assert world.job(7).restarts == 0
+
+
+def test_a_job_that_named_its_node_may_start_elsewhere(world: CkptWorld) -> None:
+    world.slurm.submit(7, ("pub1", "pub2"), required=("pub1",))
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    world.advance(60)
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: world.job(7).restarts == 1 and not world.job(7).required)
+    assert "ckpt-any-nodes" in world.told(7)
+
+
+@pytest.mark.parametrize("reason", ["BadConstraints", "JobHeldAdmin"])
+def test_a_requeued_job_that_slurm_holds_is_freed(world: CkptWorld, reason: str) -> None:
+    node = world.runs(7).nodes[0]
+    world.slurm.set_node("pub2", "DOWN", "CLOUD", reason="broken")
+    world.slurm.set_node("pub3", "DOWN", "CLOUD", reason="broken")
+    world.interrupt(node)
+    world.until(lambda: "PENDING" in world.job(7).states)
+    world.slurm.set_job(7, reason=reason, start=0.0)
+    world.until(lambda: "ckpt-freed" in world.told(7))
+
+
+def test_slurm_that_does_not_answer_keeps_nothing_from_being_saved(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.interrupt(node)
+    world.slurm.broken = SlurmError(("squeue",), None, "hangs")
+    world.advance(10)
+    assert ("checkpoint", 7) in world.saver.calls
+    assert world.job(7).restarts == 0
+    world.slurm.broken = None
+    world.until(lambda: world.back(7, 1))
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+
+
+def test_a_stopped_run_whose_requeue_never_comes_goes_on(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    refuse = SlurmError(("scontrol", "requeue"), 1, "denied")
+
+    def refused(job: int) -> None:
+        raise refuse
+
+    world.slurm.requeue = refused  # type: ignore[method-assign]
+    world.interrupt(node, notice=10_000.0)
+    world.advance(30)
+    assert (7, 0) in world.saver.held
+    world.advance(700)
+    assert (7, 0) not in world.saver.held
+    assert "ckpt-stayed" in world.told(7)
+
+
+def test_a_rebalance_recommendation_saves_and_moves_nothing(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.order("notice", node=node, rebalance=True)
+    world.advance(20)
+    assert ("checkpoint", 7) in world.saver.calls
+    assert world.job(7).restarts == 0
+    assert "DRAIN" not in world.slurm.node(node).states
+    assert not world.rescues()
+
+
+def test_an_operators_notice_moves_jobs_and_can_be_taken_back(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    world.order("notice", node=node, reason="new kernel")
+    world.advance(20)
+    assert world.slurm.node(node).reason == "slurm-elastic:notice:new kernel"
+    world.order("withdraw", node=node)
+    world.advance(10)
+    assert "DRAIN" not in world.slurm.node(node).states
+    assert not world.state.notices()
+    assert world.rescues()[0].step is Step.STAYED
+
+
+def test_an_operator_has_a_job_saved_now(world: CkptWorld) -> None:
+    world.runs(7)
+    world.order("save", job=7)
+    world.advance(5)
+    assert [i.job for i in world.state.images()] == [7]
+    world.order("save", job=99)
+    world.advance(5)
+    assert world.told(99) == ["ckpt-refused"]
+
+
+def test_images_go_when_the_job_has_ended(world: CkptWorld) -> None:
+    world.runs(7)
+    world.save_before(7)
+    world.slurm.set_job(7, "COMPLETED")
+    world.advance(5)
+    assert ("remove", 7) in world.saver.calls
+    assert world.state.images() == ()
+
+
+def test_a_job_that_is_missing_for_a_moment_keeps_its_images(world: CkptWorld) -> None:
+    world.runs(7)
+    world.save_before(7)
+    job = world.job(7)
+    world.slurm.remove_job(7)
+    world.slurm.set_job(8, "PENDING")
+    world.advance(60)
+    world.slurm._jobs[7] = job
+    world.advance(600)
+    assert ("remove", 7) not in world.saver.calls
+
+
+def test_a_wrong_word_in_the_comment_is_said_and_never_guessed(world: CkptWorld) -> None:
+    node = world.runs(7, comment="ckpt=crui").nodes[0]
+    assert "ckpt-refused" in world.told(7)
+    world.interrupt(node)
+    world.advance(20)
+    assert ("checkpoint", 7) not in world.saver.calls
+
+
+def test_a_shared_directory_that_cannot_be_written_leaves_the_older_image(
+    world: CkptWorld,
+) -> None:
+    """Whatever a method raises: the next best is done, and the others go on."""
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = OSError(30, "Read-only file system", "/shared/ckpt")
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == 1
+    assert "ckpt-failed" in world.told(7)
+
+
+def test_a_shared_directory_that_cannot_even_be_read_loses_no_job(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    broken = OSError(5, "Input/output error", "/shared/ckpt")
+    world.saver.broken = broken
+
+    def cannot(_run: object) -> None:
+        raise broken
+
+    world.saver.images = cannot  # type: ignore[method-assign, assignment]
+    world.interrupt(node)
+    world.advance(110)
+    assert "ckpt-no-view" in world.told(7)
+    assert "RUNNING" in world.job(7).states
+    world.advance(15)
+    world.take(node)
+    world.until(lambda: world.back(7, 1))
+
+
+def test_a_periodic_save_in_between_does_not_stand_for_the_last_one(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.interrupt(node)
+    world.save_before(7)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == len([c for c in world.saver.calls if c[0] == "checkpoint"])
+
+
+def test_the_machine_goes_before_its_deadline_while_a_job_waits_for_it(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node)
+    world.advance(10)
+    assert world.state.rescues()[0].step is Step.WAITING
+    world.take(node)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    assert world.job(7).restarts == 1
+
+
+def test_a_broken_ledger_stops_no_rescue(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.interrupt(node)
+    for one in world.pollers:
+        one.poll()
+    world.daemon = None
+    world.ledger.close()
+    world.advance(20)
+    assert world.job(7).restarts == 1
+    world.start()
+    world.restart_ckptman()
+    world.until(lambda: world.back(7, 1))

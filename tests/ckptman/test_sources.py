@@ -1,0 +1,215 @@
+"""Where notices come from: what counts, what is passed over, and when it is acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.sources import (
+    INTERRUPTION,
+    REBALANCE,
+    DropDirectory,
+    NodeComments,
+    NoticeOrder,
+    SaveOrder,
+    SqsQueue,
+    drop,
+    from_event,
+)
+from slurm_elastic.errors import TransientError
+from slurm_elastic.model import NoticeKind
+from slurm_elastic.slurm.fake import FakeSlurm
+from tests.ckptman.world import CkptWorld
+from tests.lifecycle.world import Killed
+
+
+def event(instance: str = "i-1", kind: str = INTERRUPTION, **more: Any) -> str:
+    """As EC2's user guide shows it."""
+    return json.dumps(
+        {
+            "version": "0", "id": "12345678-1234-1234-1234-123456789012", "detail-type": kind,
+            "source": "aws.ec2", "account": "123456789012", "time": "2026-11-20T08:00:00Z",
+            "region": "us-east-1", "resources": [f"arn:aws:ec2:us-east-1b:instance/{instance}"],
+            "detail": {"instance-id": instance, "instance-action": "terminate"},
+        } | more
+    )  # fmt: skip
+
+
+@pytest.fixture
+def world() -> Iterator[CkptWorld]:
+    made = CkptWorld()
+    yield made
+    made.close()
+
+
+def poller(world: CkptWorld, source: Any) -> Poller:
+    assert world.service is not None
+    return Poller(world.ckpt, source, 1.0, world.service.machines, lambda: None, lambda _: None)
+
+
+def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:
+    slurm = FakeSlurm()
+    alive = {"i-1", "i-2"}
+    source = NodeComments(slurm, lambda: alive)
+    for node, comment in {
+        "pub1": "slurm-elastic:notice:interruption:1795162920:i-1",
+        "pub2": "slurm-elastic:notice:rebalance:0:i-2",
+        "pub3": "slurm-elastic:notice:interruption:1795162920:i-gone",
+        "pub4": "an admin's own: slurm-elastic:notice:interruption:1:i-1",
+        "pub5": "slurm-elastic:notice:end:1:i-1",
+        "pub6": "",
+    }.items():
+        slurm.set_node(node, "IDLE", "CLOUD", comment=comment)
+    told = [t.notice for t in source.read(7.0)]
+    assert [(n.instance, n.kind, n.deadline) for n in told if n] == [
+        ("i-1", NoticeKind.INTERRUPTION, 1795162920.0),
+        ("i-2", NoticeKind.REBALANCE, None),
+    ]
+    alive.clear()
+    calls = slurm.calls["nodes"]
+    assert source.read(8.0) == []
+    assert slurm.calls["nodes"] == calls
+
+
+def test_an_interruption_warning_has_a_deadline_two_minutes_after_its_time() -> None:
+    told = from_event(event(), "h", 5.0)
+    assert told.notice is not None
+    assert told.notice.kind is NoticeKind.INTERRUPTION
+    assert told.notice.deadline == 1795161600.0 + 120
+    assert from_event(event(kind=REBALANCE), "h", 5.0).notice.deadline is None  # type: ignore[union-attr]
+    wrapped = json.dumps({"Type": "Notification", "Message": event("i-2")})
+    assert from_event(wrapped, "h", 5.0).notice.instance == "i-2"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "[]", "7", "{}", "not json", event(kind="EC2 Instance State-change Notification"),
+     event(detail={}), event(time="yesterday"), event(detail={"instance-id": 7})],
+)  # fmt: skip
+def test_what_is_no_notice_is_passed_over_and_does_not_come_again(body: str) -> None:
+    told = from_event(body, "h", 5.0)
+    assert told.notice is None
+    assert told.wrong
+    assert told.handle == "h"
+
+
+class Queue:
+    """SQS by moto, and a count of what was asked of it."""
+
+    def __init__(self) -> None:
+        self.client: Any = boto3.client(
+            "sqs", "us-east-1", aws_access_key_id="emulated", aws_secret_access_key="emulated"
+        )
+        self.url = self.client.create_queue(QueueName="notices")["QueueUrl"]
+
+    def send(self, *bodies: str) -> None:
+        for body in bodies:
+            self.client.send_message(QueueUrl=self.url, MessageBody=body)
+
+    def left(self) -> int:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        found = self.client.get_queue_attributes(QueueUrl=self.url, AttributeNames=names)
+        return sum(int(found["Attributes"][name]) for name in names)
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queue]:
+    # The tests' environment sends every call to a dead endpoint; moto answers before any is made.
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    with mock_aws():
+        made = Queue()
+        yield made
+        made.client.close()
+
+
+def test_messages_are_deleted_once_they_are_known_here(world: CkptWorld, queue: Queue) -> None:
+    node = world.runs(7).nodes[0]
+    machine = world.machine(node)
+    when = datetime.fromtimestamp(world.now, UTC).isoformat()
+    queue.send(*(event(f"i-{n}") for n in range(23)), event(machine, time=when), "rubbish")
+    source = poller(world, SqsQueue(queue.url, lambda: queue.client))
+    assert source.poll()
+    assert queue.left() == 0
+    assert len(world.state.notices()) == 24
+    world.until(lambda: world.job(7).restarts == 1)
+
+
+def test_a_crash_before_the_acknowledgement_has_them_come_again(
+    world: CkptWorld, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.patch(monkeypatch)
+    queue.send(event("i-1"))
+    source = SqsQueue(queue.url, lambda: queue.client)
+    world.die_at = "notice.after-record"
+    with pytest.raises(Killed):
+        poller(world, source).poll()
+    assert queue.left() == 1
+    queue.client.set_queue_attributes(QueueUrl=queue.url, Attributes={"VisibilityTimeout": "0"})
+    queue.send(event("i-1"))
+    assert poller(world, source).poll()
+    assert len(world.state.notices()) == 1
+
+
+def test_a_queue_that_is_down_is_said_and_stops_nothing(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+
+    def no_client() -> Any:
+        raise ConnectionError("no route to the queue")
+
+    source = poller(world, SqsQueue("http://127.0.0.1:1/q", no_client))
+    assert not source.poll()
+    (trouble,) = [h for h in world.ledger.health() if h.name == "notices in SQS"]
+    assert trouble.error is not None
+    assert "no route" in trouble.error
+    world.interrupt(node)
+    world.until(lambda: world.job(7).restarts == 1)
+
+
+def test_a_throttled_cloud_is_said_and_asked_again(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.clouds["pub"].fail_next(TransientError, 3, "notices")
+    world.interrupt(node)
+    world.until(lambda: world.job(7).restarts == 1)
+
+
+def test_a_drop_directory_takes_whole_files_of_its_owner(tmp_path: Path) -> None:
+    source = DropDirectory(tmp_path / "drops", create=True)
+    place = tmp_path / "drops"
+    drop(place, NoticeOrder(node="pub1", deadline=9.0, reason="fan"), 1.0)
+    drop(place, SaveOrder(job=7), 2.0)
+    (place / "half.json").write_text('{"kind": "not')
+    (place / "link.json").symlink_to(place / "half.json")
+    (place / "pipe.json.tmp").write_text("")
+    now = time.time()
+    told = {os.path.basename(t.handle): t for t in source.read(now)}
+    assert "half.json" not in told, "somebody may be writing it yet"
+    assert told["link.json"].wrong
+    orders = [t for t in told.values() if t.order]
+    assert {type(t.order) for t in orders} == {NoticeOrder, SaveOrder}
+    notice = next(t.notice for t in orders if t.notice)
+    assert (notice.node, notice.deadline, notice.reason) == ("pub1", 9.0, "fan")
+    later = {os.path.basename(t.handle): t for t in source.read(now + 60)}
+    assert later["half.json"].wrong
+    source.done([t.handle for t in source.read(now + 60)])
+    assert source.read(now + 60) == []
+
+
+def test_a_file_of_somebody_else_counts_for_nothing(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("another user's file can only be made by root")
+    source = DropDirectory(tmp_path)
+    path = drop(tmp_path, NoticeOrder(node="pub1"), 1.0)
+    os.chown(path, 65534, 65534)
+    (told,) = source.read(time.time())
+    assert told.wrong
+    assert told.notice is None

@@ -1,0 +1,93 @@
+"""What is brought back by root must be the job's user, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ckptroot import forged
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.ckptroot.images import Identity, OpenFile, check, writing
+from slurm_elastic.ckptroot.site import Refused
+
+ALICE = Identity(uid=2000, gid=2000, groups=frozenset({2000, 2005}))
+
+
+def test_the_users_own_tasks_pass(tmp_path: Path) -> None:
+    plain = forged.core(forged.creds())
+    more = forged.core(forged.creds(groups=[2000, 2005]))
+    check(forged.write(tmp_path / "image", plain, more), ALICE)
+
+
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "root": (forged.creds(uid=0), "uid 0"),
+    "another user": (forged.creds(uid=2001), "uid 2001"),
+    "effective root": (forged.creds(euid=0), "uid 0"),
+    "saved root": (forged.creds(suid=0), "uid 0"),
+    "root's files": (forged.creds(fsuid=0), "uid 0"),
+    "another group": (forged.creds(gid=0), "gid 0"),
+    "effective group": (forged.creds(egid=42), "gid 42"),
+    "shadow group": (forged.creds(groups=[2000, 42]), "group 42"),
+    "a capability": (forged.creds(cap_eff=[1 << 21, 0]), "capabilities"),
+    "a permitted one": (forged.creds(cap_prm=[0, 1]), "capabilities"),
+    "an inherited one": (forged.creds(cap_inh=[1, 0]), "capabilities"),
+    "securebits": (forged.creds(secbits=1), "securebits"),
+    "uid twice, the last is root": (forged.creds() + forged.field(1, 0), "twice"),
+    "a field from the future": (forged.creds() + forged.field(30, 1), "unknown field"),
+    "no user at all": (b"", "uid -1"),
+    "cut off": (forged.creds()[:-1], "cut off"),
+}
+
+
+@pytest.mark.parametrize(("creds", "why"), REFUSED.values(), ids=REFUSED)
+def test_tasks_of_others_are_refused(tmp_path: Path, creds: bytes, why: str) -> None:
+    good = forged.core(forged.creds())
+    with pytest.raises(Refused, match=why):
+        check(forged.write(tmp_path / "image", good, forged.core(creds)), ALICE)
+
+
+def test_a_second_set_of_credentials_is_refused(tmp_path: Path) -> None:
+    two = forged.core(forged.creds(), forged.creds(uid=0))
+    with pytest.raises(Refused, match="not one set"):
+        check(forged.write(tmp_path / "image", two), ALICE)
+
+
+def test_a_second_entry_is_refused(tmp_path: Path) -> None:
+    entry = forged.core(forged.creds(uid=0))[8:]
+    with pytest.raises(Refused, match="2 entries"):
+        check(forged.write(tmp_path / "image", forged.core(forged.creds()) + entry), ALICE)
+
+
+@pytest.mark.parametrize("name", ["mountpoints-9.img", "netns-10.img", "utsns-11.img", "userns-1.img"])  # fmt: skip
+def test_namespaces_and_mounts_are_refused(tmp_path: Path, name: str) -> None:
+    image = forged.write(tmp_path / "image", forged.core(forged.creds()))
+    (image / name).write_bytes(b"x")
+    with pytest.raises(Refused, match="namespaces"):
+        check(image, ALICE)
+
+
+def test_an_image_without_tasks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="no task"):
+        check(forged.write(tmp_path / "image"), ALICE)
+
+
+@given(content=st.binary(max_size=200))
+def test_rubbish_is_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    image = tmp_path_factory.mktemp("image")
+    header = forged.image(forged.CORE)
+    forged.write(image, header + content)
+    with pytest.raises(Refused):
+        check(image, ALICE)
+
+
+def test_files_open_for_writing_are_told(tmp_path: Path) -> None:
+    entries = (
+        forged.file_entry("/shared/out", 0o2001, 80),
+        forged.file_entry("/usr/bin/python3", 0o100000, 7),
+        forged.file_entry("scratch", 0o2, 5),
+    )
+    files = forged.image(forged.FILES, *entries)
+    image = forged.write(tmp_path / "image", forged.core(forged.creds()), files=files)
+    assert writing(image) == (OpenFile("/scratch", 5), OpenFile("/shared/out", 80))

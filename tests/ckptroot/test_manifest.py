@@ -1,0 +1,109 @@
+"""An image counts only with root's seal, and only as it was sealed."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.ckptroot import manifest as manifests
+from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.site import Refused
+
+KEY = b"k" * 64
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    directory = tmp_path / "1"
+    directory.mkdir()
+    for name in ("core-1001.img", "pages-1.img"):
+        (directory / name).write_bytes(name.encode() * 100)
+    (directory / manifests.NAME).write_bytes(manifests.seal(of(directory), KEY))
+    return directory
+
+
+def of(directory: Path) -> Manifest:
+    return Manifest(
+        cluster="t", job=7, label="7", attempt=0, number=1, method="criu", uid=2000, gid=2000,
+        node="n1", taken=1.5, seconds=0.1, pid=1001, versions={"criu": "4.1.1"},
+        files=manifests.digests(directory), writing={"/shared/out": 80},
+    )  # fmt: skip
+
+
+def test_what_was_sealed_is_read_back(image: Path) -> None:
+    found = manifests.read(image, KEY)
+    assert found == of(image)
+    manifests.compare(image, found)
+
+
+def change(image: Path, **values: object) -> None:
+    path = image / manifests.NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize("values", [{"uid": 0}, {"job": 8}, {"writing": {"/etc/passwd": 0}},
+                                    {"seal": "0" * 64}, {"more": 1}])  # fmt: skip
+def test_a_changed_manifest_is_refused(image: Path, values: dict[str, object]) -> None:
+    change(image, **values)
+    with pytest.raises(Refused, match="sealed"):
+        manifests.read(image, KEY)
+
+
+def test_another_clusters_key_is_refused(image: Path) -> None:
+    with pytest.raises(Refused, match="sealed"):
+        manifests.read(image, b"x" * 64)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"seal": 1}', b"\xff\xfe"])
+def test_a_manifest_that_is_none_is_refused(image: Path, content: bytes) -> None:
+    (image / manifests.NAME).write_bytes(content)
+    with pytest.raises(Refused):
+        manifests.read(image, KEY)
+
+
+def test_a_link_in_place_of_the_manifest_is_refused(image: Path, tmp_path: Path) -> None:
+    (image / manifests.NAME).rename(tmp_path / "manifest")
+    (image / manifests.NAME).symlink_to(tmp_path / "manifest")
+    with pytest.raises(Refused):
+        manifests.read(image, KEY)
+
+
+def test_changed_content_is_refused(image: Path) -> None:
+    path = image / "pages-1.img"
+    path.write_bytes(path.read_bytes()[:-1] + b"X")
+    with pytest.raises(Refused, match="changed"):
+        manifests.compare(image, manifests.read(image, KEY))
+
+
+@pytest.mark.parametrize("damage", ["shorter", "gone", "more"])
+def test_an_incomplete_image_is_refused(image: Path, damage: str) -> None:
+    match damage:
+        case "shorter":
+            os.truncate(image / "pages-1.img", 10)
+        case "gone":
+            (image / "pages-1.img").unlink()
+        case _:
+            (image / "core-1002.img").write_bytes(b"smuggled in")
+    with pytest.raises(Refused):
+        manifests.compare(image, manifests.read(image, KEY))
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_plain_file_is_refused(image: Path, kind: str) -> None:
+    path = image / "pages-1.img"
+    path.unlink()
+    if kind == "link":
+        path.symlink_to("/etc/shadow")
+    else:
+        os.mkfifo(path)
+    with pytest.raises(Refused):
+        manifests.digests(image)
+
+
+def test_a_seal_is_of_all_values(image: Path) -> None:
+    sealed = manifests.seal(of(image), KEY)
+    assert manifests.seal(replace(of(image), attempt=1), KEY) != sealed

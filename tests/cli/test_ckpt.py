@@ -1,0 +1,157 @@
+"""``slurm-elastic ckpt``: what is seen, and what is left for the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.checkpointers.fake import FakeCheckpointer
+from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
+from slurm_elastic.ckptrows import Rescue, Step, Warned
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.cli import ckpt
+from slurm_elastic.cli.main import main
+from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.model import JobRun, Notice, NoticeKind, SlurmJob, SlurmNode
+from slurm_elastic.slurm.fake import FakeSlurm
+
+YAML = """
+cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}
+state_dir: {state}
+checkpoint: {{method: fake}}
+clouds:
+  - name: onp
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4096, price: 0.1}}}}
+pools:
+  - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
+"""
+RUN = JobRun(
+    job=7, label="7", attempt=0, user="ann", uid=1001, gid=100, nodes=("op1",), partition="onp",
+    started=0.0,
+)  # fmt: skip
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    state = tmp_path / "state"
+    state.mkdir()
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=state))
+    slurm = FakeSlurm(
+        [SlurmNode(name="op1", states=frozenset({"ALLOCATED"}))],
+        [
+            SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=("op1",)),
+            SlurmJob(id=8, states=frozenset({"RUNNING"}), nodes=("op1",), comment="ckpt=none"),
+            SlurmJob(id=9, states=frozenset({"PENDING"}), comment="ckpt=signal,saved=soon"),
+        ],
+    )
+    monkeypatch.setattr(ckpt, "SlurmCli", lambda _settings: slurm)
+    return path
+
+
+def service(path: Path) -> Path:
+    """What the service would have left; its drop directory."""
+    now, state = time.time(), path.parent / "state"
+    memory = CheckpointState(state / "checkpoints.db")
+    image = FakeCheckpointer(lambda: now - 90).checkpoint(RUN, deadline=now, stop=False)
+    memory.saved(image)
+    notice = Notice(
+        instance="", node="op1", kind=NoticeKind.INTERRUPTION, seen=now, deadline=now + 100,
+        reason="fan broken",
+    )  # fmt: skip
+    memory.warn(Warned(key="k", notice=notice, source="a person"))
+    memory.put(
+        Rescue(
+            run=RUN,
+            method="fake",
+            threatened=("op1",),
+            reason="fan broken",
+            step=Step.SAVED,
+            began=now - 3,
+            changed=now,
+            deadline=now + 100,
+            image=image,
+        )
+    )
+    memory.close()
+    ledger = Ledger(state / "ledger.db")
+    ledger.beat(SERVICE, now, os.getpid())
+    for kind in ("ckpt-saved", "ranked"):
+        ledger.record(
+            Decision(at=now, correlation="c", kind=kind, subjects=("job:7",), reason=f"as {kind}")
+        )
+    ledger.close()
+    DropDirectory(state / "notices", create=True)
+    return state / "notices"
+
+
+def run(config: Path, *words: str) -> int:
+    return main(["--config", str(config), "ckpt", *words])
+
+
+def test_list_shows_notices_moves_and_images(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service(config)
+    assert run(config, "list") == 0
+    said = capsys.readouterr().out
+    for wanted in ("alive", "op1", "interruption", "fan broken", "saved", "from save 1", "1024 B"):
+        assert wanted in said, wanted
+    assert run(config, "list", "--json") == 0
+    view = json.loads(capsys.readouterr().out)
+    assert view["saved"][0]["size"] == 1024
+    assert view["moves"][0]["step"] == "saved"
+
+
+def test_a_service_that_never_ran_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(config, "list") == 1
+    assert "has never run" in capsys.readouterr().err
+    assert run(config, "notice", "op1") == 1
+    assert "has never run" in capsys.readouterr().err
+
+
+def test_a_notice_is_left_for_the_service(config: Path) -> None:
+    place = service(config)
+    assert run(config, "notice", "op1", "--in", "2m", "--reason", "fan broken") == 0
+    (told,) = DropDirectory(place).read(time.time())
+    assert isinstance(told.order, NoticeOrder)
+    assert told.order.deadline is not None
+    assert 100 < told.order.deadline - time.time() <= 120
+    assert run(config, "notice", "op1", "--withdraw") == 0
+
+
+def test_a_node_that_slurm_does_not_have(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    service(config)
+    assert run(config, "notice", "op99") == 1
+    assert "no node 'op99'" in capsys.readouterr().err
+
+
+def test_a_job_is_saved_now_if_it_can_be(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = service(config)
+    assert run(config, "now", "7") == 0
+    (told,) = DropDirectory(place).read(time.time())
+    assert told.order == SaveOrder(job=7)
+    assert run(config, "now", "8") == 1
+    assert "names a method" in capsys.readouterr().err
+    assert run(config, "now", "9") == 1
+    assert "does not run" in capsys.readouterr().err
+
+
+def test_explain_says_how_a_job_is_saved_and_what_was_decided(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service(config)
+    assert run(config, "explain", "7") == 0
+    said = capsys.readouterr().out
+    assert "Job 7 is saved: by fake, by policy" in said
+    assert "as ckpt-saved" in said
+    assert "as ranked" not in said
+    assert run(config, "explain", "9") == 0
+    assert "cannot be followed: saved=soon" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""``clear``: what cools down or is paused ends, for those who may, and the nodes are looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from status_cases import NOW, busy_ledger, config, config_file
+
+from slurm_elastic.cli import clear
+from slurm_elastic.cli.main import main
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Breaker, CoolDown
+
+SPOT = "aws/c6i.xlarge/eu-west-1b/spot"
+QUOTA = "aws/*/*/on-demand"
+NEAR = "onprem/local/rack1/reserved"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = busy_ledger(tmp_path / "ledger.db")
+    for key in (QUOTA, NEAR):
+        made.cool_down(CoolDown(key=key, until=NOW + 900, code="Quota", reason="8 of 8", strikes=3))
+    yield made
+    made.close()
+
+
+def cooling(ledger: Ledger) -> set[str]:
+    return {c.key for c in ledger.cool_downs(NOW)}
+
+
+def test_one_offer(tmp_path: Path, ledger: Ledger) -> None:
+    lines = clear.clear(config(tmp_path), ledger, [SPOT], NOW)
+    assert lines[0] == f"cool-down of {SPOT}"
+    assert cooling(ledger) == {QUOTA, NEAR}
+    assert ledger.strikes(SPOT, NOW) == 0, "the next one starts anew"
+    assert {h.until for h in ledger.holds()} == {NOW}, "held nodes are looked at"
+    assert len(ledger.breakers()) == 2
+
+
+def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
+    lines = clear.clear(config(tmp_path), ledger, ["general"], NOW)
+    assert "failed boots of pool general" in lines
+    assert cooling(ledger) == {NEAR}
+    assert [b.pool for b in ledger.breakers()] == ["rack"]
+    assert "2 held node(s) of pool general: looked at anew" in lines
+    assert [d.kind for d in ledger.decisions("pub7")] == ["cleared"]
+
+
+def test_a_cloud_with_all_of_its_pools(tmp_path: Path, ledger: Ledger) -> None:
+    clear.clear(config(tmp_path), ledger, ["aws"], NOW)
+    assert cooling(ledger) == {NEAR}
+    assert [b.pool for b in ledger.breakers()] == ["rack"]
+
+
+def test_all(tmp_path: Path, ledger: Ledger) -> None:
+    clear.clear(config(tmp_path), ledger, None, NOW)
+    assert cooling(ledger) == set()
+    assert ledger.breakers() == ()
+    assert clear.clear(config(tmp_path), ledger, None, NOW)[:1] == (
+        "2 held node(s) of pool general: looked at anew",
+    )
+
+
+def test_a_pool_that_the_configuration_has_no_more(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.set_breaker(Breaker(pool="former", failures=10, until=NOW + 5))
+    assert clear.clear(config(tmp_path), ledger, ["former"], NOW) == (
+        "failed boots of pool former",
+    )
+
+
+def test_what_is_unknown_clears_nothing(tmp_path: Path, ledger: Ledger) -> None:
+    with pytest.raises(SlurmElasticError, match=r"'nope' is no offer .* there are aws/\*/\*/on-d"):
+        clear.clear(config(tmp_path), ledger, [SPOT, "nope"], NOW)
+    assert cooling(ledger) == {SPOT, QUOTA, NEAR}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may")
+def test_the_command(
+    tmp_path: Path,
+    ledger: Ledger,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clear.time, "time", lambda: NOW)
+    file = str(config_file(tmp_path))
+    assert main(["clear", "rack", "--config", file]) == 0
+    said = capsys.readouterr().out
+    assert said == (
+        f"cool-down of {NEAR}\nfailed boots of pool rack\nthe daemon takes it up within 30 s\n"
+    )
+    assert main(["clear", "rack", "--config", file]) == 0
+    assert capsys.readouterr().out == "nothing was cooling down or paused\n"
+    assert main(["clear", "--config", file]) == 1
+    assert "clear what?" in capsys.readouterr().err
+    assert main(["clear", "x", "--config", file]) == 1
+
+
+def test_only_root_and_slurms_user_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(SlurmElasticError, match="only root and slurm may clear something"):
+        clear.require_right(config(tmp_path))

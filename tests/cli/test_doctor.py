@@ -1,0 +1,209 @@
+"""``doctor``: each thing that is wrong is one finding with what to do; nothing is changed."""
+
+from __future__ import annotations
+
+import io
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_cases import T0
+from rich.console import Console
+
+from slurm_elastic import configfile
+from slurm_elastic.cli import doctor
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import Config
+from slurm_elastic.doctor import clouds
+from slurm_elastic.errors import AuthError, SlurmError, TransientError
+from slurm_elastic.ledger import Health, Ledger
+from slurm_elastic.model import Breaker, CoolDown, Finding, Level, SlurmNode
+from slurm_elastic.providers.fake import FakeProvider
+from slurm_elastic.slurm.fake import FakeSlurm
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+YAML = """
+cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
+state_dir: {state}
+slurm: {{conf: {state}/slurm.conf, bin_dir: {state}/no-slurm-here, user: {me}}}
+who: {{accounts: [physics]}}
+limits: {{dollars_per_hour: 0.50}}
+clouds:
+  - name: near
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4G, price: 0.01}}}}
+  - name: gone
+    provider: local
+    location: on-premises
+    socket: {state}/nobody.sock
+pools:
+  - {{name: rack, cloud: near, nodes: "op[1-3]", cpus: 2, memory: 4G}}
+  - {{name: host, cloud: gone, nodes: "h1", cpus: 2, memory: 4G, slurmd_port: 17001}}
+"""
+OURS = ("op1", "op2", "op3", "h1")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "requests").mkdir()
+    tmp_path.chmod(0o755)
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=tmp_path, me=ME))
+    return path
+
+
+@pytest.fixture
+def config(file: Path) -> Config:
+    return configfile.load(file)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.db")
+    made.beat("slurm-elasticd", T0 - 3, os.getpid())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+    return FakeSlurm([SlurmNode(name=n, states=off) for n in OURS])
+
+
+def wrong(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
+    """By part and what."""
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    return {
+        f"{part.name}: {f.what}": f
+        for part in found.parts
+        for f in part.findings
+        if f.level is Level.WRONG
+    }
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
+    config: Config, slurm: FakeSlurm
+) -> None:
+    found = wrong(config, slurm)
+    assert list(found) == ["cloud gone: reaching it"]
+    assert "nobody.sock is not running" in found["cloud gone: reaching it"].found
+    assert found["cloud gone: reaching it"].advice
+
+
+def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
+    ledger.beat("slurm-elasticd", T0 - 500, os.getpid())
+    ledger.report_health(Health(name="near", checked=T0, error="near: AuthFailure: no", code="a"))
+    ledger.set_breaker(Breaker(pool="rack", failures=10, until=T0 + 9, reason="10 in a row"))
+    ledger.cool_down(CoolDown(key="near/*/*/*", until=T0 + 9, code="x", reason="y"))
+    found = wrong(config, slurm)
+    assert found["head node: daemon"].found == "last heartbeat 500 s ago"
+    assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
+    assert "AuthFailure" in found["head node: last errors"].found
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: FakeSlurm) -> None:
+    del slurm._nodes["op2"]
+    found = wrong(config, slurm)
+    assert found["head node: our nodes"].found == "Slurm does not list 1 of 4, op2 among them"
+    slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+    assert "Unable to contact" in wrong(config, slurm)["head node: slurmctld"].found
+
+
+@pytest.mark.usefixtures("ledger")
+def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_path: Path) -> None:
+    request = tmp_path / "requests" / "1-1-resume.json"
+    request.write_text("{}")
+    os.utime(request, (T0 - 300, T0 - 300))
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    (spool,) = [f for f in found.parts[-1].findings if f.what == "spool"]
+    assert (spool.level, spool.found) == (Level.NOTE, "1 request(s), the oldest waits for 300 s")
+
+
+def test_a_state_directory_that_others_may_write(
+    config: Config, slurm: FakeSlurm, tmp_path: Path, ledger: Ledger
+) -> None:
+    tmp_path.chmod(0o777)
+    (found,) = [f for key, f in wrong(config, slurm).items() if "state directory" in key]
+    assert found.found == f"owner {ME}, mode 0777"
+    assert "chmod go-w" in found.advice
+    ledger.close()
+
+
+def test_without_a_state_directory_nothing_ends_in_a_traceback(
+    config: Config, slurm: FakeSlurm
+) -> None:
+    lost = msgspec.structs.replace(config, state_dir="/nonexistent/state")
+    found = wrong(lost, slurm)
+    assert {k for k in found if "head node" in k} == {
+        "head node: state directory /nonexistent/state",
+        "head node: ledger /nonexistent/state/ledger.db",
+    }
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "what"),
+    [
+        ("check", AuthError, "credentials"),
+        ("check", TransientError, "reaching it"),
+        ("instances", AuthError, "listing machines"),
+        ("offers", TransientError, "offers of pool rack"),
+    ],
+)
+def test_each_call_of_a_cloud_that_fails_is_a_finding(
+    config: Config, call: str, error: type, what: str
+) -> None:
+    cloud = config.cloud("near")
+    provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
+    provider.fail_next(error, 1, call)
+    pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
+    found = [f for f in clouds.look(provider, cloud, pools) if f.level is Level.WRONG]
+    assert [f.what for f in found] == [what]
+
+
+def test_a_cloud_without_room_is_a_note(config: Config) -> None:
+    cloud = config.cloud("near")
+    provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
+    provider.limit("*", 0)
+    pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
+    (note,) = [f for f in clouds.look(provider, cloud, pools) if f.level is Level.NOTE]
+    assert note.found == "1, none of which has room now"
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("width", [80, 160])
+def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> None:
+    out = io.StringIO()
+    found = doctor.diagnose(config, slurm, T0)
+    doctor.render(found, Console(file=out, width=width, markup=False, highlight=False))
+    text = out.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "  ok    credentials: accepted" in text
+    assert text.rstrip().endswith("thing(s) to put right.")
+    (conf,) = [f for f in found.parts[-1].findings if f.what.endswith("slurm.conf")]
+    assert conf.level is Level.WRONG, "there is none"
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_command(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["doctor", "--quick", "--json", "--config", str(file)]) == 1
+    document = msgspec.json.decode(capsys.readouterr().out)
+    assert document["version"] == 1
+    assert document["wrong"] >= 2
+    for part in document["parts"]:
+        for finding in part["findings"]:
+            assert set(finding) == {"what", "level", "found", "expected", "advice"}
+    well = doctor.Diagnosis(at=T0, wrong=0, parts=())
+    monkeypatch.setattr(doctor, "diagnose", lambda *_, **__: well)
+    assert main(["doctor", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == "All is well.\n"
+    file.write_text("clusters: {}")
+    assert main(["doctor", "--config", str(file)]) == 2

@@ -1,0 +1,163 @@
+"""``offers``: what the daemon would buy now, and why not the rest."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from ledger_cases import T0
+from rich.console import Console
+
+from slurm_elastic import configfile
+from slurm_elastic.cli import offers
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import Config
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.slurm.fake import FakeSlurm
+
+YAML = """
+cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
+state_dir: {state}
+slurm: {{bin_dir: {state}/no-slurm-here}}
+who: {{accounts: [physics]}}
+limits: {{dollars_per_hour: 0.50}}
+clouds:
+  - name: near
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4G, price: 0.01}}}}
+    stock: 1
+  - name: far
+    provider: fake
+    location: public
+    partition: burst
+    types:
+      small: {{cpus: 2, memory: 4G, price: 0.10}}
+      large: {{cpus: 8, memory: 16G, price: 0.40}}
+  - name: gone
+    provider: local
+    location: on-premises
+    socket: {state}/nobody.sock
+pools:
+  - {{name: rack, cloud: near, nodes: "op[1-3]", cpus: 2, memory: 4G}}
+  - {{name: wide, cloud: far, nodes: "pub[1-8]", cpus: 2, memory: 4G, markets: [spot, on-demand]}}
+  - {{name: host, cloud: gone, nodes: "h1", cpus: 2, memory: 4G, slurmd_port: 17001}}
+"""
+SPOT = "far/small/zone-1/spot"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=tmp_path))
+    return path
+
+
+@pytest.fixture
+def config(file: Path) -> Config:
+    return configfile.load(file)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    made = FakeSlurm([])
+    made.set_job(7, "PENDING", partitions=("site", "burst"), node_count=6)
+    made.set_job(8, "PENDING", partitions=("site",))
+    return made
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_pools_offers_are_ranked_and_cut_at_the_worst_price(
+    config: Config, slurm: FakeSlurm
+) -> None:
+    (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
+    assert [(r.offer, r.room, r.take) for r in pool.ranked] == [
+        (SPOT, 5, 5),
+        ("far/large/zone-1/spot", 1, 0),
+        ("far/small/zone-1/on-demand", 5, 0),
+        ("far/large/zone-1/on-demand", 1, 0),
+    ]
+    assert (pool.ranked[0].price, pool.ranked[0].worst) == (pytest.approx(0.03), 0.10)
+    assert "the cluster may spend $0.50/h, spends $0.00/h and this costs up to $0.1000/h" in (
+        pool.ranked[0].reason
+    )
+    assert (pool.had, pool.nodes) == (5, 8)
+
+
+def test_what_cools_down_or_is_paused_is_rejected_with_why(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    cool = CoolDown(key=SPOT, until=T0 + 60, code="InsufficientCapacity", reason="none left")
+    ledger.cool_down(cool)
+    (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
+    assert [(r.offer, r.reason) for r in pool.rejected] == [
+        (SPOT, "cools down for another 60 s after InsufficientCapacity: none left")
+    ]
+    ledger.set_breaker(Breaker(pool="wide", failures=10, until=T0 + 9, reason="10 in a row"))
+    (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
+    assert pool.ranked == ()
+    assert {r.reason for r in pool.rejected} == {"pool wide is paused for another 9 s: 10 in a row"}
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_jobs_offers_are_those_of_its_partitions(config: Config, slurm: FakeSlurm) -> None:
+    found = offers.gather(config, slurm, T0, job=7)
+    assert found.about == "job 7, 6 node(s)"
+    assert [(p.pool, p.nodes, p.had) for p in found.pools] == [("wide", 6, 5)]
+    with pytest.raises(SlurmElasticError, match=r"job 8 is for partition site, none of ours"):
+        offers.gather(config, slurm, T0, job=8)
+    with pytest.raises(SlurmElasticError, match="job 9 is not in Slurm's queue"):
+        offers.gather(config, slurm, T0, job=9)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_cloud_that_cannot_be_asked_is_told_and_the_others_go_on(
+    config: Config, slurm: FakeSlurm
+) -> None:
+    found = offers.gather(config, slurm, T0)
+    errors = {p.pool: p.error for p in found.pools}
+    assert (errors["rack"], errors["wide"]) == (None, None)
+    assert "gone" in (errors["host"] or "")
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_tables_fit(config: Config, slurm: FakeSlurm, width: int) -> None:
+    found = offers.gather(config, slurm, T0)
+    out = io.StringIO()
+    offers.render(found, Console(file=out, width=width, markup=False, highlight=False))
+    lines = out.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert "Pool wide of cloud far: 5 of 8 node(s) can be had" in lines
+    assert "Pool rack of cloud near: 1 of 3 node(s) can be had" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["offers", "--pool", "wide", "--nodes", "2", "--json", "--config", str(file)]) == 0
+    document = msgspec.json.decode(capsys.readouterr().out)
+    assert document["version"] == 1
+    (pool,) = document["pools"]
+    assert pool["ranked"][0]["offer"] == SPOT
+    assert main(["offers", "--pool", "host", "--config", str(file)]) == 1
+    assert "cannot be asked" in capsys.readouterr().out
+    assert main(["offers", "--pool", "x", "--config", str(file)]) == 1
+    assert "there is no pool 'x'" in capsys.readouterr().err
+    assert main(["offers", "--nodes", "0", "--config", str(file)]) == 1
+
+
+def test_without_a_ledger_it_says_so(config: Config, slurm: FakeSlurm) -> None:
+    with pytest.raises(SlurmElasticError, match="there is no ledger"):
+        offers.gather(config, slurm, T0)

@@ -1,0 +1,135 @@
+"""``slurm-elastic plan`` as a sysadmin meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.configfile import load
+
+WORKLOAD = Path(__file__).parent.parent / "data" / "synthetic.swf"
+EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"
+PRICING = """\
+on_demand: 1.0
+classes:
+  - {name: month, term: 28d, upfront: 0, hourly: 0.6}
+  - {name: quarter, term: 84d, upfront: 500, hourly: 0.2}
+"""
+
+
+def plan(kind: str, *arguments: str) -> int:
+    return main(["--config", str(EXAMPLE), "plan", kind, *arguments])
+
+
+@pytest.fixture
+def pricing(tmp_path: Path) -> Path:
+    file = tmp_path / "pricing.yaml"
+    file.write_text(PRICING)
+    return file
+
+
+@pytest.fixture
+def steady(tmp_path: Path) -> Path:
+    """Twelve weeks in which jobs always keep a machine."""
+    file = tmp_path / "steady.swf"
+    day = 86400
+    lines = [
+        f"{n} {n * day} 0 {day} 4 -1 -1 4 {day} -1 1 1 1 1 1 1 -1 -1" for n in range(1, 12 * 7 + 2)
+    ]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+def test_reserve_says_what_when_saving_regret_and_risk(
+    steady: Path, pricing: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    arguments = ["--workload", str(steady), "--pricing", str(pricing), "--pool", "rack"]
+    assert plan("reserve", *arguments, "--json", str(out)) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "pays from use",
+        "hindsight",
+        "week by week",
+        "no portfolio is below",
+        "to buy now",
+    ):
+        assert word in text
+    assert "had only 50% of the machines been needed" in text
+    found = json.loads(out.read_text())
+    bare, hindsight, stepwise = found["choices"]
+    assert found["bound"] <= hindsight["bill"]["cost"] < bare["bill"]["cost"]
+    assert hindsight["bought"][0] == [0, 0, 1]
+    assert bare["bill"]["cost"] > stepwise["bill"]["cost"] >= found["bound"]
+
+
+def test_a_short_history_says_nothing_of_years(
+    pricing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", str(WORKLOAD), "--pricing", str(pricing), "--pool", "rack"]
+    assert plan("reserve", *arguments) == 2
+    assert "expected 8 at least" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found an empty file, expected on_demand and classes"),
+        ("on_demand: 1\nclasses: []\n", "pricing.yaml:2: classes: found"),
+        ("on_demand: -1\nclasses: [{name: a, term: 1d}]\n", "pricing.yaml:1: on_demand: found -1"),
+        ("on_demand: 1\nclasses: [{name: a, term: 1d, hourli: 2}]\n", "did you mean hourly?"),
+        (
+            "on_demand: 1\nclasses: [{name: a, term: 1d}, {name: a, term: 2d}]\n",
+            "classes[1].name: found 'a' twice",
+        ),
+    ],
+)
+def test_a_wrong_price_list_is_refused(
+    tmp_path: Path, steady: Path, text: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pricing.yaml"
+    file.write_text(text)
+    assert plan("reserve", "--workload", str(steady), "--pricing", str(file), "--pool", "rack") == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_pool_is_refused(
+    steady: Path, pricing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--workload", str(steady), "--pricing", str(pricing), "--pool", "none"]
+    assert plan("reserve", *arguments) == 2
+    assert "--pool: found 'none', expected one of" in capsys.readouterr().err
+
+
+def test_policy_prints_the_front_and_lines_that_the_configuration_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, picture = tmp_path / "found.json", tmp_path / "front.html"
+    arguments = ["--workload", str(WORKLOAD), "--json", str(out), "--plot", str(picture)]
+    assert plan("policy", *arguments, "--max-wait", "120") == 0
+    text = capsys.readouterr().out
+    lines = text[text.index("policies:") :]
+    assert set(yaml.safe_load(lines)["policies"]) <= {"growth", "release", "order"}
+    found = json.loads(out.read_text())
+    figures = {one["policy"]: one["figures"] for one in found["tried"]}
+    assert figures[found["chosen"]]["mean_wait"] <= 120
+    assert set(found["front"]) <= set(figures)
+    assert picture.read_text().count("<svg") == 1
+    site = tmp_path / "site.yaml"
+    site.write_text(EXAMPLE.read_text() + "\n" + lines)
+    load(site)
+
+
+def test_a_limit_that_nothing_keeps_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--workload", str(WORKLOAD), "--policies", "slurm", "--rounds", "1"]
+    assert plan("policy", *arguments, "--budget", "0.001") == 1
+    assert "no policy keeps this limit" in capsys.readouterr().out
+
+
+def test_a_policy_without_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("policy", "--workload", str(WORKLOAD), "--policies", "sometimes") == 2
+    assert "there is no 'sometimes'" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""A user's program that saves itself, and what must be true of its work in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.ckptrows import Rescue
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.control import interrupt
+from tests.e2e.world import PATIENCE, ledger
+
+SITE: Mapping[str, Any] = {
+    "static_nodes": 1,
+    "suspend_time": 8.0,
+    "suspend_timeout": 5.0,
+    "elastic": {
+        "checkpoint": {
+            "policy": "on_notice",
+            "expected": "5s",
+            "slack": "1s",
+            "notices": {"every": 1},
+        }
+    },
+}
+STEPS = 60
+FILE_SIGN = "ckpt=signal,saved=file:state-%j,stop_signal=USR2"
+COUNTER = r"""#!/bin/bash
+#SBATCH --job-name=counter --cpus-per-task=2 --partition=aws
+cd "$SLURM_SUBMIT_DIR"
+state=state-$SLURM_JOB_ID
+n=$(cat "$state" 2>/dev/null || echo 0)
+save() { echo "$n" > "$state.new"; mv "$state.new" "$state"; }
+trap 'save' USR1
+trap 'save; while :; do sleep 1; done' USR2
+trap 'save; exit 0' HUP
+echo "$n" >> "runs-$SLURM_JOB_ID"
+while [ "$n" -lt STEPS ]; do
+  n=$((n+1)); echo "$n" >> "steps-$SLURM_JOB_ID"; sleep 0.25
+done
+"""
+
+
+def counter(site: Sandbox, *options: str, comment: str = FILE_SIGN, steps: int = STEPS) -> int:
+    script = COUNTER.replace("STEPS", str(steps))
+    return site.submit(script, f"--comment={comment}", *options)
+
+
+def steps(site: Sandbox, job: int) -> list[str]:
+    path = site.work / f"steps-{job}"
+    return path.read_text().split() if path.exists() else []
+
+
+def begun_at(site: Sandbox, job: int) -> list[int]:
+    """Where each run of the job began to count."""
+    return [int(word) for word in (site.work / f"runs-{job}").read_text().split()]
+
+
+def wait_steps(site: Sandbox, job: int, count: int) -> None:
+    site.wait_for(lambda: len(steps(site, job)) >= count, PATIENCE, f"job {job}: {count} steps")
+
+
+def node_of(site: Sandbox, job: int) -> str:
+    return site.job(job)["NodeList"]
+
+
+def announce(site: Sandbox, node: str, notice: float = 60.0) -> None:
+    interrupt(site.ec2, node, notice)
+
+
+def each_once(site: Sandbox, job: int, count: int = STEPS) -> None:
+    assert steps(site, job) == [str(n) for n in range(1, count + 1)]
+
+
+def rescues(site: Sandbox) -> Sequence[Rescue]:
+    path = Path(site.layout.dir) / "state" / FILE
+    state = CheckpointState(path, read_only=True)
+    try:
+        return state.rescues(since=0.0)
+    finally:
+        state.close()
+
+
+def kinds(site: Sandbox, subject: str) -> list[str]:
+    book = ledger(site)
+    try:
+        return [d.kind for d in book.decisions(subject)]
+    finally:
+        book.close()
+
+
+def settled(site: Sandbox) -> None:
+    """Wait until no job is on its way any more."""
+    site.wait_for(
+        lambda: all(r.over for r in rescues(site)), PATIENCE, "every rescue has come to its end"
+    )

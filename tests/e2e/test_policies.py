@@ -1,0 +1,212 @@
+"""The site's policies on real Slurm, and their journal put through the simulator.
+
+One sandbox serves all tests; each has its own policies, by a changed file and a new daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from slurm_elastic.ledger import Decision
+from slurm_elastic.model import SlurmNode
+from slurm_elastic.policies.phase import Phase, is_busy, phase
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.simulate.replay import differences, entry
+from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, running_nodes
+
+pytestmark = pytest.mark.e2e
+FULL = ("--cpus-per-task=2", "--partition=aws")
+HELD = "slurm-elastic:hold:"
+LOOK = "1s"
+LEASE = 60
+BEFORE_END = 20
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """With a long idle time at first: the partition's SuspendTime is written but once."""
+    return sandbox(
+        static_nodes=1,
+        drop=("onprem",),
+        elastic={"policies": {"release": "idle(seconds=80000)", "look": LOOK}},
+    )
+
+
+@pytest.fixture
+def under(site: Sandbox) -> Iterator[Callable[..., float]]:
+    """``under(growth=..., ...)``: from now on the site has these policies; the time now."""
+
+    def change(cloud: Mapping[str, Any] | None = None, **policies: Any) -> float:
+        config = yaml.safe_load(site.layout.config.read_text())
+        config["policies"] = {"look": LOOK, **policies}
+        config["clouds"][0]["policies"] = dict(cloud or {})
+        site.daemon_stop()
+        site.layout.config.write_text(yaml.safe_dump(config))
+        site.daemon_start()
+        return time.time()
+
+    yield change
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+    change(release="on_demand")
+    back_to_zero(site)
+
+
+def nodes(site: Sandbox) -> dict[str, SlurmNode]:
+    return {name: node for name, node in site.nodes().items() if name.startswith("pub")}
+
+
+def up(site: Sandbox) -> list[str]:
+    return sorted(n for n, node in nodes(site).items() if phase(node) is Phase.UP)
+
+
+def held(site: Sandbox) -> list[str]:
+    found = nodes(site).values()
+    return sorted(n.name for n in found if "DRAIN" in n.states and n.reason.startswith(HELD))
+
+
+def decisions(site: Sandbox, since: float) -> list[Decision]:
+    book = ledger(site)
+    try:
+        found = book.decisions("pool:pub", 500)
+    finally:
+        book.close()
+    return [d for d in found if d.kind == "policy" and d.at >= since]
+
+
+def starts(site: Sandbox, since: float) -> list[Decision]:
+    return [d for d in decisions(site, since) if d.detail and d.detail["plan"]["starts"]]  # type: ignore[index]
+
+
+def alive(site: Sandbox, first: int) -> list[int]:
+    """Jobs from ``first`` on that have not ended."""
+    on = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
+    return [job.id for job in site.jobs() if job.id >= first and job.states & on]
+
+
+def test_a_steady_stream_keeps_one_machine_warm(site: Sandbox, under: Callable[..., float]) -> None:
+    since = under(growth="steady_stream(waste=60)", release="flagged")
+    site.wait_for(lambda: len(up(site)) == 1, 120, "one machine is up for nobody")
+    site.wait_for(lambda: len(held(site)) == 5, 60, "the others are kept from Slurm")
+    (warm,) = up(site)
+    assert [m.instance.node for m in machines(site)] == [warm]
+    assert "one machine is always kept" in starts(site, since)[0].reason
+    jobs = [site.submit("sleep 5", *FULL, "--time=1") for _ in range(2)]
+    for job in jobs:
+        assert site.wait_job(job)["NodeList"] == warm, "120 s of work are no reason to grow"
+    seen = {len(live_ec2(site)) for _ in range(5) if not time.sleep(1)}
+    assert seen == {1}
+    assert len(starts(site, since)) == 1
+
+
+def test_bursts_boot_ahead_of_the_jobs(site: Sandbox, under: Callable[..., float]) -> None:
+    since = under(growth="bursts(waste=60)", release="idle(seconds=5)")
+    site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
+    before = len(machines(site, ended=True))
+    # One submission, so that one look sees all of it: 240 s of work, 120 s a machine.
+    job = site.submit("sleep 8", *FULL, "--time=1", "--array=1-4")
+    site.wait_for(lambda: not alive(site, job), 240, "all four have run")
+    (first, *more) = starts(site, since)
+    assert more == []
+    assert "2 more in pool pub: 240 s of new work, 120 s a machine" in first.reason
+    bought = machines(site, ended=True)[before:]
+    assert len(bought) == 2
+    assert all(m.instance.launched >= first.at - 1 for m in bought)
+    site.wait_for(lambda: not live_ec2(site), 120, "idle machines went")
+    site.wait_for(lambda: len(held(site)) == 6, 120, "and all are kept from Slurm again")
+
+
+def test_a_delayed_release_keeps_an_idle_machine_until_its_paid_hour_ends(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    """An hour of a minute."""
+    since = under(cloud={"lease": LEASE, "release": f"delayed(before_end={BEFORE_END})"})
+    job = site.submit("sleep 1", *FULL, "--time=1")
+    (node,) = site.wait_job(job)["NodeList"].split(",")
+    machine = machines(site, ended=True)[-1]
+    site.wait_for(lambda: not live_ec2(site), 240, "the machine went")
+    left = decisions(site, since)[-1]
+    assert "and nothing waits" in left.reason
+    assert left.subjects[-1] == node
+    assert left.at - machine.instance.launched >= LEASE - BEFORE_END
+    (now, _) = entry(left.detail) or pytest.fail("no measurement is journalled")
+    into = (now.now - int(machine.instance.launched)) % LEASE
+    assert into >= LEASE - BEFORE_END, "in the last part of what is paid"
+    book = ledger(site)
+    try:
+        told = [d.reason for d in book.decisions(node) if d.kind == "terminated"]
+    finally:
+        book.close()
+    assert told[-1] == "suspended by Slurm"
+
+
+def test_semi_elastic_holds_a_burst_until_the_wait_limit(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    since = under(growth="semi_elastic(wait_limit=150)", release="idle(seconds=30)", boot="5s")
+    site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
+    first = site.submit("sleep 20", *FULL, "--time=1")
+    running_nodes(site, [first])
+    assert "0 are there" in starts(site, since)[0].reason
+    second = site.submit("sleep 600", *FULL, "--time=10")
+    # It waits for the first one's machine: by that one's limit it starts within a minute.
+    (node,) = running_nodes(site, [second])[second]
+    assert len(starts(site, since)) == 1
+    assert site.job(first)["NodeList"] == node
+    third = site.submit("sleep 1", *FULL, "--time=1")
+    assert site.wait_job(third)["NodeList"] != node
+    assert "the head would have waited" in starts(site, since)[1].reason
+
+
+def test_a_spent_budget_stops_new_machines_and_says_so(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    now = time.time()
+    book = ledger(site)
+    try:
+        spent = book.dollars("aws", now - now % 86400, now, 1)
+    finally:
+        book.close()
+    limit = round(spent + 0.0002, 6)
+    under(budget={"per_day": limit})
+    running = site.submit("sleep 600", *FULL)
+    running_nodes(site, [running])
+    site.wait_for(lambda: len(held(site)) == 5, 60, "no other node may be started")
+    why = f"the budget of ${limit:g} a day is spent"
+    assert {nodes(site)[n].reason for n in held(site)} == {f"{HELD}{why}"}
+    waiting = site.submit("sleep 1", *FULL)
+    site.wait_for(lambda: why in _told(site, "explain", str(waiting)), 60, "explain says why")
+    assert why in _told(site, "explain", held(site)[0])
+    status = json.loads(_told(site, "status", "--json"))
+    assert [h["reason"] for h in status["holds"]] == [why]
+    assert status["pools"][0]["states"]["held"] == 5
+    queue = {j.id: j for j in site.jobs()}
+    assert "RUNNING" in queue[running].states, "running jobs go on"
+    assert "PENDING" in queue[waiting].states
+    assert len(live_ec2(site)) == 1
+    under(budget={"per_day": 1000})
+    running_nodes(site, [running])
+    site.wait_job(waiting)
+    assert is_busy(nodes(site)[site.job(running)["NodeList"]])
+
+
+def _told(site: Sandbox, *command: str) -> str:
+    """All of a command's words, however its table was folded."""
+    done = site.run([sys.executable, "-m", "slurm_elastic.cli.main", *command])
+    return " ".join(done.stdout.split())
+
+
+def test_the_simulator_decides_the_same_from_the_journal(site: Sandbox) -> None:
+    """Of all that the daemon decided in the tests before."""
+    found = [e for d in decisions(site, 0.0) if (e := entry(d.detail))]
+    assert len(found) >= 5
+    assert any(plan.starts for _, plan in found)
+    assert any(plan.leaves for _, plan in found)
+    assert differences(found) == []

@@ -1,0 +1,293 @@
+"""The clouds of the fault matrix: each bed says how its API answers when it goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from emulated_ec2 import running_ec2
+from emulated_one import running_one
+from providers import local_bed
+from providers.aws_bed import AwsBed
+from providers.contract import UUID
+from providers.local_bed import LocalBed
+from providers.nova_stand_in import Kind, StandIn
+from providers.one_bed import INSTANTIATE, OneBed
+from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+
+from slurm_elastic.config import AnyCloud, Cluster, FakeCloud, InstanceType
+from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
+from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.fake import FakeAccount, FakeProvider
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.one_control import OneControl
+
+TIMEOUT = 2.0
+"""Seconds; of a busy machine even an emulator takes its time."""
+SHORT = {"throttle": 3, "internal": 3, "auth": 2}
+OF_LISTS = {
+    "throttle": 6,
+    "internal": 6,
+    "auth": 6,
+    "reset before": 6,
+    "reset after": 6,
+    "wrong data": 6,
+}
+"""How many calls it strikes, once where it is not here: lists more often than a machine may be
+missing. A refusal stands until it is healed.
+"""
+FOR_GOOD = ("capacity", "quota")
+KINDS = {
+    "capacity": FaultKind.CAPACITY,
+    "quota": FaultKind.QUOTA,
+    "throttle": FaultKind.THROTTLE,
+    "auth": FaultKind.AUTH,
+    "internal": FaultKind.INTERNAL,
+    "reset before": FaultKind.RESET_BEFORE,
+    "reset after": FaultKind.RESET_AFTER,
+    "time-out": FaultKind.TIMEOUT_AFTER,
+    "slow answer": FaultKind.SLOW,
+    "wrong data": FaultKind.GARBAGE,
+}
+
+
+def times(fault: str, call: str) -> int:
+    return (OF_LISTS if call == "list" else SHORT).get(fault, 1)
+
+
+def emulated(fault: str, call: str, action: str) -> Fault | None:
+    """The sandbox's fault; None where no call but a launch is refused so."""
+    if fault in FOR_GOOD and call != "launch":
+        return None
+    seconds = 0.2 if fault == "slow answer" else 2 * TIMEOUT
+    count = None if fault in FOR_GOOD else times(fault, call)
+    return Fault(kind=KINDS[fault], action=action, count=count, seconds=seconds)
+
+
+class Aws(AwsBed):
+    name = "aws"
+    pool = Pool(
+        name="pub", cloud="aws", nodes=("pub1", "pub2"), cpus=2, real_memory=3000,
+        instance_types=("c5.large",), markets=(Market.ON_DEMAND,),
+    )  # fmt: skip
+    ACTIONS = ("launch", ("RunInstances", "CreateFleet")), ("list", ("DescribeInstances",)), (
+        "terminate", ("TerminateInstances",),
+    )  # fmt: skip
+
+    def settings(self, **more: object) -> AnyCloud:
+        return super().settings(**({"timeout": TIMEOUT, "zones": ("us-east-1a",)} | more))
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, TIMEOUT)
+
+    def strike(self, fault: str, call: str) -> bool:
+        for action in dict(self.ACTIONS)[call]:
+            made = emulated(fault, call, action)
+            if made is None:
+                return False
+            self.control.fail(made)
+        return True
+
+    def standing(self) -> object:
+        return self.control.state().faults
+
+
+class One(OneBed):
+    name = "opennebula"
+    ACTIONS = {"launch": INSTANTIATE, "list": "one.vmpool.*", "terminate": "one.vm.action"}  # noqa: RUF012
+
+    def settings(self, **more: object) -> AnyCloud:
+        return super().settings(**({"timeout": TIMEOUT} | more))
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, TIMEOUT)
+
+    def strike(self, fault: str, call: str) -> bool:
+        made = emulated(fault, call, self.ACTIONS[call])
+        if made is not None:
+            self.control.fail(made)
+        return made is not None
+
+    def standing(self) -> object:
+        return self.control.state().faults
+
+
+class Stack(StackBed):
+    name = "openstack"
+    ON = {"launch": CREATE, "list": LIST, "terminate": DELETE}  # noqa: RUF012
+    WIRE = {  # noqa: RUF012
+        "reset before": Kind.RESET_BEFORE,
+        "reset after": Kind.RESET_AFTER,
+        "time-out": Kind.SILENT_AFTER,
+        "wrong data": Kind.NOT_JSON,
+        "slow answer": Kind.SLOW,
+    }
+
+    def settings(self, **more: object) -> AnyCloud:
+        return super().settings(**({"timeout": TIMEOUT} | more))
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, TIMEOUT)
+
+    def strike(self, fault: str, call: str) -> bool:
+        on = self.ON[call]
+        if fault in FOR_GOOD and call != "launch":
+            return False
+        match fault:
+            case "capacity":
+                self.limit(0)
+            case "quota":
+                self.stand_in.refuse(403, QUOTA, on)
+            case "auth":
+                self.stand_in.refuse(403, POLICY, on, times(fault, call))
+            case "throttle" | "internal":
+                status = 503 if fault == "throttle" else 500
+                self.stand_in.fail(Kind.STATUS, on, times(fault, call), status=status)
+            case _:
+                self.stand_in.fail(self.WIRE[fault], on, times(fault, call))
+        return True
+
+    def standing(self) -> object:
+        return [(fault.kind, fault.count) for fault in self.world.faults]
+
+
+class Local(LocalBed):
+    name = "local"
+    pool = Pool(
+        name="p", cloud="here", nodes=("n1", "n2"), cpus=2, real_memory=900,
+        instance_types=("slurmd",), markets=(Market.RESERVED,),
+    )  # fmt: skip
+    WORDS = {  # noqa: RUF012
+        "auth": "NotPermitted",
+        "internal": "InternalError",
+        "reset before": "dropped",
+        "reset after": "lost",
+        "time-out": "silent",
+        "slow answer": "late",
+        "wrong data": "page",
+    }
+
+    def settings(self) -> AnyCloud:
+        return local_bed.settings(self.socket, timeout=TIMEOUT)
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, TIMEOUT)
+
+    def strike(self, fault: str, call: str) -> bool:
+        if fault == "capacity" and call == "launch":
+            super().strike("InsufficientCapacity", "launch", 10**6)  # type: ignore[arg-type]
+            return True
+        if fault not in self.WORDS:
+            return False
+        super().strike(self.WORDS[fault], call, times(fault, call))  # type: ignore[arg-type,call-arg]
+        return True
+
+    def standing(self) -> object:
+        return tuple(self._struck)
+
+
+class _Babbling(FakeProvider):
+    """Calls that took effect and answer something nobody can read."""
+
+    babble: Sequence[str] = ()
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        return self._babbled("launch", super().launch(spec))
+
+    def instances(self) -> Sequence[Instance]:
+        return self._babbled("instances", super().instances())
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        super().terminate(ids)
+        self._babbled("terminate", ())
+
+    def _babbled(self, call: str, answer: Sequence[Instance]) -> Sequence[Instance]:
+        if call in self.babble:
+            self.babble = self.babble[1:]
+            raise ValueError("the answer is a web page")
+        return answer
+
+
+class Fake:
+    name = "fake"
+    pool = Pool(
+        name="f", cloud="rehearsal", nodes=("f1", "f2"), cpus=2, real_memory=3000,
+        instance_types=("small",), markets=(Market.ON_DEMAND,),
+    )  # fmt: skip
+    ERRORS = {  # noqa: RUF012
+        "capacity": CapacityError,
+        "quota": QuotaError,
+        "throttle": TransientError,
+        "auth": AuthError,
+        "internal": TransientError,
+        "reset before": TransientError,
+    }
+    CALLS = {"launch": "launch", "list": "instances", "terminate": "terminate"}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.account = FakeAccount()
+        self.provider: _Babbling | None = None
+
+    def settings(self) -> AnyCloud:
+        types = {"small": InstanceType(cpus=2, memory=4096, price=0.1)}
+        return FakeCloud(name="rehearsal", location=Location.PUBLIC, types=types)
+
+    def open(self, clock: Callable[[], float]) -> Provider:
+        cloud = self.settings()
+        assert isinstance(cloud, FakeCloud)
+        self.provider = _Babbling(
+            cloud, Cluster(name="site", uuid=UUID), self.account, clock, lambda _: None
+        )
+        return self.provider
+
+    def alive(self) -> set[str]:
+        return self.account.alive()
+
+    def strike(self, fault: str, call: str) -> bool:
+        assert self.provider is not None
+        name = self.CALLS[call]
+        if fault in self.ERRORS:
+            count = 10**4 if fault in FOR_GOOD else times(fault, call)
+            if fault in FOR_GOOD and call != "launch":
+                return False
+            self.provider.fail_next(self.ERRORS[fault], count, name)
+        elif fault in ("reset after", "time-out") and call == "launch":
+            self.provider.lose_answer_next()
+        elif fault == "wrong data":
+            self.provider.babble = [name] * times(fault, call)
+        elif fault == "slow answer":
+            self.provider.latency = 5.0
+        else:  # of a list or an end without an answer nobody knows whether it was carried out
+            self.provider.fail_next(TransientError, times(fault, call), name)
+        return True
+
+    def heal(self) -> None:
+        assert self.provider is not None
+        self.provider.heal()
+
+    def standing(self) -> object:
+        p = self.provider
+        assert p is not None
+        slow = len(p.calls) if p.latency else 0
+        return len(p._faults), p._answers_to_lose, len(p.babble), slow
+
+
+@contextmanager
+def all_beds(directory: Path) -> Iterator[dict[str, Callable[[Path], object]]]:
+    """How a fresh cloud of each kind is made in a directory; emulators run until the end."""
+    for name in ("aws", "one"):
+        (directory / name).mkdir()
+    with ExitStack() as stack:
+        ec2: Ec2Control = stack.enter_context(running_ec2(directory / "aws"))
+        one: OneControl = stack.enter_context(running_one(directory / "one"))
+        stand_in: StandIn = stack.enter_context(StandIn().serving())
+        yield {
+            "fake": lambda _: Fake(),
+            "local": Local,
+            "aws": lambda _: Aws(ec2),
+            "opennebula": lambda place: One(one, place, user="elastic"),
+            "openstack": lambda place: Stack(stand_in, place),
+        }

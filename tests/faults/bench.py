@@ -1,0 +1,200 @@
+"""One daemon, a Slurm in memory and one cloud that goes wrong, on a clock that only the test moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec.structs import replace as altered
+
+from slurm_elastic.config import AnyCloud, Cluster, Config, PoolSettings, Timings, Who
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.lifecycle.daemon import Daemon
+from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model import Instance, LaunchSpec, Limits, Notice, Offer, Pool
+from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.protocols import Provider
+from slurm_elastic.slurm.fake_timed import TimedSlurm
+from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.spool import Spool
+from tests.lifecycle.world import Inline, Silent, World
+
+UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
+NODES = 2
+BOOT = 5.0
+TIMINGS = Timings(
+    suspend_time=60, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
+    capacity_cooldown=30, quota_cooldown=60, cooldown_max=60, transient_deadline=20,
+)  # fmt: skip
+
+
+class Bed(Protocol):
+    """A cloud and a hand on it. ``strike`` has the next calls go wrong, or says False where the
+    cloud's API has no such answer to that call.
+    """
+
+    name: str
+    pool: Pool
+
+    def settings(self) -> AnyCloud: ...
+
+    def open(self, clock: Callable[[], float]) -> Provider: ...
+
+    def alive(self) -> set[str]: ...
+
+    def strike(self, fault: str, call: str) -> bool: ...
+
+    def heal(self) -> None: ...
+
+    def standing(self) -> object:
+        """What is to go wrong yet; it changes when a fault strikes."""
+        ...
+
+
+class Hiding:
+    """A provider whose fresh machines its lists lack for a while: eventual consistency."""
+
+    def __init__(self, inner: Provider, clock: Callable[[], float]) -> None:
+        self.name = inner.name
+        self.inner = inner
+        self.hidden_for = 0.0
+        self._clock = clock
+        self._visible: dict[str, float] = {}
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        return self.inner.offers(pool)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        started = self.inner.launch(spec)
+        for machine in started:
+            self._visible.setdefault(machine.id, self._clock() + self.hidden_for)
+        return started
+
+    def instances(self) -> Sequence[Instance]:
+        now = self._clock()
+        return [i for i in self.inner.instances() if self._visible.get(i.id, 0.0) <= now]
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        self.inner.terminate(ids)
+
+    def notices(self) -> Sequence[Notice]:
+        return self.inner.notices()
+
+    def check(self) -> None:
+        self.inner.check()
+
+
+class Bench:
+    """``most`` is the largest number of machines that were there at once."""
+
+    def __init__(self, bed: Bed, directory: Path) -> None:
+        self.bed = bed
+        self.now = time.time()
+        self.dir = directory
+        self.nodes = bed.pool.nodes[:NODES]
+        self.config = _config(bed, directory, self.nodes)
+        self.spool = Spool(directory)
+        self.spool.create()
+        self._numbers = iter(range(10**6))
+        self.slurm = TimedSlurm(
+            self.nodes, lambda: self.now, self._program, suspend_time=TIMINGS.suspend_time,
+            suspend_timeout=TIMINGS.suspend_timeout, resume_timeout=TIMINGS.resume_timeout,
+        )  # fmt: skip
+        self.ledger = Ledger(directory / "ledger.db")
+        self.cloud = Hiding(bed.open(lambda: self.now), lambda: self.now)
+        self.most = 0
+        self.before: object = None
+        site = Site.of(
+            self.config, self.slurm, self.ledger, {bed.pool.cloud: self.cloud}, lambda: self.now
+        )
+        site = replace(site, monotonic=lambda: self.now, wait=self._wait)
+        self.daemon = Daemon(
+            site, self.spool, Silent(), lambda: None, lambda _: Inline()  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self.ledger.close()
+
+    _program = World.program
+    requests: list[Any] = []  # noqa: RUF012 - what World.program notes down
+
+    def _wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
+    # what happens
+
+    def advance(self, seconds: float, step: float = 5.0) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.step(min(step, end - self.now))
+
+    def step(self, seconds: float) -> None:
+        self.now += seconds
+        self.slurm.step()
+        alive = self.bed.alive()
+        self.most = max(self.most, len(alive))
+        for machine in self.ledger.machines():
+            node = machine.instance.node
+            booted = self.now - self.slurm.asked(node) >= BOOT
+            if machine.suspending is None and machine.instance.id in alive and booted:
+                self.slurm.register(node, machine.instance.address or node)
+        self.daemon._guarded_tick()
+
+    def until(self, condition: Callable[[], bool], what: str) -> float:
+        """Seconds that it took."""
+        began = self.now
+        while not condition():
+            assert self.now - began < 7200, f"{what} did not come: {self.story()}"
+            self.step(10.0)
+        return self.now - began
+
+    # what is there
+
+    def running(self) -> bool:
+        return all("RUNNING" in job.states for job in self.slurm.queue().values())
+
+    def settled(self) -> bool:
+        """Ledger, cloud and Slurm agree, nothing is open, each node that is up has one machine."""
+        live = self.ledger.machines()
+        up = sorted(n for n in self.nodes if phase(self.slurm.node(n)) is Phase.UP)
+        moving = [n for n in self.nodes if phase(self.slurm.node(n)) is Phase.POWERING_UP]
+        return (
+            {m.instance.id for m in live} == self.bed.alive()
+            and sorted(m.instance.node for m in live) == up
+            and not moving
+            and not self.ledger.open_launches()
+            and not any(m.suspending for m in live)
+        )
+
+    def kinds(self) -> list[str]:
+        """Of the decisions on the nodes and the job, in their order."""
+        found = {d for s in (*self.nodes, "job:1") for d in self._decisions(s)}
+        return [kind for _, kind in sorted(found)]
+
+    def _decisions(self, subject: str) -> list[tuple[float, str]]:
+        return [(d.at, d.kind) for d in self.ledger.decisions(subject)]
+
+    def story(self) -> str:
+        rows = [(m.instance.id, m.instance.node, m.misses, m.why) for m in self.ledger.machines()]
+        states = {n: sorted(self.slurm.node(n).states) for n in self.nodes}
+        return f"{self.kinds()[-12:]} ledger={rows} cloud={self.bed.alive()} slurm={states}"
+
+
+def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:
+    pool = bed.pool
+    return Config(
+        cluster=Cluster(name="site", uuid=UUID),
+        clouds=(altered(bed.settings(), limits=Limits(dollars_per_hour=100.0)),),
+        pools=(
+            PoolSettings(
+                name=pool.name, cloud=pool.cloud, nodes=compress(nodes), cpus=pool.cpus,
+                memory=pool.real_memory + 300, real_memory=pool.real_memory,
+                instance_types=pool.instance_types, markets=pool.markets,
+            ),
+        ),
+        state_dir=str(directory), who=Who(accounts=("physics",)), timings=TIMINGS,
+    )  # fmt: skip

@@ -1,0 +1,163 @@
+"""Reserved machines: what they are worth, and which to buy when."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.policies.forecast import smoothed
+from slurm_elastic.policies.portfolio import (
+    WEEK,
+    Bought,
+    ReservedClass,
+    allocate,
+    bill,
+    bound,
+    breakeven,
+    breakevens,
+    heaviest_first,
+    offline,
+    online,
+    shrunk,
+    top_up,
+    usage_of,
+)
+
+THREE_YEARS = 3 * 365 * 24
+LIGHT = ReservedClass(name="light", term=THREE_YEARS, upfront=2710, price=0.904)
+MEDIUM = ReservedClass(name="medium", term=THREE_YEARS, upfront=6378, price=0.54)
+HEAVY = ReservedClass(name="heavy", term=THREE_YEARS, upfront=7670, price=0.361, always=True)
+
+
+@pytest.mark.parametrize(
+    ("heavier", "lighter", "share"),
+    [(LIGHT, None, 6.89), (MEDIUM, LIGHT, 38.34), (HEAVY, MEDIUM, 76.0), (HEAVY, LIGHT, 60.8)],
+)
+def test_the_breakeven_shares_of_2014(
+    heavier: ReservedClass, lighter: ReservedClass | None, share: float
+) -> None:
+    assert breakeven(heavier, lighter, 2.40) * 100 == pytest.approx(share, abs=0.1)
+
+
+def test_at_the_breakeven_both_classes_cost_the_same() -> None:
+    used = breakeven(MEDIUM, LIGHT, 2.40) * THREE_YEARS
+    assert MEDIUM.cost(used, THREE_YEARS) == pytest.approx(LIGHT.cost(used, THREE_YEARS))
+
+
+def test_a_class_that_saves_nothing_never_pays() -> None:
+    dear = ReservedClass(name="dear", term=100, upfront=1, price=3.0)
+    assert breakeven(dear, None, 2.4) == float("inf")
+    with pytest.raises(ValueError, match="different terms"):
+        breakeven(dear, LIGHT, 2.4)
+
+
+def test_reserved_machines_are_used_first() -> None:
+    assert allocate([0, 1, 5, 9], [(2, 0.5), (3, 0.9)]) == [5, 6, 4]
+
+
+@given(st.lists(st.integers(0, 50), max_size=50), st.lists(st.integers(0, 20), max_size=3))
+def test_every_hour_is_somebodys(concurrent: list[int], counts: list[int]) -> None:
+    hours = allocate(concurrent, [(count, 1.0) for count in counts])
+    assert sum(hours) == sum(concurrent)
+
+
+CLASSES = heaviest_first([LIGHT, MEDIUM])
+SHORT = (
+    ReservedClass(name="light", term=4 * WEEK, upfront=20, price=0.9),
+    ReservedClass(name="all", term=4 * WEEK, upfront=100, price=0.5, always=True),
+)
+hours = st.lists(st.integers(0, 6), min_size=WEEK, max_size=12 * WEEK)
+
+
+def test_the_usage_of_ranks_descends_and_loses_no_hour() -> None:
+    concurrent = [3, 0, 1, 2] * (WEEK // 4) + [9] * 5
+    (week,) = usage_of(concurrent)
+    assert week == [WEEK * 3 / 4, WEEK / 2, WEEK / 4]
+
+
+def test_heavier_classes_come_first_and_longer_terms_before_shorter_ones() -> None:
+    year = ReservedClass(name="1Y", term=8760, upfront=1762, price=0.904)
+    assert heaviest_first([year, LIGHT, HEAVY, MEDIUM]) == (HEAVY, MEDIUM, LIGHT, year)
+
+
+def test_breakevens_are_those_against_the_next_lighter_class() -> None:
+    heavy, medium, light = breakevens((HEAVY, MEDIUM, LIGHT), 2.40)
+    assert [round(share * 100, 1) for share in (heavy, medium, light)] == [76.0, 38.3, 6.9]
+
+
+def test_a_class_that_is_never_the_cheapest_is_never_bought() -> None:
+    poor = ReservedClass(name="poor", term=THREE_YEARS, upfront=7000, price=0.9)
+    assert breakevens((poor, LIGHT), 2.40)[0] == float("inf")
+    better = ReservedClass(name="better", term=THREE_YEARS, upfront=100, price=0.5)
+    shares = breakevens(heaviest_first((better, LIGHT)), 2.40)
+    assert sorted(shares)[1] == float("inf")
+
+
+def test_a_machine_that_always_runs_is_reserved_from_the_first_week_on() -> None:
+    usage = usage_of([1] * WEEK * 8)
+    bought = offline(usage, heaviest_first(SHORT), 1.0)
+    assert bought == (Bought(0, 0, 1), Bought(4, 0, 1))
+    found = bill(usage, bought, heaviest_first(SHORT), 1.0)
+    assert found.cost == pytest.approx(2 * 100 + 8 * WEEK * 0.5)
+    assert found.hours == (8 * WEEK, 0, 0)
+    assert found.upfront == 200
+
+
+def test_who_cannot_see_ahead_buys_once_the_use_has_settled() -> None:
+    usage = usage_of([2] * WEEK * 12)
+    bought = online(usage, heaviest_first(SHORT), 1.0)
+    assert bought[0] == Bought(4, 0, 2)
+    foreseen = bill(usage, offline(usage, heaviest_first(SHORT), 1.0), heaviest_first(SHORT), 1.0)
+    found = bill(usage, bought, heaviest_first(SHORT), 1.0)
+    assert foreseen.cost < found.cost < sum(map(sum, usage)) * 1.0
+
+
+def test_nothing_is_bought_for_a_machine_that_is_hardly_used() -> None:
+    usage = usage_of(([1] + [0] * 99) * 20)
+    assert offline(usage, CLASSES, 2.4) == () == online(usage, CLASSES, 2.4)
+
+
+def test_fewer_machines_are_the_top_of_the_same_use() -> None:
+    assert shrunk([[8.0, 6.0, 4.0, 2.0]], 0.5) == [[8.0, 4.0]]
+    assert shrunk([[8.0, 6.0]], 1.0) == [[8.0, 6.0]]
+
+
+@given(st.lists(st.floats(0, 168), min_size=1, max_size=60), st.integers(1, 156))
+def test_a_forecast_stays_within_what_can_be(values: list[float], steps: int) -> None:
+    assert 0 <= smoothed(values).ahead(steps, 168) <= min(168, 2 * max(values))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=3))
+def test_the_topping_up_is_the_least_of_equation_one(pairs: list[tuple[int, int]]) -> None:
+    have, want = [h for h, _ in pairs], [w for _, w in pairs]
+
+    def value(added: tuple[int, ...]) -> int:
+        surplus = [h + a - w for h, a, w in zip(have, added, want, strict=True)]
+        return sum(s * s for s in surplus) + (len(surplus) * sum(surplus)) ** 2
+
+    best = min(value(a) for a in itertools.product(range(6), repeat=len(pairs)))
+    assert value(tuple(top_up(have, want))) == best
+
+
+@given(hours)
+def test_no_portfolio_beats_the_bound(concurrent: list[int]) -> None:
+    usage = usage_of(concurrent)
+    classes = heaviest_first(SHORT)
+    for bought in (offline(usage, classes, 1.0), online(usage, classes, 1.0), ()):
+        found = bill(usage, bought, classes, 1.0)
+        assert found.cost >= bound(usage, classes, 1.0) - 1e-6
+        assert sum(found.hours) == pytest.approx(sum(map(sum, usage)))
+
+
+@given(st.floats(0, 168), st.integers(2, 40))
+def test_what_never_changes_is_foretold(value: float, count: int) -> None:
+    assert smoothed([value] * count).ahead(156, 168) == pytest.approx(value)
+
+
+def test_a_trend_is_followed_and_kept_within_reason() -> None:
+    rising = smoothed([float(10 * week) for week in range(20)])
+    assert rising.ahead(1, 1000) == pytest.approx(200, rel=0.1)
+    assert smoothed([100.0, 50.0, 10.0, 0.0]).ahead(156, 168) == 0

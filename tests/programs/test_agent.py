@@ -1,0 +1,353 @@
+"""The agent of a machine: when it ends the machine, what it starts, what it tells the head."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slurm_elastic
+from slurm_elastic.programs import agent
+
+PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
+UP = "NodeName=pub1 Arch=x86_64\n   State=ALLOCATED+CLOUD ThreadsPerCore=1\n"
+SILENT = "slurm_load_node error: Unable to contact slurm controller (connect failure)"
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Timeline:
+    """A switch that is asked each 5 s."""
+
+    def __init__(self, timeout: float = 900.0, max_age: float = 0.0) -> None:
+        self.now = 100.0
+        self.switch = agent.Switch(timeout, max_age, self.now)
+        self.age = 0.0
+
+    def pass_(self, seconds: float, unneeded: str = "", *, busy: bool = False) -> str:
+        """The first reason to stop within so many seconds."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 5
+            self.age += 5
+            if why := self.switch.reason(self.now, self.age, unneeded, busy):
+                return why
+        return ""
+
+
+class TestSwitch:
+    def test_a_machine_that_is_needed_stays_for_ever(self) -> None:
+        assert Timeline().pass_(100_000) == ""
+
+    def test_a_machine_alone_stops_after_the_timeout_and_says_why(self) -> None:
+        line = Timeline()
+        assert line.pass_(895, "no answer") == ""
+        assert line.pass_(5, "no answer") == "no answer, for 900 s; no job runs"
+
+    def test_a_restart_of_slurmctld_starts_the_count_anew(self) -> None:
+        line = Timeline()
+        for _ in range(20):
+            assert line.pass_(890, "no answer") == ""
+            assert line.pass_(5) == ""
+
+    def test_a_job_runs_to_its_end_and_a_minute_more(self) -> None:
+        line = Timeline()
+        assert line.pass_(50_000, "no answer", busy=True) == ""
+        assert line.pass_(55, "no answer") == ""
+        assert line.pass_(5, "no answer") != ""
+
+    def test_time_that_nobody_watched_does_not_count(self) -> None:
+        line = Timeline()
+        assert line.pass_(100, "no answer") == ""
+        line.now += 10_000  # the host had the machine stopped
+        assert line.pass_(700, "no answer") == ""
+        assert line.pass_(200, "no answer") != ""
+
+    def test_an_old_machine_stops_when_idle_needed_or_not(self) -> None:
+        line = Timeline(max_age=3600)
+        assert line.pass_(10_000, busy=True) == ""
+        assert "3600 are allowed" in line.pass_(60)
+        assert Timeline().pass_(100_000) == ""
+
+    @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=600))
+    def test_it_never_stops_one_that_works_or_was_needed_lately(
+        self, seen: list[tuple[bool, bool]]
+    ) -> None:
+        line = Timeline(timeout=60)
+        lonely, idle = 0, 0
+        for needed, busy in seen:
+            why = line.pass_(5, "" if needed else "no answer", busy=busy)
+            lonely, idle = (0 if needed else lonely + 5), (0 if busy else idle + 5)
+            assert bool(why) == (lonely >= 60 and idle >= 60)
+
+
+class Scontrol:
+    """A command that answers what the file says, and writes its arguments down."""
+
+    def __init__(self, path: Path) -> None:
+        self.command = path / "scontrol"
+        self.log = path / "scontrol.log"
+        self.answer, self.code = path / "answer", path / "code"
+        self.command.write_text(
+            f'#!/bin/sh\necho "$@" >>{self.log}\ncat {self.answer}\nexit $(cat {self.code})\n'
+        )
+        self.command.chmod(0o755)
+        self.says(UP)
+
+    def says(self, text: str, code: int = 0) -> None:
+        self.answer.write_text(text)
+        self.code.write_text(str(code))
+
+    def slurm(self) -> agent.Slurm:
+        return agent.Slurm("pub1", str(self.command))
+
+    def ran(self) -> list[str]:
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path) -> Scontrol:
+    return Scontrol(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "needed"),
+    [
+        (UP, 0, True),
+        ("NodeName=pub1\n   State=IDLE*+CLOUD+NOT_RESPONDING+POWERING_UP\n", 0, True),
+        ("NodeName=pub1\n   State=DOWN+CLOUD\n", 0, True),
+        ("NodeName=pub1\n   State=IDLE+CLOUD+DRAIN+POWERED_DOWN\n", 0, False),
+        ("NodeName=pub1\n   State=IDLE+CLOUD+POWERING_DOWN\n", 0, False),
+        ("Node pub1 not found\n", 1, False),
+        (SILENT, 1, False),
+        ("", 1, False),
+    ],
+)
+def test_slurm_says_whether_the_machine_is_needed(
+    scontrol: Scontrol, text: str, code: int, needed: bool
+) -> None:
+    scontrol.says(text, code)
+    why = scontrol.slurm().unneeded()
+    assert (why == "") == needed
+    assert scontrol.ran() == ["show node pub1"]
+    if text == SILENT:
+        assert why.endswith(SILENT)
+
+
+def test_a_missing_or_hanging_scontrol_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "No such file" in agent.Slurm("n", str(tmp_path / "none")).unneeded()
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(agent, "ANSWER", 0.2)
+    assert "no answer" in agent.Slurm("n", str(slow)).unneeded()
+
+
+@pytest.fixture
+def step(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Processes named slurmstepd, each with a directory of its own."""
+    started: list[subprocess.Popen[bytes]] = []
+    program = tmp_path / "slurmstepd"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+
+    def start(name: str, word: str) -> Path:
+        where = tmp_path / name
+        where.mkdir()
+        started.append(subprocess.Popen([program, word], cwd=where))
+        until(lambda: _comm(started[-1].pid) == "slurmstepd")
+        return where
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _comm(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def test_a_slurmstepd_is_work_and_that_of_cgroups_is_none(step: Callable[..., Path]) -> None:
+    working = step("working", "600")
+    lasting = step("lasting", "infinity")
+    assert agent.busy(str(working))
+    assert not agent.busy(str(lasting))
+    assert not agent.busy(str(working.parent))
+    assert agent.busy("")
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """IMDSv2: a token first, then everything with it; 404 where there is no warning."""
+
+    answers: dict[str, str] = {}  # noqa: RUF012 - one a test
+
+    def do_PUT(self) -> None:
+        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
+        self._say(200, "tok" if self.path == "/latest/api/token" else "")
+
+    def do_GET(self) -> None:
+        if self.headers["X-aws-ec2-metadata-token"] != "tok":
+            self._say(401, "")
+            return
+        answer = self.answers.get(self.path.removeprefix("/latest/"))
+        self._say(404 if answer is None else 200, answer or "")
+
+    def _say(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def metadata() -> Iterator[str]:
+    Metadata.answers = {agent.INSTANCE: "i-7"}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/latest/"
+        server.shutdown()
+
+
+def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
+    source = agent.Metadata(metadata)
+    assert source.warning(0) == ""
+    Metadata.answers[agent.REBALANCE] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
+    assert source.warning(1) == "rebalance:0:i-7"
+    Metadata.answers[agent.INTERRUPTION] = '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
+    assert source.warning(2) == "interruption:1795162920:i-7"
+    Metadata.answers[agent.INTERRUPTION] = "not json"
+    assert source.warning(3) == "rebalance:0:i-7"
+
+
+def test_no_metadata_service_is_no_warning() -> None:
+    assert agent.Metadata("http://127.0.0.1:9/latest/").warning(0) == ""
+
+
+class Running:
+    """The agent as a process."""
+
+    def __init__(self, path: Path, scontrol: Scontrol, **settings: str) -> None:
+        self.stopped = path / "stopped"
+        self.file = path / "agent"
+        self.workdir = path / "empty"
+        self.workdir.mkdir()
+        values = {
+            "node": "pub1", "heartbeat_timeout": "1", "scontrol": str(scontrol.command),
+            "stop_command": f"touch {self.stopped}", "workdir": str(self.workdir),
+            **settings,
+        }  # fmt: skip
+        self.file.write_text("".join(f"{k}={v}\n" for k, v in values.items()))
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", str(PROGRAM), str(self.file)], stderr=subprocess.PIPE
+        )
+
+    def end(self) -> str:
+        """What it said, told once."""
+        self.process.kill()
+        stderr = self.process.stderr
+        assert stderr is not None
+        said = "" if stderr.closed else self.process.communicate()[1].decode()
+        self.process.wait()
+        return said
+
+
+@pytest.fixture
+def running(tmp_path: Path, scontrol: Scontrol) -> Iterator[Callable[..., Running]]:
+    made: list[Running] = []
+
+    def start(**settings: str) -> Running:
+        made.append(Running(tmp_path, scontrol, **settings))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.end()
+
+
+def test_it_stops_the_machine_when_the_head_is_gone(
+    scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    machine = running()
+    until(lambda: len(scontrol.ran()) >= 10)
+    assert not machine.stopped.exists()
+    scontrol.says(SILENT, 1)
+    until(machine.stopped.exists)
+    assert "stops itself: slurmctld does not know or answer this node" in machine.end()
+
+
+def test_a_stop_command_that_fails_is_run_again(
+    tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    scontrol.says(SILENT, 1)
+    count = tmp_path / "count"
+    script = tmp_path / "stop"
+    script.write_text(f"#!/bin/sh\necho >>{count}\nexit 1\n")
+    script.chmod(0o755)
+    machine = running(stop_command=str(script))
+    until(lambda: count.exists() and len(count.read_text()) >= 3)
+    assert "exit 1" in machine.end()
+
+
+def test_it_starts_slurmd_once_the_key_has_come(
+    tmp_path: Path, scontrol: Scontrol, running: Callable[..., Running]
+) -> None:
+    mark, started = tmp_path / "mark", tmp_path / "started"
+    machine = running(key_mark=str(mark), start_command=f"sh -c 'echo >>{started}'")
+    until(lambda: len(scontrol.ran()) >= 3)
+    assert not started.exists()
+    mark.touch()
+    until(started.exists)
+    seen = len(scontrol.ran())
+    until(lambda: len(scontrol.ran()) >= seen + 3)
+    machine.end()
+    again = subprocess.Popen([sys.executable, "-I", str(PROGRAM), str(machine.file)])
+    seen = len(scontrol.ran())
+    until(lambda: len(scontrol.ran()) >= seen + 3)
+    again.kill()
+    again.wait()
+    assert started.read_text() == "\n", "a restart of the agent leaves slurmd alone"
+
+
+def test_a_warning_is_told_once_to_slurm(
+    scontrol: Scontrol, metadata: str, running: Callable[..., Running]
+) -> None:
+    running(metadata=metadata)
+    Metadata.answers[agent.INTERRUPTION] = json.dumps(
+        {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
+    )
+    told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:i-7"
+    until(lambda: told in scontrol.ran())
+    seen = len(scontrol.ran())
+    until(lambda: len(scontrol.ran()) >= seen + 3)
+    assert scontrol.ran().count(told) == 1
+
+
+def test_settings_without_a_node_end_it(tmp_path: Path) -> None:
+    (tmp_path / "agent").write_text("heartbeat_timeout=9\n")
+    done = subprocess.run(
+        [sys.executable, "-I", str(PROGRAM), str(tmp_path / "agent")],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "lacks node, stop_command" in done.stderr
+    assert os.listdir(tmp_path) == ["agent"]

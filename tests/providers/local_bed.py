@@ -1,0 +1,140 @@
+"""The local provider's cloud for tests: an agent whose slurmd's only sleep."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+from providers.contract import UUID
+
+from slurm_elastic import nodeproc
+from slurm_elastic.config import Cluster, LocalCloud
+from slurm_elastic.local_agent import Agent
+from slurm_elastic.local_driver import AgentSettings
+from slurm_elastic.local_records import read_records
+from slurm_elastic.local_socket import Server
+from slurm_elastic.local_wire import Answer, Launch
+from slurm_elastic.model import Location, Market, Pool
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+
+POOL = Pool(
+    name="p", cloud="here", nodes=("n1", "n2", "n3", "n4", "n5"), cpus=2, real_memory=900,
+    instance_types=("slurmd",), markets=(Market.RESERVED,),
+)  # fmt: skip
+
+
+def settings(path: Path, **more: object) -> LocalCloud:
+    """A cloud of the agent at that socket."""
+    return LocalCloud(
+        name="here", location=Location.ON_PREMISES, socket=str(path), price=0.02, **more
+    )
+
+
+def provider_at(path: Path, uuid: str = UUID, **more: object) -> Provider:
+    return open_provider(settings(path, **more), Cluster(name="test", uuid=uuid))
+
+
+class LocalBed:
+    """An agent whose slurmd's only sleep, behind a socket that can lose answers or stall."""
+
+    pool = POOL
+
+    def __init__(self, place: Path, capacity: int | None = None) -> None:
+        slurmd = place / "slurmd"
+        slurmd.write_text("#!/bin/sh\nexec sleep 1000\n")
+        slurmd.chmod(0o755)
+        self._place = place
+        self._trouble: str | None = None
+        self._struck: list = ["", "", 0]
+        self._healed = threading.Event()
+        self.socket = place / "sock"
+        self.limit(capacity)
+        self._server = Server(self.socket, {os.getuid()}, self._answer)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self._thread.start()
+
+    def limit(self, count: int | None) -> None:
+        self._stop_agent()
+        self.agent = Agent(
+            AgentSettings(
+                nodes=frozenset({*POOL.nodes, "pet"}),
+                directory=self._place / "machines",
+                slurm_conf=str(self._place / "slurm.conf"),
+                log_dir=self._place,
+                slurmd=str(self._place / "slurmd"),
+                capacity=count,
+            )
+        )
+
+    def open(self, uuid: str = UUID, timeout: float = 20.0) -> Provider:
+        return provider_at(self.socket, uuid, timeout=timeout)
+
+    def alive(self) -> set[str]:
+        records = read_records(self._place / "machines")
+        return {r.id for r in records if r.state in ("pending", "running")}
+
+    def add_foreign(self) -> set[str]:
+        launch = Launch(
+            cluster="nobody", generation="pet", pool="p", nodes=("pet",),
+            instance_type="slurmd", market=Market.RESERVED, price=0.0,
+        )  # fmt: skip
+        return {record.id for record in self.agent.launch(launch)}
+
+    def heal(self) -> None:
+        self._trouble = None
+        self._struck = ["", "", 0]
+        self._healed.set()
+
+    def lose_answers(self) -> None:
+        self._trouble = "lost"
+
+    def fall_silent(self) -> None:
+        self._trouble = "silent"
+
+    def close(self) -> None:
+        self.heal()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._stop_agent()
+        for record in read_records(self._place / "machines"):
+            nodeproc.power_off(str(self._place / "machines" / record.id))
+
+    def _stop_agent(self) -> None:
+        if hasattr(self, "agent"):
+            self.agent.close()
+
+    def strike(self, kind: str, op: str, count: int) -> None:
+        """Have the next calls of that ``op`` go wrong: ``lost``, ``silent``, ``late``, ``page``,
+        ``dropped`` (before any effect) or the code of a refusal.
+        """
+        self._struck = [kind, op, count]
+
+    def _answer(self, line: bytes) -> bytes:
+        trouble, op, count = self._struck
+        if op and msgspec.json.decode(line)["op"] == op and count:
+            self._struck[2] = count - 1
+            return self._wrong(trouble, line)
+        if self._trouble == "silent":
+            self._healed.wait(60)
+        answer = self.agent.answer(line)
+        if self._trouble == "lost":
+            raise ConnectionResetError
+        return answer
+
+    def _wrong(self, trouble: str, line: bytes) -> bytes:
+        if trouble == "dropped":
+            raise ConnectionResetError
+        if trouble == "late":
+            self._healed.wait(0.2)
+        elif trouble not in ("lost", "silent", "page"):
+            return msgspec.json.encode(Answer(ok=False, code=trouble, message="as asked"))
+        answer = self.agent.answer(line)
+        if trouble == "silent":
+            self._healed.wait(4)
+        if trouble in ("lost", "silent"):
+            raise ConnectionResetError
+        return b"<html>a proxy's page</html>" if trouble == "page" else answer

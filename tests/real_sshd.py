@@ -1,0 +1,92 @@
+"""A real sshd (Debian's openssh-server) on a port and with keys of its own, for one test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_ports
+
+_CONFIG = """\
+Port {port}
+ListenAddress 127.0.0.1
+HostKey {host_key}
+AuthorizedKeysFile {place}/authorized
+PidFile none
+UsePAM no
+StrictModes no
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+"""
+
+
+def why_not() -> str | None:
+    """Why this machine cannot run one; None if it can."""
+    if os.getuid() != 0:
+        return "sshd logs root in, which needs root"
+    if not Path("/usr/sbin/sshd").exists() or shutil.which("ssh-keygen") is None:
+        return "not installed: openssh-server"
+    password = next(
+        line.split(":")[1]
+        for line in Path("/etc/shadow").read_text().splitlines()
+        if line.startswith("root:")
+    )
+    return "root's account is locked, sshd would refuse it" if password.startswith("!") else None
+
+
+def make_key(path: Path) -> str:
+    """A new key pair; the public key's line."""
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)], check=True
+    )
+    return path.with_suffix(".pub").read_text().strip()
+
+
+class Sshd:
+    """Its keys and port; ``running`` starts it and ends it by its process."""
+
+    def __init__(self, place: Path) -> None:
+        if reason := why_not():
+            pytest.skip(reason)
+        place.mkdir()
+        self.place = place
+        (self.port,) = free_ports(1)
+        self.host_key = make_key(place / "host")
+        self.user_key = place / "user"
+        (place / "authorized").write_text(make_key(self.user_key) + "\n")
+        text = _CONFIG.format(port=self.port, host_key=place / "host", place=place)
+        (place / "config").write_text(text)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
+        command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.place / "config")]
+        with (self.place / "log").open("ab") as log:
+            process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            self._wait(process)
+            yield
+        finally:
+            process.terminate()
+            process.wait(60)
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 5).close()
+            except OSError:
+                assert process.poll() is None, (self.place / "log").read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            else:
+                return

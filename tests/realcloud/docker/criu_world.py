@@ -1,0 +1,260 @@
+"""A Slurm cluster in containers whose nodes can checkpoint: what an installation does, in short."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import Any
+
+from slurm_elastic.ckptroot import bundle
+from slurm_elastic.config import Cluster, Config, FakeCloud, PoolSettings, domain_pools
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.model import Location
+from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.slurm.launcher import PROGRAM
+from slurm_elastic.slurm.submit_filter import render
+
+from .engine import REPO, Engine
+from .world import HEAD, ContainerWorld, Host
+
+SUDOERS = REPO / "etc" / "sudoers.d-slurm-elastic"
+CONF = "JobSubmitPlugins=lua\nKillWait=10\nSlurmdTimeout=30\nMinJobAge=600\n"
+
+COUNTER = """\
+#!/bin/bash
+echo "start restart=${SLURM_RESTART_COUNT:-0} args=$*"
+trap 'echo got USR1' USR1
+for ((step = 0; ; step++)); do
+    [ ! -e "end-$SLURM_JOB_ID" ] || break
+    echo "step $step"
+    sleep 0.2
+done
+echo finished
+exit CODE
+"""
+
+SYSLOG = """
+import os, socket
+log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+log.bind("/dev/log")
+os.chmod("/dev/log", 0o666)
+while True:
+    print(log.recv(8192).decode(errors="replace"))
+"""
+
+ASK = """
+import json, sys, time
+from pathlib import Path
+import msgspec
+from slurm_elastic.checkpointers.criu import CriuCheckpointer
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import JobRun
+run = msgspec.json.decode(sys.argv[1], type=JobRun)
+ways = CriuCheckpointer(Path("/shared/ckpt"), "containers")
+try:
+    match sys.argv[2]:
+        case "images":
+            found = list(ways.images(run))
+            for image in found:
+                ways.verify(image)
+        case "release":
+            found = ways.release(run)
+        case "remove":
+            found = ways.remove(run.job)
+        case stop:
+            found = ways.checkpoint(run, deadline=time.time() + 60, stop=stop == "stop")
+            ways.verify(found)
+    print(msgspec.json.encode({"ok": found}).decode())
+except CheckpointError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+def config() -> Config:
+    """Jobs of partition ``static`` are checkpointed by CRIU, others where they ask for it."""
+    return Config(
+        cluster=Cluster(name="containers"),
+        clouds=(FakeCloud(name="onprem", partition="static", location=Location.ON_PREMISES),),
+        pools=(
+            PoolSettings(name="rack", cloud="onprem", nodes="n[1-9]", cpus=2, memory=1000,
+                         real_memory=1000, checkpoint=PoolCheckpoint(method="criu")),
+        ),
+        checkpoint=CheckpointSettings(directory="/shared/ckpt"),
+    )  # fmt: skip
+
+
+SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
+           "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
+
+SITE_YAML = """\
+cluster: {name: containers, uuid: 0b9d3c1e-7f43-4d5b-9a53-3f6f0e3f4a10}
+clouds:
+  - {name: onprem, provider: fake, location: on-premises, partition: static}
+pools:
+  - {name: rack, cloud: onprem, nodes: "n[1-3]", cpus: 2, memory: 1G, real_memory: 1000,
+     checkpoint: {method: criu}}
+checkpoint: {directory: /shared/ckpt, policy: on_notice}
+"""
+
+
+class CriuWorld(ContainerWorld):
+    """Two nodes with the root part, its configuration, its sudo rule and its key."""
+
+    def __init__(self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0) -> None:
+        super().__init__(engine, image, nodes=nodes, criu=True, conf=CONF)
+        self.hold = hold
+        self.labels: dict[int, str] = {}
+
+    def __enter__(self) -> CriuWorld:
+        super().__enter__()
+        return self
+
+    def _start(self, name: str, **options: Any) -> Host:
+        host = super()._start(name, **options)
+        if name == HEAD:  # slurmctld does not start without them
+            for file, text in render(config(), domain_pools(config(), expand)).items():
+                host.put(f"/etc/slurm/{file}", text)
+        return host
+
+    def _lay_out(self) -> None:
+        super()._lay_out()
+        (self.shared / "ckpt").mkdir(mode=0o755)
+        (self.shared / "ckpt-root").write_bytes(bundle.build())
+        (self.shared / "ckpt-root").chmod(0o755)
+        keys = self.directory / "keys"
+        (keys / "ckpt-root.conf").write_text(
+            f"directory = /shared/ckpt\ncluster = containers\nhold = {self.hold}\npoll = 0.2\n"
+        )
+        (keys / "slurm-elastic.yaml").write_text(SITE_YAML)
+        (keys / "ckpt.key").touch(mode=0o600)
+        (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
+
+    def start_node(self, name: str, *, hostname: str | None = None) -> Host:
+        """A host with the root part; ready before its slurmd registers is not needed."""
+        host = super().start_node(name, hostname=hostname)
+        host.put("/etc/sudoers.d/slurm-elastic", SUDOERS.read_text(), mode=0o440)
+        host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
+        host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
+        return host
+
+    # the service
+
+    def serve(self) -> None:
+        """Start slurm-elastic-ckptman on the head, as SlurmUser."""
+        directory = "/var/lib/slurm-elastic"
+        self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", directory])
+        self.head.start(SERVICE, "ckptman.log", user="slurm")
+        log = self.shared / "log" / "ckptman.log"
+        self.wait_for(lambda: "serving" in log.read_text(), "the service runs")
+
+    def ckpt(self, *words: str) -> str:
+        """``slurm-elastic ckpt ...``, as an operator."""
+        out: str = self.head.run(["slurm-elastic", "ckpt", *words], user="slurm").stdout
+        return out
+
+    # jobs
+
+    def name(self, job: int) -> str:
+        """For Slurm's commands: a task of an array by its label, as its number may be the array's."""
+        return self.labels.get(job, str(job))
+
+    def job(self, number: int) -> dict[str, str]:
+        done = self.slurm("scontrol", "-o", "show", "job", self.name(number), check=False)
+        words = (word.partition("=") for word in done.stdout.split())
+        return {key: value for key, sign, value in words if sign}
+
+    def tasks(self, array: int) -> list[int]:
+        """The numbers of an array's running tasks."""
+        form = ("-h", "-t", "R", "-o", "%A %F_%K", "-j", str(array))
+        rows = (line.split() for line in self.slurm("squeue", *form).stdout.splitlines())
+        found = {int(number): label for number, label in rows}
+        self.labels |= found
+        return sorted(found)
+
+    def counter(self, *options: str, code: int = 0) -> int:
+        """Submit the counter by plain sbatch; its output is ``out-JOB``. It counts until ``end``."""
+        return self.sbatch(COUNTER.replace("CODE", str(code)), "-o", "out-%j", *options)
+
+    def end(self, job: int, state: str = "COMPLETED") -> dict[str, str]:
+        """Let the job come to its end; every step is there, once and in order."""
+        (self.shared / "work" / f"end-{job}").touch()
+        shown = self.wait_job(job, state)
+        steps = self.steps(job)
+        assert steps == list(range(len(steps)))
+        assert self.output(job)[0] == "start restart=0 args="
+        assert self.output(job)[-1] == "finished"
+        return shown
+
+    def wait_more(self, job: int) -> None:
+        """Wait until the job has done some more steps."""
+        done = len(self.steps(job))
+        self.wait_for(lambda: len(self.steps(job)) >= done + 3, f"job {job} goes on")
+
+    def output(self, job: int) -> list[str]:
+        path = self.shared / "work" / f"out-{job}"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def steps(self, job: int) -> list[int]:
+        lines = self.output(job)
+        return [int(line.split()[1]) for line in lines if line.startswith("step ")]
+
+    def run_of(self, job: int) -> dict[str, Any]:
+        """The job's run as the service would see it."""
+        shown = self.job(job)
+        return {
+            "job": job, "label": self.name(job), "attempt": int(shown["Restarts"]), "user": "alice",
+            "uid": 2000, "gid": 2000, "nodes": [shown["NodeList"]], "partition": "static",
+            "started": 0.0,
+        }  # fmt: skip
+
+    def ask(self, job: int, verb: str) -> dict[str, Any]:
+        """A call of the method as SlurmUser on the head: stop, go, images, release or remove."""
+        run = json.dumps(self.run_of(job))
+        words = ["env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1",
+                 "/usr/bin/python3", "-c", ASK, run, verb]  # fmt: skip
+        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm").stdout)
+        return found
+
+    def standing(self, job: int) -> None:
+        """Wait until the job's launcher drives it."""
+        path = self.shared / "ckpt" / "containers" / str(job) / "status.json"
+
+        def there() -> bool:
+            return path.exists() and json.loads(path.read_text())["state"] == "running"
+
+        self.wait_for(there, f"job {job} is under the launcher")
+
+    def move(self, job: int) -> str:
+        """Requeue a job to another node, as the service does; the node it leaves."""
+        old = self.job(job)["NodeList"]
+        self.slurm("scontrol", "update", f"nodename={old}", "state=drain", "reason=test")
+        self.slurm("scontrol", "requeue", self.name(job), user="slurm")
+        self.hurry(job)
+        return old
+
+    def hurry(self, job: int) -> None:
+        """Take the wait for BeginTime off a requeued job, and see it run."""
+
+        def runs() -> bool:
+            state = self.job(job).get("JobState", "")
+            if state == "PENDING":
+                words = ("scontrol", "update", f"jobid={self.name(job)}", "starttime=now")
+                self.slurm(*words, user="slurm", check=False)
+            return state in ("RUNNING", "COMPLETED", "FAILED")
+
+        self.wait_for(runs, f"job {job} runs again")
+
+    def resume(self, *nodes: str) -> None:
+        for node in nodes:
+            self.slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
+
+    def left(self, job: int) -> list[str]:
+        """What is left of a job: its directory, and processes on any node."""
+        path = self.shared / "ckpt" / "containers" / str(job)
+        found = [str(p) for p in path.rglob("*")] if path.exists() else []
+        for name, host in self.nodes().items():
+            done = host.run(
+                ["pgrep", "-af", f"[c]ontainers/{job}/script|[j]ob{job:05}"], check=False
+            )
+            found += [f"{name}: {line}" for line in done.stdout.splitlines()]
+        return found

@@ -1,0 +1,259 @@
+"""CRIU on real Slurm 24.11: plain ``sbatch``, containers as separate hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from .criu_world import COUNTER, PROGRAM, CriuWorld
+from .engine import Engine
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
+    with CriuWorld(docker_engine, trixie) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def all_nodes(world: CriuWorld) -> None:
+    world.resume("n1", "n2", "n3")
+    world.wait_for(
+        lambda: world.slurm("sinfo", "-h", "-t", "idle,mix", "-o", "%D").stdout.split() == ["3"],
+        "all nodes are up",
+    )
+
+
+def gone(world: CriuWorld, job: int) -> None:
+    world.wait_for(lambda: not world.left(job), f"nothing is left of job {job}")
+
+
+def started(world: CriuWorld, *options: str, code: int = 0) -> int:
+    """A job that counts, under the launcher."""
+    job = world.counter(*options, code=code)
+    world.standing(job)
+    world.wait_more(job)
+    return job
+
+
+def test_an_announced_move_keeps_each_step_once_and_the_exit_code(world: CriuWorld) -> None:
+    job = started(world, code=7)
+    nodes = []
+    for _ in range(2):
+        saved = world.ask(job, "stop")
+        assert saved.get("ok", {}).get("size", 0) > 0, saved
+        assert world.job(job)["JobState"] == "RUNNING"  # held: Slurm sees no end
+        nodes.append(world.move(job))
+        world.standing(job)
+        world.wait_more(job)
+    shown = world.end(job, "FAILED")
+    assert shown["ExitCode"] == "7:0"
+    assert shown["Restarts"] == "2"
+    assert len({*nodes, shown["NodeList"]}) == 3  # three hosts
+    gone(world, job)
+
+
+def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> None:
+    job = started(world)
+    for number in (1, 2):
+        assert world.ask(job, "go")["ok"]["number"] == number
+        world.wait_more(job)
+    assert [image["number"] for image in world.ask(job, "images")["ok"]] == [2, 1]
+    lost = world.job(job)["NodeList"]
+    world.nodes()[lost].kill()
+    world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+    world.hurry(job)
+    world.standing(job)
+    world.end(job)
+    world.start_node(lost)
+    gone(world, job)
+
+
+def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
+    script = COUNTER.replace("CODE", "0").replace(
+        "for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor"
+    )
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "no checkpoint" in world.ask(job, "stop")["error"]
+    assert world.ask(job, "images")["ok"] == []
+    world.wait_more(job)
+    world.end(job)
+    gone(world, job)
+
+
+def test_a_held_job_can_go_on_where_it_is(world: CriuWorld) -> None:
+    job = started(world)
+    assert "ok" in world.ask(job, "stop")
+    held = world.steps(job)
+    assert world.ask(job, "release") == {"ok": None}
+    assert world.steps(job)[: len(held)] == held
+    world.wait_more(job)
+    assert world.end(job)["Restarts"] == "0"
+    gone(world, job)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_scancel_leaves_nothing(world: CriuWorld, held: bool) -> None:
+    job = started(world)
+    assert "ok" in world.ask(job, "stop" if held else "go")
+    world.slurm("scancel", str(job))
+    world.wait_job(job, "CANCELLED")
+    gone(world, job)
+
+
+def test_signals_reach_the_script_once(world: CriuWorld) -> None:
+    job = started(world)
+    for times in (1, 2):
+        world.slurm("scancel", "--signal=USR1", "--batch", str(job))
+        world.wait_for(lambda n=times: world.output(job).count("got USR1") == n, "the signal came")
+        if times == 1:
+            assert "ok" in world.ask(job, "stop")
+            world.move(job)
+            world.standing(job)
+            world.wait_more(job)
+    world.end(job)
+    assert world.output(job).count("got USR1") == 2
+    gone(world, job)
+
+
+def test_tasks_of_an_array_are_saved_apart(world: CriuWorld) -> None:
+    array = world.counter("--array=1-2")
+
+    world.wait_for(lambda: len(world.tasks(array)) == 2, "both tasks run")
+    for task in world.tasks(array):
+        world.standing(task)
+        world.wait_more(task)
+        assert "ok" in world.ask(task, "stop")
+        world.move(task)
+        world.standing(task)
+        world.end(task)
+        gone(world, task)
+
+
+def test_a_gigabyte_moves(world: CriuWorld) -> None:
+    script = """#!/usr/bin/python3
+import hashlib, os, time
+data = os.urandom(1 << 20) * 1024
+print(hashlib.sha256(data).hexdigest(), flush=True)
+while not os.path.exists(f"end-{os.environ['SLURM_JOB_ID']}"):
+    time.sleep(0.2)
+print(hashlib.sha256(data).hexdigest(), flush=True)
+"""
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_for(lambda: world.output(job), "the data is there")
+    assert world.ask(job, "stop")["ok"]["size"] > 1 << 30
+    world.move(job)
+    world.standing(job)
+    (world.shared / "work" / f"end-{job}").touch()
+    world.wait_job(job)
+    first, second = world.output(job)
+    assert first == second
+    gone(world, job)
+
+
+def test_a_killed_root_part_takes_the_job_along_and_leaves_it_to_the_sweeper(
+    world: CriuWorld,
+) -> None:
+    job = started(world)
+    assert "ok" in world.ask(job, "go")
+    host = world.nodes()[world.job(job)["NodeList"]]
+    host.run(["pkill", "-KILL", "-f", "^/usr/bin/python3 -I .*slurm-elastic-ckpt-root run"])
+    world.wait_for(lambda: world.job(job)["JobState"] == "FAILED", "the job ended")
+    left = world.left(job)
+    assert left
+    assert not [line for line in left if "script" in line and not line.startswith("/")]
+    swept = host.run([PROGRAM, "sweep"]).stdout
+    assert f"job {job}: removed" in swept
+    gone(world, job)
+
+
+def test_jobs_without_a_launcher_are_as_they_were(world: CriuWorld) -> None:
+    for options in (("--comment=ckpt=none",), ("-N2",)):
+        job = world.sbatch('#!/bin/bash\necho "$0"\n', "-o", "out-%j", *options)
+        world.wait_job(job)
+        assert "slurm_script" in world.output(job)[0]
+    interactive = world.slurm("srun", "--chdir=/tmp", "id", "-un", user="alice")
+    assert interactive.stdout.strip() == "alice"
+
+
+def test_what_a_user_tries_with_the_sudo_rule_is_refused(world: CriuWorld) -> None:
+    """In a job of hers: other jobs' numbers, forged titles, a second session, other commands.
+
+    ``run`` where it may not drive a job gives way to its script, as the user.
+    """
+    victim = started(world)
+    script = f"""#!/bin/bash
+p={PROGRAM}
+tries() {{ "$@" >/dev/null 2>&1 && echo "GIVEN: $*"; }}
+export SLURM_JOB_ID={victim}
+id=(criu 022 /usr/bin/id -u)
+[ "$(sudo -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: run"
+tries sudo -n $p sweep
+tries sudo -n $p
+ln -sf /usr/bin/sudo /tmp/slurmstepd
+title='slurmstepd: [{victim}.batch]'
+[ "$(exec -a "$title" /tmp/slurmstepd -n $p run "${{id[@]}}" 2>/dev/null)" = 2000 ] || echo "GIVEN: title"
+tries cat /shared/ckpt/containers/{victim}/images/1/pages-1.img
+tries cat /shared/ckpt/containers/{victim}/status.json
+tries ls /shared/ckpt/containers/{victim}
+tries touch /shared/ckpt/containers/{victim}/request
+tries mkdir /shared/ckpt/containers/99
+tries cat /etc/slurm-elastic/ckpt.key
+echo done
+"""
+    assert "ok" in world.ask(victim, "go")
+    for comment in ("ckpt=none", "ckpt=criu"):
+        job = world.sbatch(script, "-o", "out-%j", f"--comment={comment}")
+        world.wait_job(job)
+        assert world.output(job) == ["done"]
+    world.end(victim)
+    gone(world, victim)
+
+
+@pytest.fixture(scope="module")
+def served(world: CriuWorld) -> CriuWorld:
+    world.serve()
+    return world
+
+
+def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) -> None:
+    """Plain sbatch, a notice for its node: saved, requeued by the service, on on another host."""
+    world = served
+    job = started(world, code=5)
+    for times in (1, 2):
+        node = world.job(job)["NodeList"]
+        world.ckpt("notice", node, "--in", "2m", "--reason", "interruption")
+        world.wait_for(
+            lambda n=times: (
+                world.job(job)["Restarts"] == str(n) and world.job(job)["JobState"] == "RUNNING"
+            ),
+            "the job runs again",
+        )
+        assert world.job(job)["NodeList"] != node
+        world.standing(job)
+        world.wait_more(job)
+    assert world.end(job, "FAILED")["ExitCode"] == "5:0"
+    told = world.ckpt("explain", str(job))
+    assert told.count("is whole") == 2, told
+    gone(world, job)
+
+
+def test_the_service_leaves_what_cannot_be_saved_where_it_is(served: CriuWorld) -> None:
+    world = served
+    script = COUNTER.replace("CODE", "0").replace(
+        "for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor"
+    )
+    job = world.sbatch(script, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
+    world.wait_for(lambda: "no image" in world.ckpt("explain", str(job)), "it is said aloud")
+    world.wait_more(job)
+    assert world.end(job)["Restarts"] == "0"
+    gone(world, job)

@@ -1,0 +1,108 @@
+"""A daemon's journal put through the simulator."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.policies.capacity import (
+    AnyGrowth,
+    Bursts,
+    GroupBursts,
+    OnDemand,
+    Ratio,
+    SemiElastic,
+    Slurm,
+    SteadyStream,
+)
+from slurm_elastic.policies.dealing import deal
+from slurm_elastic.policies.fleet import Asked, Now, PoolNow, PoolRules, Resting, Start, decide
+from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
+from slurm_elastic.simulate.replay import differences, entry
+
+T = 1_800_000_000
+GROWTH: tuple[AnyGrowth, ...] = (
+    Slurm(), OnDemand(), Bursts(waste=60), GroupBursts(), Ratio(), SemiElastic(wait_limit=60),
+)  # fmt: skip
+RELEASE: tuple[AnyRelease | None, ...] = (None, Idle(60), AtOnce(), Delayed(60, 30))
+
+
+@st.composite
+def moments(draw: st.DrawFn) -> Now:
+    flagged = draw(st.booleans())
+    growth = draw(st.sampled_from((*GROWTH, SteadyStream(waste=60)) if flagged else GROWTH))
+    pools = tuple(_pool(draw, name, growth, flagged) for name in ("rack", "burst"))
+    jobs = st.builds(
+        Asked,
+        st.integers(1, 50),
+        st.integers(1, 4),
+        st.integers(60, 600),
+        st.integers(T - 500, T),
+        st.sampled_from((("rack",), ("burst",), ("rack", "burst"))),
+        st.integers(1, 3),
+    )
+    queue = tuple(draw(st.lists(jobs, max_size=6, unique_by=lambda job: job.id)))
+    return Now(
+        now=T,
+        growth=growth,
+        pools=pools,
+        queue=queue,
+        covered=tuple(job.id for job in queue if draw(st.booleans())),
+    )
+
+
+def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolNow:
+    started = st.integers(T - 10_000, T)
+    idle = [
+        Resting(f"{name}{i}", start, draw(st.integers(start, T)))
+        for i, start in enumerate(draw(st.lists(started, max_size=4)))
+    ]
+    return PoolNow(
+        name=name,
+        rules=PoolRules(
+            growth=growth,
+            release=Flagged() if flagged else draw(st.sampled_from(RELEASE)),
+            lease=draw(st.sampled_from((1, 60, 3600))),
+            min_idle=0 if flagged else draw(st.integers(0, 2)),
+            public=name == "burst",
+        ),
+        room=draw(st.integers(0, 5)),
+        stop=draw(st.none() | st.just("the budget is spent")),
+        idle=tuple(idle),
+        taken=tuple(f"{name}-{i}" for i in range(draw(st.integers(0, 3)))),
+        booting=draw(st.integers(0, 3)),
+        running=draw(st.integers(0, 3)),
+        free=tuple(draw(st.lists(st.integers(T, T + 500), max_size=3))),
+    )
+
+
+@given(moments())
+def test_daemon_and_simulator_decide_the_same(now: Now) -> None:
+    dealt = deal(now)
+    journal = [msgspec.json.encode({"now": one, "plan": plan}) for one, plan in dealt]
+    found = [entry(msgspec.json.decode(line)) for line in journal]
+    assert found == dealt
+    assert differences(dealt) == []
+
+
+def test_another_decision_is_told() -> None:
+    rules = PoolRules(growth=OnDemand(), release=Idle(60))
+    now = Now(
+        now=T,
+        growth=OnDemand(),
+        pools=(PoolNow(name="burst", rules=rules, room=5),),
+        queue=(Asked(1, 2, 60, T, ("burst",)),),
+    )
+    plan = decide(now)
+    assert plan.starts == (Start("burst", 2, "1 new jobs wait for 2 nodes"),)
+    other = replace(plan, starts=(Start("burst", 3, "x"),))
+    assert differences([(now, other)]) == [
+        f"at {T}: starts: the daemon {{'burst': 3}}, the simulator {{'burst': 2}}"
+    ]
+
+
+def test_other_decisions_are_no_entries() -> None:
+    assert entry(None) is None
+    assert entry({"ranked": []}) is None

@@ -1,0 +1,156 @@
+"""Job histories from Slurm's accounting."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.simulate import sacct
+from slurm_elastic.simulate.jobs import Job
+
+LINES = """\
+JobIDRaw|User|Partition|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS|State
+12|ann|batch|1700000100|60|10|4|8|COMPLETED
+12.batch|ann|batch|1700000100|60||4|8|COMPLETED
+13|bob|batch,aws|1700000000|7200|60|2|2|TIMEOUT
+14|ann|gpu|1700000200|0|10|16|0|CANCELLED by 1000
+15|bob|batch|1700000300|0|UNLIMITED|1|1|COMPLETED
+16|bob|batch|1700000400|33|60|1|1|RUNNING
+"""
+JOBS = [
+    Job(13, 0, 7200, 7200, 2, 2, 1),
+    Job(12, 100, 60, 600, 8, 1, 1),
+    Job(15, 300, 0, 1, 1, 2, 1),
+]
+
+
+def element(number: int, **other: object) -> dict[str, object]:
+    job: dict[str, object] = {
+        "job_id": number,
+        "user": "ann",
+        "partition": "batch",
+        "required": {"CPUs": 4},
+        "state": {"current": "COMPLETED"},
+        "time": {"submission": 1700000000, "elapsed": 60, "limit": 10},
+        "tres": {"allocated": [{"type": "cpu", "count": 8}, {"type": "mem", "count": 100}]},
+    }
+    return job | other
+
+
+def written(path: Path, text: str) -> Path:
+    file = path / "history"
+    file.write_text(text)
+    return file
+
+
+def test_lines_become_jobs_in_the_order_of_submission(tmp_path: Path) -> None:
+    history = sacct.load(written(tmp_path, LINES))
+    assert [history.jobs[i] for i in range(len(history.jobs))] == JOBS
+    assert (history.start, history.cancelled, history.overtime) == (1700000000, 1, 1)
+    assert len(history.complaints) == 0
+
+
+def test_times_may_be_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = LINES.replace("1700000100", "2023-11-14T22:15:00+00:00")
+    assert sacct.load(written(tmp_path, text)).jobs.submit[1] == 100
+    assert sacct.load(written(tmp_path, text.replace("+00:00", ""))).jobs[0].submit == 0
+
+
+def test_only_the_first_jobs(tmp_path: Path) -> None:
+    assert len(sacct.load(written(tmp_path, LINES), 2).jobs) == 2
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Input:
+        buffer = io.BytesIO(LINES.encode())
+
+    monkeypatch.setattr("sys.stdin", Input)
+    assert len(sacct.load(Path("-")).jobs) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("17|ann", "line 8: found 2 fields, expected 9"),
+        ("x|a|b|1|1|1|1|1|COMPLETED", "line 8: cannot be used: JobIDRaw: found 'x', expected a number"),
+        ("17|a|b|soon|1|1|1|1|COMPLETED", "line 8: cannot be used: Submit: found 'soon', expected a time"),
+        ("17|a|b|1|1|1|0|0|COMPLETED", "line 8: cannot be used: neither AllocCPUS nor ReqCPUS says how many processors"),
+    ],
+)  # fmt: skip
+def test_a_bad_line_is_left_out_and_answered(tmp_path: Path, line: str, complaint: str) -> None:
+    history = sacct.load(written(tmp_path, LINES + line + "\n"))
+    assert len(history.jobs) == 3
+    assert history.complaints.shown == [complaint]
+
+
+def test_the_json_of_all_versions(tmp_path: Path) -> None:
+    new = element(
+        2,
+        state={"current": ["TIMEOUT"]},
+        time={
+            "submission": 1700000060,
+            "elapsed": 700,
+            "limit": {"set": True, "infinite": False, "number": 10},
+        },
+    )
+    endless = element(
+        3, time={"submission": 1700000070, "elapsed": 9, "limit": {"set": False, "infinite": True}}
+    )
+    waited = element(
+        4, state={"current": ["CANCELLED"]}, time={"submission": 1700000080, "elapsed": 0}, tres={}
+    )
+    runs = element(5, state={"current": ["RUNNING"]})
+    text = json.dumps({"meta": {}, "jobs": [element(1), new, endless, waited, runs]})
+    history = sacct.load(written(tmp_path, text))
+    assert [history.jobs[i] for i in range(len(history.jobs))] == [
+        Job(1, 0, 60, 600, 8, 1, 1),
+        Job(2, 60, 700, 700, 8, 1, 1),
+        Job(3, 70, 9, 9, 8, 1, 1),
+    ]
+    assert history.cancelled == 1
+
+
+def test_a_bad_element_is_left_out_and_answered(tmp_path: Path) -> None:
+    text = json.dumps(
+        {"jobs": [element(1), {"job_id": 2}, element(3, tres={}, required={"CPUs": 0})]}
+    )
+    history = sacct.load(written(tmp_path, text))
+    assert len(history.jobs) == 1
+    assert [shown.split(":")[0] for shown in history.complaints.shown] == ["job 2", "job 3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names no JobIDRaw, Submit, ElapsedRaw"),
+        ("JobID|Submit\n", "names no JobIDRaw, ElapsedRaw"),
+        ("{", "neither sacct's JSON nor its -P form"),
+        ('{"jobs": []}', "found no job that ran"),
+        (LINES.splitlines()[0], "found no job that ran"),
+    ],
+)
+def test_what_is_no_history_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        sacct.load(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        sacct.load(tmp_path / "none")
+
+
+def test_what_a_slurmdbd_of_22_05_says_is_the_same_in_either_form() -> None:
+    data = Path(__file__).parent.parent / "data"
+    text = sacct.load(data / "sacct-22.05.txt")
+    document = sacct.load(data / "sacct-22.05.json")
+    assert len(text.complaints) == len(document.complaints) == 0
+    by_number = {text.jobs[i].number: text.jobs[i] for i in range(len(text.jobs))}
+    assert by_number == {
+        document.jobs[i].number: document.jobs[i] for i in range(len(document.jobs))
+    }
+    assert by_number[1].limit == 300
+    assert by_number[2].procs == 2

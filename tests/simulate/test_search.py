@@ -1,0 +1,73 @@
+"""Which policies are tried, and which are worth a look."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.outcome import Figures
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
+
+FIGURES: Figures = simulate(
+    Jobs([Job(1, 0, 10, 10, 1)]), Scenario(pools=(PoolModel(name="p", machines=1, procs=1),))
+).figures
+
+
+def tried(*points: tuple[float, float]) -> list[Tried]:
+    return [
+        Tried(policy=f"p{i}", figures=replace(FIGURES, cost=cost, mean_wait=wait))
+        for i, (cost, wait) in enumerate(points)
+    ]
+
+
+def names(found: list[Tried]) -> list[str]:
+    return [one.policy for one in found]
+
+
+def test_what_is_beaten_in_both_is_not_on_the_front() -> None:
+    points = tried((10, 5), (5, 10), (11, 6), (5, 12), (5, 10), (20, 1))
+    assert names(front(points)) == ["p1", "p0", "p5"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1))
+def test_everything_is_on_the_front_or_beaten_by_it(points: list[tuple[int, int]]) -> None:
+    everything = tried(*((float(c), float(w)) for c, w in points))
+    best = front(everything)
+    for one in everything:
+        assert any(
+            other.figures.cost <= one.figures.cost
+            and other.figures.mean_wait <= one.figures.mean_wait
+            for other in best
+        )
+
+
+def test_the_best_within_a_limit() -> None:
+    points = tried((1, 100), (5, 20), (9, 3), (50, 1))
+    assert within(points, 20, None) == points[1]
+    assert within(points, 0.5, None) is None
+    assert within(points, None, 9) == points[2]
+    assert within(points, None, 0.5) is None
+    assert within(points, None, None) == points[2]
+    assert within([], None, None) is None
+
+
+def test_neighbours_halve_and_double_each_number_once() -> None:
+    policy = "semi_elastic(wait_limit=300, size=first)+idle(60)"
+    assert neighbours([policy, policy], [policy]) == [
+        "semi_elastic(wait_limit=150, size=first)+idle(60)",
+        "semi_elastic(wait_limit=600, size=first)+idle(60)",
+        "semi_elastic(wait_limit=300, size=first)+idle(30)",
+        "semi_elastic(wait_limit=300, size=first)+idle(120)",
+    ]
+    assert neighbours(["ratio(slots=1)+idle(1)"], ["ratio(slots=2)+idle(1)"]) == [
+        "ratio(slots=1)+idle(2)"
+    ]
+    assert neighbours(["slurm"], []) == []
+
+
+def test_the_grid_names_each_policy_once() -> None:
+    assert len(set(grid())) == len(grid())

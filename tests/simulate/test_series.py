@@ -1,0 +1,47 @@
+"""What happened over time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.simulate import series
+from slurm_elastic.simulate.billing import Hourly
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+JOBS = Jobs([Job(1, 0, 100, 100, 2), Job(2, 10, 100, 100, 2), Job(3, 5000, 50, 50, 1)])
+OUTCOME = simulate(
+    JOBS, Scenario(pools=(PoolModel(name="p", machines=2, procs=1, price=2.0, billing=Hourly()),))
+)
+
+
+def test_the_queue_ends_empty_and_holds_who_waits() -> None:
+    steps = series.queue(OUTCOME)
+    assert max(value for _, value in steps) >= 1
+    assert steps[-1][1] == 0
+
+
+def test_machines_go_back_to_none_and_never_exceed_the_peak() -> None:
+    steps = series.machines(OUTCOME.pools[0])
+    assert max(value for _, value in steps) == OUTCOME.figures.peak
+    assert steps[-1][1] == 0
+
+
+def test_the_last_cost_is_the_whole_cost() -> None:
+    assert series.cost(OUTCOME)[-1][1] == pytest.approx(OUTCOME.figures.cost)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 100)), min_size=1, max_size=300),
+    st.integers(2, 50),
+)
+def test_thinning_keeps_the_peak_and_the_end(points: list[tuple[int, float]], most: int) -> None:
+    steps = sorted(dict(points).items())
+    thin = series.thinned(steps, most)
+    assert len(thin) <= max(most + 2, 2)
+    assert max(v for _, v in thin) == max(v for _, v in steps)
+    assert thin[-1] == steps[-1]
+    assert [when for when, _ in thin] == sorted({when for when, _ in thin})

@@ -1,0 +1,112 @@
+"""What every Slurm client does; a bed has one, with a site behind it.
+
+Static nodes ``st1``, ``st2`` are idle, the cloud nodes ``op1``, ``op2`` powered down.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import pytest
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.protocols import Slurm
+
+T = TypeVar("T")
+PATIENCE = 120.0
+REASON = "slurm-elastic:hold:a reason of several words"
+
+
+class Bed(Protocol):
+    """``run`` starts a job on ``st1`` that lasts; ``end`` takes it away."""
+
+    slurm: Slurm
+    version: tuple[int, int]
+
+    def run(self) -> int: ...
+    def end(self, job: int) -> None: ...
+
+
+def until(read: Callable[[], T], holds: Callable[[T], object]) -> T:
+    """A real slurmctld needs a moment."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds(value := read()):
+        assert time.monotonic() < deadline, value
+        time.sleep(0.2)
+    return value
+
+
+class Contract:
+    """Mixed into a test class with a fixture ``bed``."""
+
+    def node(self, bed: Bed, name: str, holds: Callable[[SlurmNode], object]) -> SlurmNode:
+        return until(lambda: bed.slurm.nodes([name])[name], holds)
+
+    def job(self, bed: Bed, job: int, holds: Callable[[SlurmJob], object]) -> SlurmJob:
+        found = {j.id: j for j in bed.slurm.jobs()}
+        return until(lambda: found | {j.id: j for j in bed.slurm.jobs()}, lambda q: holds(q[job]))[
+            job
+        ]
+
+    def test_it_knows_its_version(self, bed: Bed) -> None:
+        assert bed.slurm.version() == bed.version
+
+    def test_all_nodes_are_there_powered_down_ones_too(self, bed: Bed) -> None:
+        nodes = bed.slurm.nodes()
+        assert set(nodes) == {"st1", "st2", "op1", "op2"}
+        assert nodes["st1"].states == {"IDLE"}
+        assert nodes["op1"].states == {"IDLE", "CLOUD", "POWERED_DOWN"}
+        assert (nodes["st1"].cpus, nodes["st1"].memory) == (2, 1000)
+        assert nodes["st1"].partitions == ("batch",)
+        assert nodes["op1"].partitions == ("onprem",)
+
+    def test_some_nodes_without_those_that_are_none(self, bed: Bed) -> None:
+        assert set(bed.slurm.nodes(["op1", "st2", "nobody"])) == {"op1", "st2"}
+        assert bed.slurm.nodes([]) == {}
+
+    def test_a_held_node_bears_its_reason_until_it_is_released(self, bed: Bed) -> None:
+        bed.slurm.update_nodes(["op1", "op2"], state="DRAIN", reason=REASON)
+        held = self.node(bed, "op1", lambda n: "DRAIN" in n.states)
+        assert held.states >= {"CLOUD", "POWERED_DOWN"}
+        assert held.reason.startswith(REASON)
+        assert "DRAIN" in bed.slurm.nodes()["op2"].states
+        bed.slurm.update_nodes(["op1", "op2"], state="RESUME")
+        free = self.node(bed, "op1", lambda n: "DRAIN" not in n.states)
+        assert "POWERED_DOWN" in free.states
+
+    def test_a_node_that_is_down_comes_back(self, bed: Bed) -> None:
+        bed.slurm.update_nodes(["st2"], state="DOWN", reason="a test")
+        assert self.node(bed, "st2", lambda n: "DOWN" in n.states).reason.startswith("a test")
+        bed.slurm.update_nodes(["st2"], state="RESUME")
+        self.node(bed, "st2", lambda n: "IDLE" in n.states)
+
+    def test_addresses_are_set_each_its_own(self, bed: Bed) -> None:
+        bed.slurm.set_addresses({"op1": "127.0.0.2", "op2": "127.0.0.3"})
+        nodes = bed.slurm.nodes(["op1", "op2"])
+        assert {n: v.address for n, v in nodes.items()} == {"op1": "127.0.0.2", "op2": "127.0.0.3"}
+
+    def test_unknown_nodes_and_jobs_are_slurm_errors(self, bed: Bed) -> None:
+        with pytest.raises(SlurmError):
+            bed.slurm.update_nodes(["nobody"], state="DRAIN", reason="x")
+        with pytest.raises(SlurmError):
+            bed.slurm.requeue(999_999)
+
+    def test_a_job_is_requeued_and_starts_again(self, bed: Bed) -> None:
+        job = bed.run()
+        seen = self.job(bed, job, lambda j: "RUNNING" in j.states)
+        assert (seen.nodes, seen.restarts, seen.requeue) == (("st1",), 0, True)
+        assert seen.user == "nobody"
+        bed.slurm.set_requeue(job, requeue=False)
+        assert not self.job(bed, job, lambda j: not j.requeue).requeue
+        bed.slurm.set_requeue(job, requeue=True)
+        bed.slurm.requeue(job)
+        waiting = self.job(bed, job, lambda j: "PENDING" in j.states)
+        assert (waiting.nodes, waiting.restarts) == ((), 1)
+        assert waiting.start > time.time() + 30
+        bed.slurm.start_now(job)
+        self.job(bed, job, lambda j: j.start < time.time() + 30)
+        bed.end(job)
+        until(bed.slurm.jobs, lambda jobs: job not in {j.id for j in jobs})

@@ -1,0 +1,90 @@
+"""The contract suite over the fake and over a real slurmctld, by commands and by pyslurm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_elastic.config import Client, SlurmSettings
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
+from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
+from tests.slurm.contract import Contract
+
+
+class FakeBed:
+    version = (22, 5)
+
+    def __init__(self) -> None:
+        self.fake = FakeSlurm()
+        for name in ("st1", "st2"):
+            self.fake.set_node(name, "IDLE", cpus=2, memory=1000, partitions=("batch",))
+        for name in ("op1", "op2"):
+            self.fake.set_node(
+                name, "IDLE", "CLOUD", "POWERED_DOWN", cpus=2, memory=1000, partitions=("onprem",)
+            )
+        self.slurm: Slurm = self.fake
+
+    def run(self) -> int:
+        self.fake.set_job(7, "RUNNING", nodes=("st1",), user="nobody")
+        return 7
+
+    def end(self, job: int) -> None:
+        self.fake.remove_job(job)
+
+
+class LiveBed:
+    def __init__(self, site: Sandbox, slurm: Slurm) -> None:
+        self.site = site
+        self.slurm = slurm
+        self.version = site.slurm.version()
+
+    def run(self) -> int:
+        return self.site.submit("sleep 600", "--nodelist=st1")
+
+    def end(self, job: int) -> None:
+        self.site.run(["scancel", str(job)])
+
+
+class TestFake(Contract):
+    @pytest.fixture
+    def bed(self) -> FakeBed:
+        return FakeBed()
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:  # noqa: F811
+    """A cluster whose cloud nodes nobody serves; jobs that end leave the queue at once."""
+    up = sandbox(static_nodes=2, drop=("aws",), slurm_conf=("MinJobAge=2",))
+    up.daemon_stop()
+    return up
+
+
+def settings(site: Sandbox) -> SlurmSettings:
+    return SlurmSettings(conf=str(site.layout.slurm_conf))
+
+
+@pytest.mark.e2e
+class TestCommandLine(Contract):
+    @pytest.fixture
+    def bed(self, site: Sandbox) -> LiveBed:
+        return LiveBed(site, SlurmCli(settings(site)))
+
+
+@pytest.mark.e2e
+class TestPyslurm(Contract):
+    @pytest.fixture
+    def bed(self, site: Sandbox) -> LiveBed:
+        if why := unusable(settings(site), site.slurm.version()):
+            pytest.skip(f"pyslurm did not run here: {why}")
+        return LiveBed(site, PyslurmClient(settings(site)))
+
+
+def test_the_clients_are_named() -> None:
+    assert [c.value for c in Client] == ["cli", "pyslurm", "auto"]
+    assert "pyslurm" not in sys.modules

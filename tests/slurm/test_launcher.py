@@ -1,0 +1,146 @@
+"""Which jobs are put behind the launcher, and that it never keeps a script from running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
+
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.slurm.launcher import MARK, launchers
+from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
+
+SCRIPT = "#!/bin/sh\ntrue\n"
+LAUNCHERS = launchers("/shared/ckpt")
+
+
+def site(**checkpoint: Any) -> Config:
+    """The pool of partition ``onprem`` says criu; others what the site says."""
+    plain = config()
+    pools = tuple(
+        replace(pool, checkpoint=PoolCheckpoint(method="criu")) if pool.name == "op" else pool
+        for pool in plain.pools
+    )
+    settings = CheckpointSettings(**{"directory": "/shared/ckpt"} | checkpoint)
+    return replace(plain, pools=pools, checkpoint=settings)
+
+
+def submitted(
+    lua: Callable[[str], str], job: Mapping[str, Any], settings: Config | None = None
+) -> str:
+    """The script afterwards."""
+    settings = settings or site()
+    code = "\n".join(
+        (
+            HARNESS,
+            render(settings, domain_pools(settings, expand))[FILTER],
+            f"local job = {to_lua(UNSET | dict(job))}",
+            f"local partitions = {to_lua(PARTITIONS)}",
+            "slurm_elastic_submit(job, partitions, 1000)",
+            "print(tostring(job.script)); for _, line in ipairs(log) do print(line) end",
+        )
+    )
+    return lua(code).removesuffix("\n")
+
+
+@pytest.fixture(params=LUAS)
+def lua(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    return LUAS[request.param]
+
+
+CASES: dict[str, tuple[dict[str, Any], str | None]] = {
+    "its partition does so": ({"partition": "onprem"}, "criu"),
+    "one of its partitions does so": ({}, "criu"),
+    "another partition": ({"partition": "public"}, None),
+    "the site's own": ({"partition": "static"}, None),
+    "it says so": ({"partition": "static", "comment": "ckpt=criu"}, "criu"),
+    "it says how": ({"partition": "onprem", "comment": "ckpt=dmtcp"}, "dmtcp"),
+    "it says how, with more": ({"comment": "mine; ckpt=blcr,keep=2 yours"}, "blcr"),
+    "it wants none": ({"partition": "onprem", "comment": "ckpt=none"}, None),
+    "the application does it": ({"partition": "onprem", "comment": "ckpt=signal"}, None),
+    "an unknown method": ({"partition": "onprem", "comment": "ckpt=xyz"}, None),
+    "a word that only looks so": ({"partition": "static", "comment": "nockpt=criu"}, None),
+    "two nodes": ({"partition": "onprem", "min_nodes": 2}, None),
+    "one node": ({"partition": "onprem", "min_nodes": 1}, "criu"),
+    "part of a heterogeneous job": ({"partition": "onprem", "het_job_offset": 0}, None),
+    "scrontab": ({"partition": "onprem", "cron_job": True}, None),
+    "a script without a first line": ({"partition": "onprem", "script": "true\n"}, None),
+}
+
+
+@pytest.mark.parametrize(("job", "method"), CASES.values(), ids=CASES)
+def test_jobs_get_the_launcher(
+    lua: Callable[[str], str], job: dict[str, Any], method: str | None
+) -> None:
+    own = job.get("script", SCRIPT)
+    wanted = own if method is None else LAUNCHERS[method] + own
+    assert submitted(lua, job) == wanted
+
+
+@pytest.mark.parametrize("script", ["", None])
+def test_srun_and_salloc_have_no_script(lua: Callable[[str], str], script: str | None) -> None:
+    job = {"partition": "onprem", "comment": "ckpt=criu"}
+    found = submitted(lua, job | ({"script": script} if script is not None else {"script": ""}))
+    assert found == ""
+
+
+def test_a_script_is_wrapped_once(lua: Callable[[str], str]) -> None:
+    wrapped = submitted(lua, {"partition": "onprem"})
+    assert submitted(lua, {"partition": "onprem", "script": wrapped}) == wrapped
+
+
+def test_a_script_at_slurms_limit_stays_as_it_is(lua: Callable[[str], str]) -> None:
+    long = "#!/bin/sh\n" + "#" * (4 << 20)
+    assert submitted(lua, {"partition": "onprem", "script": long}) == long
+
+
+def test_without_a_directory_nothing_is_wrapped(lua: Callable[[str], str]) -> None:
+    assert submitted(lua, {"partition": "onprem"}, site(directory=None)) == SCRIPT
+
+
+def test_the_sites_method_is_for_pools_that_say_nothing(lua: Callable[[str], str]) -> None:
+    assert submitted(lua, {"partition": "public"}, site(method="dmtcp")).startswith(
+        LAUNCHERS["dmtcp"]
+    )
+
+
+@pytest.mark.parametrize("method", LAUNCHERS)
+@pytest.mark.parametrize("program", ["missing", "refuses"])
+def test_where_the_node_cannot_do_it_the_script_runs(
+    tmp_path: Path, method: str, program: str
+) -> None:
+    """Arguments, input, exit code, exported functions and what stays behind: nothing."""
+    part = tmp_path / "part"
+    if program == "refuses":
+        part.write_text("#!/bin/sh\nexit 1\n")
+        part.chmod(0o755)
+    script = tmp_path / "slurm_script"
+    body = '#!/bin/bash\nmodule one\necho "$#:$2"; cat; exit 5'
+    script.write_text(launchers(str(tmp_path), str(part))[method] + body)
+    script.chmod(0o755)
+    (tmp_path / "tmp").mkdir()
+    bash = shutil.which("bash") or "bash"
+    caller = f"module() {{ echo \"module $1\"; }}; export -f module; exec {script} a 'b c'"
+    done = subprocess.run(
+        [bash, "-c", caller], input="from stdin\n", capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path / "tmp"), "SLURM_JOB_ID": "7"},
+    )  # fmt: skip
+    assert done.stdout == "module one\n2:b c\nfrom stdin\n", done.stderr
+    assert done.returncode == 5
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_the_mark_is_a_line_of_its_own() -> None:
+    for text in LAUNCHERS.values():
+        assert text.startswith("#!/bin/bash -p\n")
+        assert text.endswith(f"\n{MARK}\n")
+        assert text.count(f"\n{MARK}\n") == 1
