@@ -14,6 +14,7 @@ FOLLOWED = 16
 AFTERMATH = 60.0
 """Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
 _JOB = "job:"
+_POOL = "pool:"
 
 Read = Callable[[str], Sequence[Decision]]
 
@@ -23,6 +24,11 @@ def job_subject(job: int) -> str:
     return f"{_JOB}{job}"
 
 
+def pool_subject(pool: str) -> str:
+    """How a pool is named among the subjects of decisions."""
+    return f"{_POOL}{pool}"
+
+
 def jobs_of(decision: Decision) -> list[int]:
     """The jobs a decision is about."""
     return [int(s[len(_JOB) :]) for s in decision.subjects if s.startswith(_JOB)]
@@ -30,7 +36,7 @@ def jobs_of(decision: Decision) -> list[int]:
 
 def nodes_of(decision: Decision) -> list[str]:
     """The nodes a decision is about."""
-    return [s for s in decision.subjects if not s.startswith(_JOB)]
+    return [s for s in decision.subjects if not s.startswith((_JOB, _POOL))]
 
 
 def tell_job(job: int, read: Read, held_now: Iterable[str] = ()) -> list[Decision]:

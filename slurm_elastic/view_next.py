@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.config import AnyCloud, Config
+from slurm_elastic.configrules import fail_safe, rules_of
 from slurm_elastic.ledger_rows import CAPACITY, Hold, Machine
 from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
+from slurm_elastic.policies.release import Flagged
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
@@ -82,7 +85,8 @@ class Outlook:
     def __init__(self, config: Config, cloud: AnyCloud | None, now: float) -> None:
         self._timings = config.timings
         self._now = now
-        self._suspend = config.suspend_time(cloud) if cloud else 0.0
+        self._suspend = fail_safe(config, cloud) if cloud else 0.0
+        self._rules = {pool.name: rules_of(config, pool) for pool in config.pools} if cloud else {}
         self._boot = config.resume_timeout(cloud) if cloud else 0.0
 
     def of(
@@ -111,6 +115,16 @@ class Outlook:
             return self._booting(machine)
         return self._up(machine, node, jobs, max_age)
 
+    def _by_policy(self, rules: PoolRules, launched: float, since: float) -> str:
+        """What the daemon will do with an idle machine; Slurm would much later."""
+        if rules.release is None or isinstance(rules.release, Flagged):
+            return "idle: goes when the growth policy has too many"
+        now = int(self._now)
+        due = rules.release.due(int(launched), int(since), now, rules.lease, public=rules.public)
+        kept = " or kept warm" if rules.min_idle else ""
+        when = f"in {brief(due - now)}" if due > now else "now"
+        return f"goes {when} unless used{kept}, by policy"
+
     def _booting(self, machine: Machine) -> str:
         left = machine.instance.launched + self._boot - self._now
         if left <= 0:
@@ -126,10 +140,13 @@ class Outlook:
             return "ends after its jobs: over the maximum age" if too_old else "in use"
         if too_old:
             return "powers down: over the maximum age"
-        if not 0 <= self._suspend < NEVER:
-            return "idle: is never suspended"
         # a fresh node was not busy yet: Slurm counts from its registration
         idle_since = max(node.last_busy, node.boot_time, machine.instance.launched)
+        rules = self._rules.get(machine.pool)
+        if rules is not None and rules.release is not None:
+            return self._by_policy(rules, machine.instance.launched, idle_since)
+        if not 0 <= self._suspend < NEVER:
+            return "idle: is never suspended"
         left = idle_since + self._suspend - self._now
         if left <= 0:
             return "suspends now unless used"

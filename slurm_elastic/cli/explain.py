@@ -19,13 +19,15 @@ from rich.text import Text
 
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.configfile import load
+from slurm_elastic.configrules import rules_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.policies.spelled import text_of
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.hostlist import compress, expand
-from slurm_elastic.story import jobs_of, nodes_of, tell_job, tell_node
+from slurm_elastic.story import jobs_of, nodes_of, pool_subject, tell_job, tell_node
 from slurm_elastic.view_next import brief
 
 OFFERS_SHOWN = 20
@@ -33,8 +35,9 @@ _KIND_WIDTH = 16
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """What ``explain --json`` prints. ``about`` is ``node`` or ``job``; ``now`` says in a sentence
-    how Slurm has it; ``machines`` are those of the node since the first decision.
+    """What ``explain --json`` prints. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says in a
+    sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
+    since the first decision, or the pool's now.
     """
 
     subject: str
@@ -49,11 +52,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "explain",
-        help="the decisions about a node or a job",
+        help="the decisions about a node, a job or a pool",
         description="Print every decision about a node or a job in the order of time, with its "
         "reason, what was rejected and why. A job's chain includes that of its nodes.",
     )
-    parser.add_argument("subject", metavar="NODE|JOBID", help="a node name or a job id")
+    parser.add_argument("subject", metavar="NODE|JOBID|POOL", help="a node, a job id or a pool")
     parser.add_argument("--json", action="store_true", help="one JSON document")
     parser.set_defaults(run=run)
 
@@ -90,6 +93,8 @@ def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
         with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
             if number is not None:
                 return _explain_job(ledger, slurm, number)
+            if subject not in pool_of and any(subject == pool.name for pool in config.pools):
+                return _explain_pool(config, ledger, subject)
             return _explain_node(ledger, slurm, subject, known=subject in pool_of)
     except sqlite3.Error as error:
         raise SlurmElasticError(
@@ -111,6 +116,19 @@ def _explain_job(ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
         now=trouble or _job_now(number, job),
         machines=_machines(ledger, job.nodes if job else _nodes(chain), chain),
         decisions=tuple(chain),
+    )
+
+
+def _explain_pool(config: Config, ledger: Ledger, name: str) -> Explanation:
+    pool = next(pool for pool in config.pools if pool.name == name)
+    own = rules_of(config, pool)
+    release = "by Slurm's SuspendTime" if own.release is None else text_of(own.release)
+    return Explanation(
+        subject=name,
+        about="pool",
+        now=f"pool {name}: growth {text_of(own.growth)}, release {release}",
+        machines=tuple(m for m in ledger.machines() if m.pool == name),
+        decisions=ledger.decisions(pool_subject(name)),
     )
 
 
@@ -233,7 +251,7 @@ def _details(detail: dict[str, object]) -> Iterable[Text]:
     for key, value in detail.items():
         if key in ("ranked", "rejected") and isinstance(value, list):
             yield from _offers(key, value)
-        elif key != "jobs":  # which nodes each job waited for: --json has all
+        elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
             yield Text(f"{key}: {value if isinstance(value, str) else _plain(value)}")
 
 

@@ -30,6 +30,7 @@ from slurm_elastic.policies.dealing import deal
 from slurm_elastic.policies.fleet import Asked, Now, Plan, holds_back, weights
 from slurm_elastic.slurm.fragment import slurm_weights
 from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.story import pool_subject
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +44,6 @@ RECALLED = 50
 """Decisions of a group that a new daemon goes by."""
 JOBS_TOLD = 100
 """Of the waiting jobs, so many hear of a decision (``explain JOBID``)."""
-
-
-def subject(group: str) -> str:
-    """How a group of pools is named among the subjects of decisions: by its first pool."""
-    return f"pool:{group}"
 
 
 class Growing:
@@ -136,8 +132,10 @@ class Growing:
             taken += nodes
             if plan.starts or plan.leaves or (news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
+                names = (group.name, *(pool.name for pool in now.pools))
+                pools = dict.fromkeys(pool_subject(name) for name in names)
                 detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
-                self._site.record(CORRELATION, KIND, (subject(group.name), *nodes), reason, detail)
+                self._site.record(CORRELATION, KIND, (*pools, *nodes), reason, detail)
                 log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
             self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
         return taken
@@ -172,7 +170,7 @@ class Growing:
             nodes += [node for node, reason in group.held[pool.name].items() if reason != why]
             if nodes:
                 holds.hold_back(self._site, nodes, why)
-                self._site.record(CORRELATION, "held-back", (*nodes, subject(pool.name)), why)
+                self._site.record(CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), why)
 
     def _start(self, nodes: Sequence[str]) -> None:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
@@ -240,7 +238,7 @@ def _recalled(site: Site, group: str) -> Counted:
     """
     jobs: set[int] = set()
     nodes: set[str] = set()
-    for decision in site.ledger.decisions(subject(group), RECALLED):
+    for decision in site.ledger.decisions(pool_subject(group), RECALLED):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
             was = msgspec.convert(plan, Plan)

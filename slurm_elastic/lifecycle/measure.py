@@ -30,7 +30,7 @@ FAR = 10 * 365 * 86400
 MOST_TASKS = 10_000
 """Of one pending array: more say no more."""
 _KEPT = (
-    "Assoc", "AccountNotAllowed", "BadConstraints", "BeginTime", "BurstBuffer", "Cleaning",
+    "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",
     "Deadline", "Dependency", "FedJobLock", "Invalid", "JobArrayTaskLimit", "JobHeld",
     "JobLaunchFailure", "Licenses", "MaxMemPerLimit", "MaxRequeue", "OutOfMemory", "Partition",
     "Prolog", "QOS", "Reservation", "SystemFailure",
@@ -254,11 +254,18 @@ def _pending(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
     """Jobs that wait for nodes, the one that comes first first."""
     found = []
     for job in _in_order(view.jobs):
-        if "PENDING" in job.states and not job.reason.startswith(_KEPT):
+        if "PENDING" in job.states and not _is_kept(job, view.at):
             able = tuple(pool.name for pool in pools if _could(site, job, pool))
             if able:
                 found.append(_asked(site, job, pools, able))
     return found
+
+
+def _is_kept(job: SlurmJob, at: int) -> bool:
+    """Whether something else than machines keeps the job; a begin time's reason outlives it."""
+    if job.reason == "BeginTime":
+        return job.start > at
+    return job.reason.startswith(_KEPT)
 
 
 def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:

@@ -11,6 +11,9 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import fields
+
 Makers = Mapping[str, Callable[..., Any]]
 
 
@@ -23,6 +26,17 @@ def spell(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers m
             f"{text!r} cannot be read, expected NAME or NAME(KEY=VALUE, ...)"
         ) from None
     return _made(tree.body, text, makers)
+
+
+def text_of(policy: Struct) -> str:
+    """A policy as text, without what is as usual: ``spell`` reads it again."""
+    tag = policy.__struct_config__.tag
+    parts = [
+        f"{field.name}={value}"
+        for field in fields(policy)
+        if (value := getattr(policy, field.name)) != field.default and value is not None
+    ]
+    return f"{tag}({', '.join(parts)})" if parts else str(tag)
 
 
 def split(text: str, separator: str = ",") -> list[str]:

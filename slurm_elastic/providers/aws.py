@@ -27,27 +27,25 @@ from slurm_elastic.model import (
     InstanceState,
     LaunchSpec,
     Notice,
-    NoticeKind,
     Offer,
     Pool,
 )
 from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
-from slurm_elastic.providers.aws_claim import Claim, claim_of
+from slurm_elastic.providers.aws_claim import claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws_images import Images
 from slurm_elastic.providers.aws_machines import Machines
+from slurm_elastic.providers.aws_notices import Notices
 from slurm_elastic.providers.aws_offers import Offers
 from slurm_elastic.providers.aws_pacing import Pace, pace_of
 from slurm_elastic.providers.aws_reading import Record
 from slurm_elastic.providers.aws_template import Templates
 from slurm_elastic.providers.aws_user_data import read_parts
+from slurm_elastic.providers.claim import Claim
 
 log = logging.getLogger(__name__)
-
-SPOT_NOTICE = 120.0
-"""Seconds from the mark on a spot request to the machine's end (EC2 user guide)."""
 
 
 class AwsProvider:
@@ -79,6 +77,9 @@ class AwsProvider:
             Templates(self._api, settings, cluster, self._parts, self._images),
             self._machines,
             clock,
+        )
+        self._notices = Notices(
+            self._api, settings, cluster, self._machines, self._listed, monotonic
         )
         self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0
 
@@ -168,28 +169,8 @@ class AwsProvider:
         return str(answer.get("Output") or "")
 
     def notices(self) -> Sequence[Notice]:
-        """The spot requests of ours that are marked for termination.
-
-        EC2 tells rebalance recommendations only to the machine itself and to EventBridge.
-        """
-        filters = [
-            {"Name": f"tag:{aws_tags.CLUSTER}", "Values": [self._cluster.uuid]},
-            {"Name": "status-code", "Values": ["marked-for-termination", "marked-for-stop"]},
-        ]
-        pages = self._api.pages(
-            "describe_spot_instance_requests", "SpotInstanceRequests", {"Filters": filters}
-        )
-        now = self._clock()
-        return [
-            Notice(
-                instance=request["InstanceId"],
-                kind=NoticeKind.INTERRUPTION,
-                seen=now,
-                deadline=request["Status"]["UpdateTime"].timestamp() + SPOT_NOTICE,
-            )
-            for request in pages
-            if request.get("InstanceId") and self._machines.mine(request)
-        ]
+        """See ``aws_notices``."""
+        return self._notices.standing(self._clock())
 
     def check(self) -> None:
         """A DescribeInstances of five: needs the very right that reconcile needs."""

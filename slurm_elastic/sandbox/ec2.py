@@ -32,6 +32,8 @@ from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto
 from slurm_elastic.sandbox.ec2_api import (
     Call,
+    answer_xml,
+    elements,
     error_xml,
     parse,
     with_states,
@@ -47,8 +49,9 @@ from slurm_elastic.sandbox.ec2_faults import (
     Stage,
     Target,
 )
-from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml
+from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.spec import IMAGE
 
 if TYPE_CHECKING:
     from werkzeug.serving import WSGIRequestHandler
@@ -63,6 +66,10 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
+
+
+_IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
+_IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 
 class Answer(Struct, frozen=True):
@@ -204,8 +211,12 @@ class Front:
                 if answer.status == 200 and hidden:
                     return replace(answer, body=without_instances(answer.body, hidden))
                 return answer
+            case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
+                return Answer(200, answer_xml(call.action, _IMAGE_XML))
             case "DescribeSpotPriceHistory":
                 return Answer(200, spot_prices_xml(self.cloud, call, now))
+            case "DescribeInstanceStatus":
+                return Answer(200, statuses_xml(self.cloud, call))
             case "DescribeSpotInstanceRequests":
                 return Answer(200, spot_requests_xml(self.cloud, call))
         return self._forward(environ, call.body({}))

@@ -19,6 +19,7 @@ from slurm_elastic.providers.aws_tags import NodeNames
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
+from slurm_elastic.sandbox.ec2_spot import Event
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_api import Call
@@ -143,6 +144,7 @@ class EmulatedCloud:
         self.access_keys: set[str] = set()
         self.visible_after = 0.0
         self.buckets = Buckets()
+        self.events: dict[str, Event] = {}
 
     def zone_of(self, call: Call) -> str:
         """Where a launch would put its machines."""

@@ -20,6 +20,7 @@ from msgspec import Struct
 from slurm_elastic.errors import ConfigError, SandboxError
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_faults import Fault
+from slurm_elastic.sandbox.ec2_spot import Event
 from slurm_elastic.sandbox.endpoints import require_loopback
 
 if TYPE_CHECKING:
@@ -59,6 +60,13 @@ class _Interrupt(_Order, frozen=True, kw_only=True):
 
 class _ShutDown(_Order, frozen=True, kw_only=True):
     ids: tuple[str, ...]
+
+
+class _Schedule(_Order, frozen=True, kw_only=True):
+    ids: tuple[str, ...]
+    code: str
+    seconds: float
+    description: str = "The instance is scheduled for maintenance"
 
 
 class _Buckets(_Order, frozen=True, kw_only=True):
@@ -120,6 +128,13 @@ def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
 
 
+def _schedule(cloud: EmulatedCloud, body: bytes, now: float) -> object:
+    order = msgspec.json.decode(body, type=_Schedule)
+    event = Event(code=order.code, description=order.description, not_before=now + order.seconds)
+    cloud.events.update(dict.fromkeys(order.ids, event))
+    return {}
+
+
 def _buckets(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     cloud.buckets.begin(frozen=msgspec.json.decode(body, type=_Buckets).frozen)
     return {}
@@ -144,6 +159,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "settings": _settings,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
+    "schedule": _schedule,
     "buckets": _buckets,
     "advance": _advance,
     "reset": _reset,
@@ -197,6 +213,11 @@ class Ec2Control:
     def shut_down(self, ids: Iterable[str]) -> None:
         """These machines power themselves off, as by ``shutdown -h now`` on them."""
         self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
+
+    def schedule(self, ids: Iterable[str], code: str, seconds: float, **more: str) -> None:
+        """Announce maintenance of these machines in so many seconds; nothing comes of it."""
+        order = _Schedule(ids=tuple(ids), code=code, seconds=seconds, **more)
+        self._ask("POST", "schedule", order)
 
     def throttle(self, *, frozen: bool = False) -> None:
         """Enforce EC2's published limits of its API from now on; see ``ec2_buckets``."""

@@ -1,9 +1,11 @@
-"""The two spot calls that moto answers with constants: price history and spot requests."""
+"""The calls about spot and maintenance that moto answers with constants."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, timestamp
 
@@ -40,6 +42,31 @@ def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:
     token = str(end) if end < len(quotes) else ""
     inner = f"<spotPriceHistorySet>{items}</spotPriceHistorySet>{elements(nextToken=token)}"
     return answer_xml(call.action, inner)
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """Maintenance that is scheduled for a machine; ``not_before`` is Unix time."""
+
+    code: str
+    description: str
+    not_before: float
+
+
+def statuses_xml(cloud: EmulatedCloud, call: Call) -> bytes:
+    """The machines with scheduled events of the codes asked for, in one page."""
+    codes = call.filters().get("event.code")
+    items = "".join(
+        f"<item>{elements(instanceId=id_)}<eventsSet><item>"
+        + elements(
+            code=event.code,
+            description=event.description,
+            notBefore=timestamp(event.not_before),
+        )
+        + "</item></eventsSet></item>"
+        for id_, event in cloud.events.items()
+        if codes is None or event.code in codes
+    )
+    return answer_xml(call.action, f"<instanceStatusSet>{items}</instanceStatusSet>")
 
 
 def spot_requests_xml(cloud: EmulatedCloud, call: Call) -> bytes:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Launch, Ledger, Machine
+from slurm_elastic.ledger_rows import CAPACITY, POLICY
 from slurm_elastic.model import SlurmJob
 from slurm_elastic.slurm import controller, fragment
 from slurm_elastic.slurm.cli import SlurmCli
@@ -100,6 +101,20 @@ def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
             one for one in launches if gone.nodes & set(one.nodes) or one.cloud not in clouds
         ),
     )
+
+
+def forget_holds(config: Config) -> None:
+    """Nodes that have left are held no more: should they come back, they come free."""
+    path = config.state / "ledger.db"
+    if not path.exists():
+        return
+    try:
+        with contextlib.closing(Ledger(path)) as ledger:
+            for kind in (POLICY, CAPACITY):
+                nodes = [row.node for row in ledger.holds() if row.kind == kind]
+                ledger.release(nodes, kind)
+    except (sqlite3.Error, SlurmElasticError) as error:
+        log.warning("holds stay in the ledger path=%s error=%s", path, error)
 
 
 def installed(directory: Path) -> Things:

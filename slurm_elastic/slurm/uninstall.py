@@ -72,6 +72,7 @@ def uninstall(
             changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
         )
     removed, kept = _remove_files(config, config_path, manifest)
+    leaving.forget_holds(config)
     lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept)
     return Outcome(changed=(slurm_conf, *removed), lines=lines)
 

@@ -50,7 +50,7 @@ class PolicyChaos(Chaos):
 
 
 PolicyChaos.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "40")),
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -303,6 +303,38 @@ def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone
     assert machine.id not in {m.id for m in provider.instances()}, "and once"
 
 
+def test_maintenance_is_a_notice_when_it_is_near(bed: AwsBed) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 5))
+    near, far, over, minor = (m.id for m in machines[:4])
+    (foreign,) = bed.add_foreign()
+    bed.control.schedule([near, foreign], "instance-retirement", 900)
+    bed.control.schedule([far], "instance-stop", 7 * 86400)
+    bed.control.schedule([over], "system-reboot", 900, description="[Completed] rebooted")
+    bed.control.schedule([minor], "of-another-kind", 900)
+    fresh = bed.open()  # one that has never listed its machines
+    (notice,) = fresh.notices()
+    assert (notice.instance, notice.kind) == (near, NoticeKind.INTERRUPTION)
+    assert notice.reason.startswith("instance-retirement: ")
+    assert notice.deadline is not None
+    assert 700 < notice.deadline - time.time() <= 901
+    assert [n.instance for n in fresh.notices()] == [near]
+    assert bed.calls("DescribeInstanceStatus") == 1, "it is asked once a minute"
+
+
+def test_without_the_right_to_read_maintenance_spot_notices_come(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    bed.control.fail(
+        Fault(kind=FaultKind.AUTH, action="DescribeInstanceStatus", code="UnauthorizedOperation")
+    )
+    bed.control.interrupt([machine.id], notice=60)
+    assert [n.instance for n in provider.notices()] == [machine.id]
+    assert "scheduled events cannot be read" in caplog.text
+
+
 def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
     provider = bed.open()
     offer = next(o for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND)

@@ -1,0 +1,72 @@
+"""What machines have cost in a span of time, by the ledger."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger_marks import MINIMUM
+from slurm_elastic.model import Instance, InstanceState, Market
+
+T = 1_800_000_000.0
+Lease = tuple[float, float, float | None]
+
+
+def machine(number: int, price: float, launched: float, cloud: str = "aws") -> Instance:
+    return Instance(
+        id=f"i-{number}", cloud=cloud, node=f"n{number}", generation=f"g{number}",
+        instance_type="small", zone="a", market=Market.SPOT, price=price,
+        state=InstanceState.RUNNING, launched=launched,
+    )  # fmt: skip
+
+
+def cost(lease: Lease, since: float, now: float, unit: int) -> float:
+    """The rule in plain words: begun units whole, less what lies before the span."""
+    price, launched, ended = lease
+    if ended is not None and ended < since - unit:
+        return 0.0
+    seconds = max((now if ended is None else ended) - launched, 0.0)
+    paid = max(seconds, MINIMUM) if unit <= 1 else max(math.ceil(seconds / unit), 1) * unit
+    return price / 3600 * max(paid - max(since - launched, 0.0), 0.0)
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 10), st.integers(-20_000, 0), st.none() | st.integers(0, 20_000)),
+        max_size=5,
+    ),
+    st.sampled_from((1, 60, 3600)),
+    st.integers(-20_000, 0),
+)
+def test_the_sum_is_that_of_each_lease(
+    rows: list[tuple[float, int, int | None]], unit: int, since: int
+) -> None:
+    leases: list[Lease] = []
+    with tempfile.TemporaryDirectory() as directory:
+        ledger = Ledger(Path(directory) / "ledger.db")
+        for number, (price, begin, length) in enumerate(rows):
+            end = None if length is None or begin + length > 0 else T + begin + length
+            leases.append((price, T + begin, end))
+            ledger.adopt(machine(number, price, T + begin), "pool", T)
+            if end is not None:
+                ledger.ended("aws", [f"i-{number}"], "over", end)
+        found = ledger.dollars("aws", T + since, T, unit)
+        ledger.close()
+    assert found == pytest.approx(sum(cost(one, T + since, T, unit) for one in leases))
+
+
+def test_each_cloud_is_asked_for_itself(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.adopt(machine(1, 3.6, T - 600), "pool", T)
+    ledger.adopt(machine(2, 36.0, T - 600, "other"), "pool", T)
+    assert ledger.dollars("aws", T - 3600, T, 1) == pytest.approx(0.6)
+    assert ledger.dollars("aws", T - 3600, T, 3600) == pytest.approx(3.6)
+    assert ledger.dollars("none", T - 3600, T, 1) == 0.0
+    ledger.close()
