@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 PAGE = 1000
 """nova's own bound for one answer, unless the site has set a lower one."""
 
+GONE = ("DELETED", "SOFT_DELETED")
+"""The second may come back for an administrator, and runs no more."""
+
 
 class Servers:
     """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
@@ -45,7 +48,7 @@ class Servers:
         nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
         is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
         """
-        found = [s for s in self._read(self._records(mark)) if s.status != "DELETED"]
+        found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
         self.ours.update(s.id for s in found)
         return found
 
@@ -53,7 +56,7 @@ class Servers:
         """Those of a launch that are gone: nova forgets their metadata and keeps their names."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = self._records(mark, **{"changes-since": stamp})
-        gone = [{**r, "metadata": {}} for r in records if r.get("status") == "DELETED"]
+        gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
         with translated(self.name):
             return [s for s in reading.servers(gone) if mark in s.name]
 

@@ -201,3 +201,32 @@ def test_a_cell_that_is_down_is_no_cell_without_machines(bed: StackBed) -> None:
         provider.instances()
     hidden["metadata"] = kept
     assert len(provider.instances()) == 1
+
+
+def test_once_ordered_no_refusal_says_that_there_is_nothing(bed: StackBed) -> None:
+    """Rights that end between the order and the look at it leave the launch in doubt."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            bed.stand_in.refuse(403, POLICY, LIST)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError, match="were ordered and cannot be looked after"):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    bed.heal()
+    assert len(provider.launch(spec)) == 2
+    settled(bed, provider, 2)
+
+
+def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    bed.world.servers[machine.id]["status"] = "SOFT_DELETED"
+    assert provider.instances() == ()
