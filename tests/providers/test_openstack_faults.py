@@ -15,6 +15,7 @@ from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 
 from slurm_elastic.errors import (
     AuthError,
+    CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
@@ -230,3 +231,17 @@ def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) 
     (machine,) = provider.launch(spec_for(bed, provider, 1))
     bed.world.servers[machine.id]["status"] = "SOFT_DELETED"
     assert provider.instances() == ()
+
+
+def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) -> None:
+    """A boot under way hides it for a while; should nova have forgotten it, it is asked again."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    (machine,) = provider.launch(spec)
+    kept = dict(bed.world.servers[machine.id])
+    provider.terminate([machine.id])
+    bed.world.servers[machine.id] = kept
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
