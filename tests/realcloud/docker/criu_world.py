@@ -62,7 +62,7 @@ try:
         case "remove":
             found = ways.remove(run.job)
         case stop:
-            found = ways.checkpoint(run, deadline=time.time() + 60, stop=stop == "stop")
+            found = ways.checkpoint(run, deadline=time.time() + 150, stop=stop == "stop")
             ways.verify(found)
     print(msgspec.json.encode({"ok": found}).decode())
 except CheckpointError as error:
@@ -212,7 +212,7 @@ class CriuWorld(ContainerWorld):
         run = json.dumps(self.run_of(job))
         words = ["env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1",
                  "/usr/bin/python3", "-c", ASK, run, verb]  # fmt: skip
-        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm").stdout)
+        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm", timeout=300.0).stdout)
         return found
 
     def standing(self, job: int) -> None:
