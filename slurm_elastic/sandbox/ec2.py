@@ -52,6 +52,7 @@ from slurm_elastic.sandbox.ec2_faults import (
 from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import IMAGE
+from slurm_elastic.sandbox.steering import PREFIX
 
 if TYPE_CHECKING:
     from werkzeug.serving import WSGIRequestHandler
@@ -127,7 +128,7 @@ class Front:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
         path = environ.get("PATH_INFO", "")
-        if path.startswith(ec2_control.PREFIX):
+        if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         else:
             answer = self._api(environ, body)
@@ -146,7 +147,7 @@ class Front:
         self._stopped.set()
 
     def _control(self, method: str, path: str, body: bytes) -> Answer:
-        name = path.removeprefix(ec2_control.PREFIX)
+        name = path.removeprefix(PREFIX)
         try:
             with self._lock:
                 if name == "reset":
