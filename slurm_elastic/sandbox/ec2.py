@@ -32,6 +32,8 @@ from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto
 from slurm_elastic.sandbox.ec2_api import (
     Call,
+    answer_xml,
+    elements,
     error_xml,
     parse,
     with_states,
@@ -49,6 +51,8 @@ from slurm_elastic.sandbox.ec2_faults import (
 )
 from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
+from slurm_elastic.sandbox.spec import IMAGE
+from slurm_elastic.sandbox.steering import PREFIX
 
 if TYPE_CHECKING:
     from werkzeug.serving import WSGIRequestHandler
@@ -63,6 +67,10 @@ _RESERVATION = re.compile(rb"<reservationId>(r-[0-9a-f]+)</reservationId>")
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
+
+
+_IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
+_IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 
 class Answer(Struct, frozen=True):
@@ -120,7 +128,7 @@ class Front:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
         path = environ.get("PATH_INFO", "")
-        if path.startswith(ec2_control.PREFIX):
+        if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         else:
             answer = self._api(environ, body)
@@ -139,7 +147,7 @@ class Front:
         self._stopped.set()
 
     def _control(self, method: str, path: str, body: bytes) -> Answer:
-        name = path.removeprefix(ec2_control.PREFIX)
+        name = path.removeprefix(PREFIX)
         try:
             with self._lock:
                 if name == "reset":
@@ -204,6 +212,8 @@ class Front:
                 if answer.status == 200 and hidden:
                     return replace(answer, body=without_instances(answer.body, hidden))
                 return answer
+            case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
+                return Answer(200, answer_xml(call.action, _IMAGE_XML))
             case "DescribeSpotPriceHistory":
                 return Answer(200, spot_prices_xml(self.cloud, call, now))
             case "DescribeInstanceStatus":

@@ -12,6 +12,8 @@ from msgspec import Struct, field
 from slurm_elastic.slurm.hostlist import expand
 
 DEFAULT_DIR = Path("/tmp/slurm-elastic-sandbox")  # noqa: S108 - made 0755 by root, with a marker
+IMAGE = "ami-12c6146b"
+"""The machines' image in the emulated EC2, the only one that it has of its own."""
 PARTITION = "batch"
 RECORDS = ("nodename=", "partitionname=")
 
@@ -181,7 +183,7 @@ def _aws() -> dict[str, Any]:
         "provider": "aws",
         "location": "public",
         "region": "us-east-1",
-        "image": "ami-12c6146b",
+        "image": IMAGE,
         "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
         "types": {
             "m5.large": {"cpus": 2, "memory": 8192, "price": 0.096},

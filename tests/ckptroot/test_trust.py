@@ -123,6 +123,21 @@ class TestJobDirectory:
         with pytest.raises(Refused):
             Store(site, 7).open()
 
+    def test_on_an_export_that_squashes_root_is_refused(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What root makes there belongs to nobody."""
+        made = os.mkdir
+
+        def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+            made(path, mode)
+            os.chown(path, NOBODY, NOBODY)
+
+        monkeypatch.setattr(os, "mkdir", squashed)
+        with pytest.raises(Refused, match="no_root_squash"):
+            Store(site, 7).open()
+        assert not site.jobs.exists()
+
     def test_has_one_driver(self, site: Site) -> None:
         first = Store(site, 7)
         first.open()

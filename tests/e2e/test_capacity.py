@@ -130,6 +130,8 @@ def test_a_two_node_job_moves_as_a_whole(site: Sandbox) -> None:
     try:
         (job,) = submit_many(site, 1, "sleep 3", FULL, "-N2", "--partition=aws,backup")
         assert site.wait_job(job)["Partition"] == "backup"
+        left_over = [m.why for m in machines(site, ended=True) if m.jobs == (job,)]
+        assert "its job could not be had whole" in left_over, "in the round that refused the job"
     finally:
         site.ec2.stock("[cm]5.large/*/*", None)
         site.ec2.stock("r5.large/*/*", None)

@@ -12,6 +12,7 @@ from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Examinable
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.spec import IMAGE
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,7 @@ def test_an_image_that_is_there_and_one_that_is_not(bed: AwsBed) -> None:
     good = examined(bed, image=number)
     assert good[f"image {number}"].level is Level.OK
     assert good["clock"].level is Level.OK
+    assert examined(bed, image=IMAGE)[f"image {IMAGE}"].level is Level.OK
     bad = examined(bed, image="ami-00000000")["image ami-00000000"]
     assert bad.level is Level.WRONG
     assert bad.advice

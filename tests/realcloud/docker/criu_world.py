@@ -145,7 +145,7 @@ class CriuWorld(ContainerWorld):
         self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", directory])
         self.head.start(SERVICE, "ckptman.log", user="slurm")
         log = self.shared / "log" / "ckptman.log"
-        self.wait_for(lambda: "serving" in log.read_text(), "the service runs")
+        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the service runs")
 
     def ckpt(self, *words: str) -> str:
         """``slurm-elastic ckpt ...``, as an operator."""

@@ -240,7 +240,7 @@ def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) 
         world.wait_more(job)
     assert world.end(job, "FAILED")["ExitCode"] == "5:0"
     told = world.ckpt("explain", str(job))
-    assert told.count("is whole") == 2, told
+    assert told.count("ckpt-back") == 2, told
     gone(world, job)
 
 
