@@ -373,11 +373,10 @@ def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
 
 def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
     host.install()
-    answering(host)
     row = Hold(node="pub1", pool="burst", reason="x", since=ledger_cases.T0, until=ledger_cases.T0)
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
         ledger.hold([row, replace(row, kind="policy"), replace(row, node="pub2", kind="policy")])
-        host.uninstall(force=False)
+        host.uninstall()
         assert ledger.holds() == ()
 
 
