@@ -10,10 +10,11 @@ from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
-from slurm_elastic.configpolicies import CloudPolicies
+from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.lifecycle.holds import HOLD_MARK
 from slurm_elastic.model import InstanceState, Market, SlurmNode
+from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state
 
@@ -124,8 +125,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
         *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
-        "checkpoints",
-        "version",
+        *("checkpoints", "budgets", "version"),
         *(),
     ]
 
@@ -392,3 +392,11 @@ def test_next_actions_by_policy(tmp_path: Path) -> None:
     assert told(launched + 3500, "delayed(before_end=180)") == "goes now unless used, by policy"
     assert told(launched + 600, "idle(660)") == "goes in 1m unless used, by policy"
     assert told(launched, "flagged") == "idle: goes when the growth policy has too many"
+
+
+def test_budgets_are_told_with_what_is_spent(tmp_path: Path) -> None:
+    made = replace(config(tmp_path), policies=SitePolicies(budget=Budget(per_day=5.0)))
+    facts = Facts(now=NOW, spent={"": Spent(day=5.5, month=7.0)})
+    (shown,) = status_view(made, facts).budgets
+    assert (shown.cloud, shown.day, shown.per_day) == ("", 5.5, 5.0)
+    assert (shown.month, shown.per_month) == (7.0, None)
