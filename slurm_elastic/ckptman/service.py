@@ -335,6 +335,11 @@ class Service:
             self._helped[job.id] = self.site.jobs.mark()
 
     def _work(self, one: Rescue) -> None:
+        # A look begins before the work of the last one ends: its view may be the older one.
+        known = self.site.state.rescue(one.run.job, one.run.attempt)
+        if known is not None and (known.step, known.changed) != (one.step, one.changed):
+            self.wake()
+            return
         if moving.go_on(self.site, one).step is not one.step:
             self.wake()
 

@@ -34,6 +34,20 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
     assert "ckpt-drained" in world.kinds(node)
 
 
+def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> None:
+    """A save of a tenth of a second ends while the look that will hand it out is still on."""
+    from msgspec.structs import replace
+
+    world.interrupt(world.runs(7).nodes[0])
+    world.until(lambda: world.back(7, 1))
+    (moved,) = world.rescues()
+    calls, told = list(world.saver.calls), world.told(7)
+    assert world.service is not None
+    world.service._work(replace(moved, step=Step.SAVING, changed=moved.began))
+    assert (list(world.saver.calls), world.told(7)) == (calls, told)
+    assert world.rescues() == [moved]
+
+
 def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     machine = world.interrupt(node)
