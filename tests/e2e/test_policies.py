@@ -35,6 +35,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(
         static_nodes=1,
         drop=("onprem",),
+        resume_timeout=180.0,
         elastic={"policies": {"release": "idle(seconds=80000)", "look": LOOK}},
     )
 
