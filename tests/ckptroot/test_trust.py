@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import shutil
@@ -349,6 +350,15 @@ class TestSweeper:
         sweep(swept)
         assert (swept.jobs / "blcr").exists()
         assert (swept.jobs / "8").is_symlink()
+
+
+def test_the_example_has_every_key(home: Path) -> None:
+    """etc/ckpt-root.conf, with all that stands behind a # switched on."""
+    example = Path(__file__).parents[2] / "etc" / "ckpt-root.conf"
+    lines = [line.removeprefix("# ") for line in example.read_text().splitlines()]
+    keys = {line.partition(" = ")[0] for line in lines if " = " in line}
+    fields = {field.name for field in dataclasses.fields(Site)} - {"reader"} | {"slurm_user"}
+    assert keys == fields
 
 
 def test_the_bundle_runs_alone(home: Path) -> None:
