@@ -247,15 +247,15 @@ def stages(count: int) -> list[Row]:
     finally:
         site.down()
     rows = [
-        compared("requeue to running again", median([t["back"] - t["requeueing"] for t in took]),
+        compared("requeue to running again", median([t["back"] - t["saved"] for t in took]),
                  median(by_hand), "s"),
         noted("announced to noticed", median([t["noticed"] for t in took]), "s"),
     ]  # fmt: skip
     for first, then, name in (
         ("planned", "saving", "noticed to save begun (nodes drained)"),
         ("saving", "saved", "save begun to image verified"),
-        ("saved", "requeueing", "image verified to requeue"),
-        ("requeueing", "back", "requeue to running again"),
+        ("saved", "requeued", "image verified to requeued"),
+        ("requeued", "back", "requeued to running again"),
         ("planned", "back", "noticed to running again"),
     ):
         rows.append(noted(name, median([t[then] - t[first] for t in took]), "s"))

@@ -66,6 +66,12 @@ _RESCUE = (
     "insert or replace into rescues (job, attempt, step, over, changed, body) values (?,?,?,?,?,?)"
 )
 _IMAGE = "insert or replace into images (job, attempt, number, taken, body) values (?, ?, ?, ?, ?)"
+_FORGET_OLD = (
+    "delete from images where job = ? and taken < "
+    "(select taken from images where job = ? order by taken desc limit 1 offset ?)"
+)
+KNOWN_IMAGES = 4
+"""Of a job, besides the last one."""
 _COUNT = (
     "insert into counters (name, value) values (?, ?) "
     "on conflict (name) do update set value = value + excluded.value"
@@ -127,7 +133,7 @@ class CheckpointState:
 
     def put(self, *rescues: Rescue, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
-        images = [] if image is None else [(_IMAGE, _image_row(image))]
+        images = [] if image is None else _saved(image)
         self._write([*images, *((_RESCUE, _rescue_row(r)) for r in rescues)])
 
     def rescues(self, *, since: float | None = None) -> tuple[Rescue, ...]:
@@ -138,11 +144,17 @@ class CheckpointState:
         rows = self._read(f"select body from rescues where {where} order by changed", *values)
         return tuple(msgspec.json.decode(row["body"], type=Rescue) for row in rows)
 
+    def rescue(self, job: int, attempt: int) -> Rescue | None:
+        """That of one run, over or not."""
+        sql = "select body from rescues where job = ? and attempt = ?"
+        rows = self._read(sql, job, attempt)
+        return msgspec.json.decode(rows[0]["body"], type=Rescue) if rows else None
+
     # images
 
     def saved(self, image: Image) -> None:
         """A good image is there."""
-        self._write([(_IMAGE, _image_row(image))])
+        self._write(_saved(image))
 
     def images(self, job: int | None = None) -> tuple[Image, ...]:
         """The known good images (of one job), newest first."""
@@ -161,10 +173,10 @@ class CheckpointState:
 
     # what is counted
 
-    def interrupted(self, instance: str, offer: str, now: float) -> None:
-        """A machine of that offer is taken away; each counts once."""
+    def interrupted(self, offers: Mapping[str, str], now: float) -> None:
+        """These machines (instance to its offer) are taken away; each counts once."""
         sql = "insert or ignore into interruptions (instance, offer, at) values (?, ?, ?)"
-        self._write([(sql, (instance, offer, now))])
+        self._write([(sql, (instance, offer, now)) for instance, offer in offers.items()])
 
     def interruptions(self, since: float) -> Mapping[str, int]:
         """How many machines of each offer were taken since then."""
@@ -234,8 +246,10 @@ def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
     return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, _text(rescue)
 
 
-def _image_row(image: Image) -> tuple[object, ...]:
-    return image.job, image.attempt, image.number, image.taken, _text(image)
+def _saved(image: Image) -> list[Write]:
+    """The image, and the end of those that say nothing more about the job's next save."""
+    row = (image.job, image.attempt, image.number, image.taken, _text(image))
+    return [(_IMAGE, row), (_FORGET_OLD, (image.job, image.job, KNOWN_IMAGES))]
 
 
 def _text(value: Struct) -> str:

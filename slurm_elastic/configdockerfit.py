@@ -11,7 +11,7 @@ from slurm_elastic.configyaml import KeyPath, shown
 
 _URL = re.compile(r"unix:///\S+|tcp://[^\s/@]+:\d+|ssh://([^\s/@:]+@)?[^\s/@:]+(:\d+)?")
 _LOOPBACK = re.compile(r"tcp://(127\.[\d.]+|localhost|\[::1\]):\d+")
-_MOUNT = re.compile(r"/[^:\s]*:/[^:\s]*(:(ro|rw))?")
+_MOUNT = re.compile(r"(/[^:\s]*|[A-Za-z0-9][\w.-]+):/[^:\s]*(:(ro|rw))?")
 _TMPFS = re.compile(r"/[^:\s]*")
 _CAPABILITY = re.compile(r"(?!ALL$)[A-Z][A-Z0-9_]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -66,7 +66,7 @@ def _options(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
         if not _VARIABLE.fullmatch(word):
             draft.problems.add((*at, "environment", word), shown(word), "the name of a variable")
     forms: tuple[tuple[str, tuple[str, ...], re.Pattern[str], str], ...] = (
-        ("mounts", cloud.mounts, _MOUNT, "/THERE:/HERE or /THERE:/HERE:ro"),
+        ("mounts", cloud.mounts, _MOUNT, "/THERE:/HERE or VOLUME:/HERE, with :ro if it is"),
         ("tmpfs", cloud.tmpfs, _TMPFS, "an absolute path"),
         ("security_options", cloud.security_options, _WORD, "one word"),
         ("capabilities", cloud.capabilities, _CAPABILITY, "a capability, such as SYS_PTRACE"),

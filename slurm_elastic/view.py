@@ -9,6 +9,7 @@ from slurm_elastic.accounting import usage
 from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
 from slurm_elastic.ledger_rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
+from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
 from slurm_elastic.view_ckpt import CheckpointsView, checkpoints_view
@@ -25,6 +26,7 @@ from slurm_elastic.view_next import (
 )
 from slurm_elastic.view_rows import (
     BreakerView,
+    BudgetView,
     CloudView,
     CoolDownView,
     DaemonView,
@@ -120,6 +122,18 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         totals=_totals(facts),
         checkpoints=_checkpoints(config, facts),
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
+        budgets=tuple(_budget(config, *one) for one in facts.spent.items()),
+    )
+
+
+def _budget(config: Config, cloud: str, spent: Spent) -> BudgetView:
+    own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
+    return BudgetView(
+        cloud=cloud,
+        day=spent.day,
+        per_day=own.per_day,
+        month=spent.month,
+        per_month=own.per_month,
     )
 
 

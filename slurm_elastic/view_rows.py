@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.ledger_rows import Health, Hold, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view_ckpt import CheckpointFacts, CheckpointsView
 
 
@@ -21,6 +22,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
     ``machines`` holds the live ones and those that ended in the last 24 hours.
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
+    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all.
     """
 
     now: float
@@ -38,6 +40,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     process_found: bool | None = None
     pending: int | None = None
     checkpoints: CheckpointFacts | None = None
+    spent: Mapping[str, Spent] = field(default_factory=dict)
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
@@ -191,6 +194,16 @@ class TotalView(Struct, frozen=True, kw_only=True):
     ended: int
 
 
+class BudgetView(Struct, frozen=True, kw_only=True):
+    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), and the bounds."""
+
+    cloud: str
+    day: float
+    per_day: float | None
+    month: float
+    per_month: float | None
+
+
 class StatusView(Struct, frozen=True, kw_only=True):
     """Everything ``status`` shows."""
 
@@ -209,4 +222,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     totals: tuple[TotalView, ...]
     breakers: tuple[BreakerView, ...] = ()
     checkpoints: CheckpointsView | None = None
+    budgets: tuple[BudgetView, ...] = ()
     version: int = field(default=1)

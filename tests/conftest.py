@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
-pytest_plugins = ["realcloud.docker.fixtures"]
+pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 _isolated = isolated_env(os.environ)
 for _name in os.environ.keys() - _isolated.keys():

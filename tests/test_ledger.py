@@ -507,6 +507,7 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
         db.execute(
             f"insert into machines ({before}, {rest}) values ({', '.join('?' * 19)})", values
         )
+        db.execute("insert into holds values ('pub2', 'burst', 'no capacity', 1, 2)")
     ledger = Ledger(path)
     (machine,) = ledger.machines()
     assert (machine.instance.id, machine.instance.address, machine.jobs) == (
@@ -516,6 +517,9 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     )
     assert (machine.misses, machine.suspending, machine.worst_price) == (2, T0 + 3, 0.3)
     assert machine.registered == T0, "it is taken for one that has booted"
+    assert [(row.node, row.reason, row.until, row.kind) for row in ledger.holds()] == [
+        ("pub2", "no capacity", 2, "capacity")
+    ]
     ledger.lift_requeue(7, 2, T0)
     assert (ledger.lifted_requeues(), ledger.breakers()) == (((7, 2),), ())
     ledger.close()
@@ -763,3 +767,16 @@ def test_the_documented_backup_is_a_whole_ledger(ledger: Ledger, path: Path) -> 
     backup = Ledger(copy)
     assert backup.machines() == ledger.machines()
     backup.close()
+
+
+def test_a_node_is_held_for_either_cause(path: Path) -> None:
+    ledger = Ledger(path)
+    row = Hold(node="pub1", pool="burst", reason="no capacity", since=T0, until=T0 + 60)
+    policy = msgspec.structs.replace(row, reason="the budget is spent", kind="policy")
+    ledger.hold([row, policy])
+    assert [held.kind for held in ledger.holds()] == ["policy", "capacity"]
+    ledger.release(["pub1"])
+    assert ledger.holds() == (policy,)
+    ledger.release(["pub1"], "policy")
+    assert ledger.holds() == ()
+    ledger.close()

@@ -10,9 +10,11 @@ from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
+from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.lifecycle.holds import HOLD_MARK
 from slurm_elastic.model import InstanceState, Market, SlurmNode
+from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state
 
@@ -123,8 +125,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
         *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
-        "checkpoints",
-        "version",
+        *("checkpoints", "budgets", "version"),
         *(),
     ]
 
@@ -361,3 +362,41 @@ def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
     view = status_view(big, Facts(now=NOW, nodes=nodes, machines=machines))
     assert len(view.instances) == 5000
     assert [g.nodes for g in view.nodes] == ["pub[1-5000]"]
+
+
+def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
+    why = "the budget of $5 a day is spent"
+    rows = [
+        Hold(node=f"pub{i}", pool="general", reason=why, since=T0, until=T0 + i, kind="policy")
+        for i in (1, 2)
+    ]
+    (shown,) = status_view(config(tmp_path), Facts(now=NOW, holds=rows)).holds
+    assert (shown.nodes, shown.kind, shown.left, shown.reason) == ("pub[1-2]", "policy", 0, why)
+    assert node_note("held", node("pub1", "IDLE", "DRAIN"), rows[0], NOW) == why
+
+
+def test_next_actions_by_policy(tmp_path: Path) -> None:
+    made = config(tmp_path)
+    cloud = made.cloud("aws")
+    machine = Machine(instance=instance("i-1", "pub1"), pool="general")
+    launched = machine.instance.launched
+
+    def told(now: float, release: str) -> str:
+        policies = CloudPolicies(release=release, lease=3600.0)
+        aws = replace(cloud, policies=policies)
+        clouds = tuple(aws if c.name == "aws" else c for c in made.clouds)
+        outlook = Outlook(replace(made, clouds=clouds), aws, now)
+        return outlook.of(machine, node("pub1", "IDLE"), [], None)
+
+    assert told(launched + 600, "delayed(before_end=180)") == "goes in 47m unless used, by policy"
+    assert told(launched + 3500, "delayed(before_end=180)") == "goes now unless used, by policy"
+    assert told(launched + 600, "idle(660)") == "goes in 1m unless used, by policy"
+    assert told(launched, "flagged") == "idle: goes when the growth policy has too many"
+
+
+def test_budgets_are_told_with_what_is_spent(tmp_path: Path) -> None:
+    made = replace(config(tmp_path), policies=SitePolicies(budget=Budget(per_day=5.0)))
+    facts = Facts(now=NOW, spent={"": Spent(day=5.5, month=7.0)})
+    (shown,) = status_view(made, facts).budgets
+    assert (shown.cloud, shown.day, shown.per_day) == ("", 5.5, 5.0)
+    assert (shown.month, shown.per_month) == (7.0, None)

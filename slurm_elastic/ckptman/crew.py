@@ -20,14 +20,14 @@ class Crew:
     def __init__(self, size: int) -> None:
         self._size = size
         self._wake = threading.Condition()
-        self._waiting: list[tuple[Order, int, int, Callable[[], None]]] = []
+        self._waiting: list[tuple[Order, int, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
         self._busy: set[int] = set()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._closed = False
 
-    def submit(self, job: int, order: Order, work: Callable[[], None]) -> bool:
+    def submit(self, job: int, order: Order, work: Callable[[], object]) -> bool:
         """Have ``work`` done for that job; False where something waits or runs for it already."""
         with self._wake:
             if job in self._busy or self._closed:
@@ -74,7 +74,7 @@ class Crew:
                 _, _, job, work = heapq.heappop(self._waiting)
             self._do(job, work)
 
-    def _do(self, job: int, work: Callable[[], None]) -> None:
+    def _do(self, job: int, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception:

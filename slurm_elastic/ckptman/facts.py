@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import JobFacts, estimate
 from slurm_elastic.ckptman.threats import Threat
 from slurm_elastic.ckptman.wishes import Choice
 from slurm_elastic.ledger_rows import Machine
-from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.model import Image, JobRun, Notice, NoticeKind, SlurmJob
 from slurm_elastic.policies.checkpoint import Situation, observed_mtti
 
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
@@ -113,9 +114,17 @@ def _situations(world: World, job: SlurmJob) -> Iterable[Situation]:
             dump=dump_seconds(world, job.id),
             prices=world.prices.get(offer, ()),
             bid=world.bid,
-            notices=threat.notices if threat else (),
+            notices=_notices(threat, world.now) if threat else (),
             mtti=world.mtti.get(machine.instance.offer_key) if machine else None,
         )
+
+
+def _notices(threat: Threat, now: float) -> tuple[Notice, ...]:
+    """What takes the machine away is seen now, whenever it came: a job that is to be moved is saved
+    for that, though a periodic save may have come in between.
+    """
+    gone = NoticeKind.INTERRUPTION
+    return tuple(replace(n, seen=now) if n.kind is gone else n for n in threat.notices)
 
 
 def mean_times(

@@ -39,6 +39,14 @@ class JobList:
         """The job by a list of this moment."""
         return self.read().get(job)
 
+    def mark(self) -> float:
+        """The moment, for ``knows``."""
+        return self._clock()
+
+    def knows(self, mark: float) -> bool:
+        """Whether the last list was asked for after that moment."""
+        return self._begun >= mark
+
     @property
     def last(self) -> Mapping[int, SlurmJob]:
         """What the last reading had, however long ago."""

@@ -76,22 +76,22 @@ class Poller:
         for one in told:
             if one.wrong:
                 log.warning("passed over source=%s: %s", self._source.name, one.wrong)
-        warned = [self._warned(t, t.notice) for t in told if t.notice is not None]
+        machines = self._machines() if any(t.notice for t in told) else {}
+        warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
         known = self._site.state.known([w.key for w in warned])
         fresh = list({w.key: w for w in warned if w.key not in known}.values())
         if fresh:
             self._site.state.warn(*fresh)
             reach("notice.after-record")
             cool_down(self._site, fresh)
-            self._tell(fresh)
+            self._tell(fresh, machines)
             self._woken()
         for one in told:
             if one.order is not None and not isinstance(one.order, NoticeOrder):
                 self._ordered(one.order)
 
-    def _warned(self, told: Told, notice: Notice) -> Warned:
+    def _warned(self, told: Told, notice: Notice, machines: Mapping[str, Machine]) -> Warned:
         """A node's machine is looked up at once: the next one of that node is not meant."""
-        machines = self._machines()
         if notice.node and not notice.instance:
             found = machine_of(notice.node, machines)
             notice = replace(notice, instance=found.instance.id) if found else notice
@@ -105,12 +105,12 @@ class Poller:
             offer=machine.instance.offer_key if machine else "",
         )
 
-    def _tell(self, fresh: Sequence[Warned]) -> None:
+    def _tell(self, fresh: Sequence[Warned], machines: Mapping[str, Machine]) -> None:
         now = self._site.now()
         for one in fresh:
             notice = one.notice
             left = "" if notice.deadline is None else f", {notice.deadline - now:.0f} s left"
-            machine = self._machines().get(notice.instance)
+            machine = machines.get(notice.instance)
             subject = machine.instance.node if machine else notice.node or notice.instance
             text = notice.reason or f"{notice.kind} notice from {one.source}"
             self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")

@@ -9,10 +9,10 @@ saving       a save may be under way, done, or never begun        take a good im
                                                                   than this step, else save again
 waiting      no new image; it goes on from an older one or from   the same
              its start, when its time comes or its node is lost
-saved        the image was verified; the run is stopped           requeue
-requeueing   Slurm may have requeued it                           by its restart count: done, or
-                                                                  requeue again
-requeued     its restart count has grown                          watch it (watch.py)
+saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
+             may have requeued it                                 requeue
+requeueing   the same, after a requeue that had no effect         the same
+requeued     Slurm has taken the command                          watch it (watch.py)
 ===========  ===================================================  ==============================
 """
 
@@ -200,8 +200,6 @@ def _requeue(site: Site, rescue: Rescue) -> Rescue:
         return over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
     if not job.requeue and not _may_be_requeued(site, rescue):
         return to(site, rescue, Step.WAITING, at=None, again=False)
-    if rescue.step is not Step.REQUEUEING:
-        rescue = to(site, rescue, Step.REQUEUEING, at=None)
     reach("rescue.before-requeue")
     try:
         site.slurm.requeue(run.job)

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from slurm_elastic.ckptman import rescue as moving
 from slurm_elastic.ckptman.crew import Crew, Order
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 
 SERVICE = "slurm-elastic-ckptman"
 BEAT = 5.0
+LEAST = 0.1
+"""Seconds between two looks, however often we are woken."""
 QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
 PACE = 5.0
@@ -56,6 +60,8 @@ class Service:
         self._next_beat = self._next_count = float("-inf")
         self._refused: dict[int, str] = {}
         self._trouble = ""
+        self._moving = False
+        self._helped: dict[int, float] = {}
 
     # from pollers' threads
 
@@ -82,16 +88,19 @@ class Service:
     def run(self) -> None:
         """Until the site stops; then wait for what is under way."""
         site = self.site
-        pause = 0.0
+        pause = rest = 0.0
         try:
-            while not site.stop.is_set():
+            while not site.stop.wait(rest):
                 self._wake.wait(pause)
                 self._wake.clear()
                 if site.stop.is_set():
                     break
+                began = site.monotonic()
                 self._guarded_tick()
-                quick = QUICK if site.state.rescues() else site.config.checkpoint.period
-                pause = max(quick, PACE * site.jobs.cost)
+                # Whatever wakes us how often: the jobs' own work comes first.
+                rest = max(LEAST, site.monotonic() - began)
+                quick = QUICK if self._moving else site.config.checkpoint.period
+                pause = max(quick - rest, PACE * site.jobs.cost)
         finally:
             self._crew.close()
             site.journal.flush()
@@ -131,6 +140,7 @@ class Service:
         plans = decide(self._facts(world, rescues), site.config.checkpoint.slack)
         begun = self._begin(plans, view, found)
         standing = {r.run.job: r for r in (*rescues, *begun)}
+        self._moving = bool(standing)
         leaving = frozenset(node for node, threat in found.items() if threat.leaving)
         self._advance(standing.values(), jobs, leaving)
         if view is not None and not begun:  # else they were drained by an older view just now
@@ -254,13 +264,28 @@ class Service:
             if view is not None:
                 settle_nodes(site, view, found, frozenset(n for r in moves for n in r.threatened))
             reach("rescue.drained")
+            moves = self._to_saving(moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
                 self._crew.submit(plan.facts.run.job, (NEVER, 0.0), self._saver.work(plan))
         return moves
 
+    def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
+        """One sync of the disk for all of them."""
+        now, step = self.site.now(), Step.SAVING
+        after = [
+            replace(r, step=step, changed=now, reached={**r.reached, str(step): now})
+            if r.saves
+            else r
+            for r in moves
+        ]
+        self.site.state.put(*after)
+        return after
+
     def _rescue(self, plan: Plan) -> Rescue:
         facts, now = plan.facts, self.site.now()
+        # A run that was stopped in vain is not stopped once more: it works until the last moment.
+        before = self.site.state.rescue(facts.run.job, facts.run.attempt)
         dump = max((s.dump for s in facts.situations), default=0.0)
         return Rescue(
             run=facts.run,
@@ -272,7 +297,7 @@ class Service:
             changed=now,
             deadline=facts.deadline,
             dump=dump,
-            saves=plan.saves,
+            saves=plan.saves and before is None,
             reached={str(Step.PLANNED): now},
         )
 
@@ -287,29 +312,49 @@ class Service:
             if self._crew.busy(one.run.job):
                 continue
             try:
-                if one.step is Step.WAITING and leaving.isdisjoint(one.threatened) and jobs:
+                if jobs is not None and self._is_safe(one, leaving):
                     self._stay(one, jobs)
                 elif _due(one, now):
                     self._crew.submit(one.run.job, _urgency(one), partial(self._work, one))
                 elif jobs is not None:
-                    watch(self.site, one, jobs.get(one.run.job))
+                    self._watch(one, jobs.get(one.run.job))
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
 
+    def _watch(self, one: Rescue, job: SlurmJob | None) -> None:
+        """What takes a Slurm command or a sync of the disk is the crew's: there may be many."""
+        if job is None or job.restarts <= one.run.attempt:
+            watch(self.site, one, job)
+        elif self.site.jobs.knows(self._helped.get(job.id, float("-inf"))):
+            self._crew.submit(job.id, _urgency(one), partial(self._help, one, job))
+
+    def _help(self, one: Rescue, job: SlurmJob) -> None:
+        if watch(self.site, one, job).over:
+            self._helped.pop(job.id, None)
+        else:  # a list from before says nothing of what was done now
+            self._helped[job.id] = self.site.jobs.mark()
+
     def _work(self, one: Rescue) -> None:
+        # A look begins before the work of the last one ends: its view may be the older one.
+        known = self.site.state.rescue(one.run.job, one.run.attempt)
+        if known is not None and (known.step, known.changed) != (one.step, one.changed):
+            self.wake()
+            return
         if moving.go_on(self.site, one).step is not one.step:
             self.wake()
 
-    def _stay(self, one: Rescue, jobs: Mapping[int, SlurmJob]) -> None:
-        """Nothing threatens it any more, unless its node is gone and it begins anew already."""
-        after = watch(self.site, one, jobs.get(one.run.job))
-        if after.step is Step.WAITING and not self._lost(one):
-            moving.over(self.site, one, Step.STAYED, "no notice stands against its nodes any more")
-
-    def _lost(self, one: Rescue) -> bool:
-        """Whether its machine, not only the notice, is gone."""
+    def _is_safe(self, one: Rescue, leaving: frozenset[str]) -> bool:
+        """Nothing threatens its nodes any more, and their machines are still there."""
+        if one.step is not Step.WAITING or not leaving.isdisjoint(one.threatened):
+            return False
         alive = {m.instance.node for m in self._machines.values()}
-        return any(n in self.site.pool_of and n not in alive for n in one.threatened)
+        return all(n in alive or n not in self.site.pool_of for n in one.threatened)
+
+    def _stay(self, one: Rescue, jobs: Mapping[int, SlurmJob]) -> None:
+        after = watch(self.site, one, jobs.get(one.run.job))
+        if after.step is Step.WAITING:
+            why = "no notice stands against its nodes any more"
+            moving.over(self.site, one, Step.STAYED, why)
 
     def _carry_orders(self, machines: Mapping[str, Machine]) -> list[int]:
         """Notices that are taken back; the jobs that are to be saved now."""

@@ -150,12 +150,10 @@ def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str,
 
 def cool_down(site: Site, fresh: Sequence[Warned]) -> None:
     """What was just taken away is hardly to be had again at once; each machine is counted once."""
-    now = site.now()
-    for one in fresh:
-        if not one.offer or one.notice.kind is not NoticeKind.INTERRUPTION:
-            continue
-        site.state.interrupted(one.notice.instance, one.offer, now)
-        seconds = site.config.timings.capacity_cooldown
+    taken = [w for w in fresh if w.offer and w.notice.kind is NoticeKind.INTERRUPTION]
+    now, seconds = site.now(), site.config.timings.capacity_cooldown
+    site.state.interrupted({w.notice.instance: w.offer for w in taken}, now)
+    for one in {w.offer: w for w in taken}.values():
         cooling = CoolDown(
             key=one.offer, until=now + seconds, code="interruption",
             reason=f"machine {one.notice.instance} is taken away",

@@ -21,6 +21,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.configfile import load
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.lifecycle.budget import spending
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Spool
@@ -112,6 +113,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
+                spent=spending(config, ledger, now),
                 breakers=ledger.breakers(),
                 health=ledger.health(),
                 heartbeat=beat,

@@ -16,6 +16,7 @@ from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view_rows import (
     BreakerView,
+    BudgetView,
     CloudView,
     DaemonView,
     InstanceView,
@@ -59,6 +60,8 @@ def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
         yield _holds(view)
     if view.checkpoints:
         yield from checkpoint_blocks(view.checkpoints)
+    if view.budgets:
+        yield _budgets(view.budgets)
     if view.totals:
         yield _totals(view.totals)
 
@@ -246,6 +249,20 @@ def _holds(view: StatusView) -> RenderableType:
         if hold.kind != "capacity":
             left = "-"
         table.add_row(Text(hold.pool), Text(hold.nodes), Text(left), Text(hold.reason))
+    return table
+
+
+def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
+    table = _table("Budgets: dollars spent of this day and month (UTC)", "Of")
+    for name in ("Today", "Of", "This month", "Of"):
+        table.add_column(name, justify="right")
+    for b in budgets:
+        cells = []
+        for spent, bound in ((b.day, b.per_day), (b.month, b.per_month)):
+            over = bound is not None and spent >= bound
+            cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
+            cells.append(Text("-" if bound is None else f"{bound:g}"))
+        table.add_row(Text(b.cloud or "the cluster"), *cells)
     return table
 
 

@@ -140,6 +140,7 @@ class _Pool:
         self.taken: list[str] = []
         self._idle: list[Resting] = []
         self._starting = 0
+        self._young: int | None = None
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
@@ -178,14 +179,19 @@ class _Pool:
 
     def fresh(self, at: int, submit: int) -> int:
         """Idle machines that slurmctld may be about to give to a job submitted then."""
-        return sum(at - max(r.since, submit) < ABOUT_TO_START for r in self._idle)
+        if at - submit < ABOUT_TO_START:
+            return len(self._idle)
+        if self._young is None:
+            self._young = sum(at - r.since < ABOUT_TO_START for r in self._idle)
+        return self._young
 
     def give(self, count: int, at: int, submit: int) -> int:
         """Up to ``count`` idle machines to a job that slurmctld is about to start on them."""
-        taken = [r for r in self._idle if at - max(r.since, submit) < ABOUT_TO_START][
-            : max(count, 0)
-        ]
-        self._idle = [r for r in self._idle if r not in taken]
+        able = [r for r in self._idle if at - max(r.since, submit) < ABOUT_TO_START]
+        taken = able[: max(count, 0)]
+        gone = {r.node for r in taken}
+        self._idle = [r for r in self._idle if r.node not in gone]
+        self._young = None
         self.taken += [r.node for r in taken]
         self._starting += bool(taken)
         return len(taken)

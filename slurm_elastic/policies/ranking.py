@@ -287,4 +287,6 @@ def _left(who: str, limit: int, used: int) -> tuple[int, str]:
 
 def _praise(offer: Offer, bound: str) -> str:
     text = f"{offer.location}, {offer.market}, ${offer.price:.4f}/h"
+    if offer.interruption_rate:
+        text += f", taken {offer.interruption_rate:g} times an hour"
     return f"{text}; room is bounded: {bound}" if bound else text

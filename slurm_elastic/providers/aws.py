@@ -32,7 +32,7 @@ from slurm_elastic.model import (
 )
 from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
 from slurm_elastic.providers.aws_api import Api
-from slurm_elastic.providers.aws_claim import Claim, claim_of
+from slurm_elastic.providers.aws_claim import claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws_images import Images
@@ -43,6 +43,7 @@ from slurm_elastic.providers.aws_pacing import Pace, pace_of
 from slurm_elastic.providers.aws_reading import Record
 from slurm_elastic.providers.aws_template import Templates
 from slurm_elastic.providers.aws_user_data import read_parts
+from slurm_elastic.providers.claim import Claim
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from slurm_elastic.config import AwsCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import aws_reading, aws_tags
-from slurm_elastic.providers.aws_claim import UNCLEAR, Claim
 from slurm_elastic.providers.aws_reading import Record
+from slurm_elastic.providers.claim import UNCLEAR, Claim
 
 log = logging.getLogger(__name__)
 

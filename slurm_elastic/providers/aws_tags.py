@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.model import LaunchSpec
-from slurm_elastic.providers import aws_places
+from slurm_elastic.providers import aws_places, claim
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 PREFIX = "slurm-elastic:"
-CLUSTER = PREFIX + "cluster"
+CLUSTER = claim.CLUSTER
 NAME = PREFIX + "cluster-name"
-CLOUD = PREFIX + "cloud"
-POOL = PREFIX + "pool"
+CLOUD = claim.CLOUD
+POOL = claim.POOL
 GENERATION = PREFIX + "generation"
 NODES = PREFIX + "nodes"
 JOBS = PREFIX + "jobs"

@@ -25,7 +25,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import docker_reading as reading
 from slurm_elastic.providers import docker_request as request
-from slurm_elastic.providers.aws_claim import UNCLEAR, Claim
+from slurm_elastic.providers.claim import UNCLEAR, Claim
 from slurm_elastic.providers.docker_client import Client, left
 from slurm_elastic.providers.docker_engines import Engines
 from slurm_elastic.providers.docker_errors import NAME_TAKEN, NOT_RUNNING

@@ -7,12 +7,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config import Cluster, Config, DockerCloud, DockerType
+from slurm_elastic.config import AnyCloud, Cluster, Config, DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.providers import aws_tags
+from slurm_elastic.providers import claim
 from slurm_elastic.providers import docker_request as request
-from slurm_elastic.providers.aws_claim import Claim
+from slurm_elastic.providers.claim import Claim
 
+_KEYS = {
+    claim.CLUSTER: request.CLUSTER,
+    claim.CLOUD: request.CLOUD,
+    claim.POOL: request.POOL,
+}
 CREATED = "created"
 _STATES = {
     CREATED: InstanceState.PENDING,
@@ -110,30 +115,17 @@ def room(
 def claim_of(settings: DockerCloud, cluster: Cluster, config: Config | None) -> Claim:
     """What a cloud shares an engine with; without a ``config`` it is alone there."""
     urls = {host.url for host in settings.hosts.values()}
-    clouds = {settings.name}
-    if config is not None:
-        clouds |= {
-            other.name
-            for other in config.clouds
-            if isinstance(other, DockerCloud)
-            and not urls.isdisjoint(host.url for host in other.hosts.values())
-        }
-    pools = config.pools if config is not None else ()
-    return Claim(
-        cluster=cluster.uuid or "",
-        clouds=frozenset(clouds),
-        pools={pool.name: pool.cloud for pool in pools if pool.cloud in clouds},
-    )
+
+    def there(other: AnyCloud) -> bool:
+        hosts = other.hosts.values() if isinstance(other, DockerCloud) else ()
+        return not urls.isdisjoint(host.url for host in hosts)
+
+    return claim.claim_of(settings, cluster, config, there)
 
 
-def owner(claim: Claim, labels: Mapping[str, str]) -> str | None:
+def owner(of: Claim, labels: Mapping[str, str]) -> str | None:
     """The cloud's name; UNCLEAR where the labels do not tell, None for another cluster's."""
-    keys = {
-        request.CLUSTER: aws_tags.CLUSTER,
-        request.CLOUD: aws_tags.CLOUD,
-        request.POOL: aws_tags.POOL,
-    }
-    return claim.owner({keys[key]: value for key, value in labels.items() if key in keys})
+    return of.owner(labels, _KEYS)
 
 
 def _address(networks: Mapping[str, Any]) -> str | None:

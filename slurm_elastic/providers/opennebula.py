@@ -27,7 +27,8 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
-from slurm_elastic.providers.opennebula_claim import UNCLEAR, Claim, claim_of, owner
+from slurm_elastic.providers.claim import UNCLEAR, Claim
+from slurm_elastic.providers.opennebula_claim import claim_of, owner
 from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_parts
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated

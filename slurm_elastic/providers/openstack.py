@@ -21,8 +21,9 @@ from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Poo
 from slurm_elastic.providers import openstack_reading as reading
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.aws_user_data import NOVA, read_parts
+from slurm_elastic.providers.claim import Claim
 from slurm_elastic.providers.openstack_catalog import Catalog
-from slurm_elastic.providers.openstack_claim import Claim, claim_of
+from slurm_elastic.providers.openstack_claim import claim_of
 from slurm_elastic.providers.openstack_client import Api
 from slurm_elastic.providers.openstack_errors import translated
 from slurm_elastic.providers.openstack_launch import Launch

@@ -36,6 +36,8 @@ _NO_ROOM = re.compile(
     r"No valid host|not enough hosts|Exhausted all hosts|Insufficient compute resources"
     r"|[Nn]o more IP addresses|No fixed IP addresses|No more free|Insufficient Free"
 )
+_OF_THE_ORDER = re.compile(r"Only volume-backed servers")
+"""A right that is missing for this flavor and not for the account."""
 _PASSES = re.compile(r"while it is in|task_state|[Ii]n progress|concurrent|Conflict updating")
 _PASSWORDS = re.compile(r"(?i)(password|secret|token)(\W{1,4})\S+")
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{65,}|Value: .*? (?=is too long|does not match)", re.DOTALL)
@@ -101,6 +103,8 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
         return QuotaError, f"{quota['what'] or 'project'}-quota"
     if status in (400, 403, 409) and _NO_ROOM.search(message):
         return CapacityError, "NoRoom"
+    if status == 403 and _OF_THE_ORDER.search(message):
+        return ProviderError, "Forbidden"
     if status in (401, 403, 407):
         return AuthError, {401: "Unauthorized", 403: "Forbidden"}.get(status, f"HTTP{status}")
     if status == 404 and path.startswith("/servers/"):

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.errors import ProviderError, TransientError
-from slurm_elastic.model import LaunchSpec
+from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.openstack_errors import NO_HOST
-from slurm_elastic.providers.openstack_reading import Server
+from slurm_elastic.providers.openstack_reading import Server, state_of
 from slurm_elastic.providers.openstack_servers import Servers
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,8 @@ LOOK_BACK = 86400.0
 CLOCK_SLACK = 600.0
 """Seconds by which nova's clock and the head's may differ."""
 _POLL = 0.4
+_STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
+"""What is being deleted, or was stopped, is none of a launch's machines any more."""
 _GENERATION = re.compile(r"g(\d{13})-")
 
 Order = Callable[[LaunchSpec, int, Sequence[str], int], None]
@@ -79,7 +81,8 @@ class Launch:
         mine = [s for s in self._servers.live(self._mark) if s.generation == spec.generation]
         broken = [s for s in mine if s.failed]
         doubles: list[Server] = []
-        for one in sorted((s for s in mine if not s.failed), key=lambda s: (s.created, s.id)):
+        there = [s for s in mine if not s.failed and state_of(s) in _STANDING]
+        for one in sorted(there, key=lambda s: (s.created, s.id)):
             if one.node in self.standing:
                 doubles.append(one)
             elif one.node in spec.nodes:

@@ -60,8 +60,8 @@ class Server(Struct, frozen=True, kw_only=True):
 
     @property
     def waits(self) -> bool:
-        """Whether the scheduler has not decided yet."""
-        return self.status == "BUILD" and self.task == "scheduling"
+        """Whether no host has it yet: the scheduler looks, or the one it found may still refuse."""
+        return self.status == "BUILD" and not self.placed
 
 
 def servers(records: Iterable[Record]) -> list[Server]:

@@ -15,8 +15,8 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.providers import openstack_reading as reading
+from slurm_elastic.providers.claim import UNCLEAR, Claim
 from slurm_elastic.providers.openstack_catalog import Call
-from slurm_elastic.providers.openstack_claim import UNCLEAR, Claim
 from slurm_elastic.providers.openstack_errors import from_fault, translated
 from slurm_elastic.providers.openstack_reading import Record, Server
 from slurm_elastic.providers.parallel import each

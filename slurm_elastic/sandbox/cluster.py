@@ -105,7 +105,7 @@ class Sandbox(Shell):
     def _start_clouds(self) -> None:
         if local := self._cloud("local"):
             self._daemons.agent(self.layout.read(), Path(local["socket"]))
-        if self._cloud("aws") or self._cloud("opennebula"):
+        if any(map(self._cloud, ("aws", "opennebula", "openstack"))):
             self._daemons.runner()
 
     def _static_idle(self) -> bool:
@@ -174,7 +174,7 @@ class Sandbox(Shell):
             names.append(AGENT)
         emulated = {"aws": EC2, "opennebula": ONE}
         there = [name for provider, name in emulated.items() if self._cloud(provider)]
-        return names + there + ([RUNNER] if there else [])
+        return names + there + ([RUNNER] if there or self._cloud("openstack") else [])
 
     def _cloud(self, provider: str) -> dict[str, Any] | None:
         return cloud_of(self.spec, provider)

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -49,16 +49,14 @@ from slurm_elastic.sandbox.ec2_faults import (
     Stage,
     Target,
 )
+from slurm_elastic.sandbox.ec2_http import HOST, announce, handler
 from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import IMAGE
-
-if TYPE_CHECKING:
-    from werkzeug.serving import WSGIRequestHandler
+from slurm_elastic.sandbox.steering import PREFIX
 
 log = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
 _REAP_EVERY = 0.2
 _STATE_CODES = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
 _STATE_CODES |= {"stopping": 64, "stopped": 80}
@@ -127,7 +125,7 @@ class Front:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
         path = environ.get("PATH_INFO", "")
-        if path.startswith(ec2_control.PREFIX):
+        if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         else:
             answer = self._api(environ, body)
@@ -146,7 +144,7 @@ class Front:
         self._stopped.set()
 
     def _control(self, method: str, path: str, body: bytes) -> Answer:
-        name = path.removeprefix(ec2_control.PREFIX)
+        name = path.removeprefix(PREFIX)
         try:
             with self._lock:
                 if name == "reset":
@@ -344,43 +342,18 @@ def serve(directory: Path, port: int, prices: Path | None, speed: float) -> None
         cloud.prices.replay(load_trace(prices), speed, time.time())
     front = Front(cloud, ec2_moto.application())
     try:
-        server = make_server(HOST, port, front, threaded=True, request_handler=_handler())
+        server = make_server(HOST, port, front, threaded=True, request_handler=handler())
     except (OSError, SystemExit) as error:
         raise SandboxError(f"port {port} on {HOST} cannot be had: {error}") from error
     threading.Thread(target=front.reap_until_stopped, daemon=True).start()
     # shutdown waits for the loop that this very thread runs, so another one has to call it.
     on_end(lambda: threading.Thread(target=server.shutdown).start())
-    _announce(directory, server.server_port)
+    announce(directory, server.server_port)
     try:
         server.serve_forever()
     finally:
         front.stop()
         server.server_close()
-
-
-def _handler() -> type[WSGIRequestHandler]:
-    from werkzeug.serving import WSGIRequestHandler
-
-    class Quiet(WSGIRequestHandler):
-        """Requests are counted, not printed."""
-
-        def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002
-            log.debug("http %s " + message, type, *args)
-
-        def connection_dropped(self, error: BaseException, environ: object = None) -> None:  # noqa: ARG002
-            # Werkzeug would keep the connection open for the client's next request.
-            self.close_connection = True
-
-    return Quiet
-
-
-def _announce(directory: Path, port: int) -> None:
-    place = directory / "ec2"
-    place.mkdir(parents=True, exist_ok=True)
-    draft = place / "ready.new"
-    draft.write_bytes(msgspec.json.encode({"port": port, "pid": os.getpid()}))
-    draft.replace(place / "ready")
-    log.info("emulated EC2 ready url=http://%s:%d", HOST, port)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,18 +1,15 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
-``settings``, ``interrupt``, ``shut-down``, ``buckets``, ``advance``, ``reset``. Bodies and answers
-are JSON; an answer other than 200 carries ``{"error": sentence}``.
+``settings``, ``interrupt``, ``shut-down``, ``schedule``, ``buckets``, ``advance``, ``reset``.
+Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
 
-import http.client
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -21,12 +18,10 @@ from slurm_elastic.errors import ConfigError, SandboxError
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox.ec2_faults import Fault
 from slurm_elastic.sandbox.ec2_spot import Event
-from slurm_elastic.sandbox.endpoints import require_loopback
+from slurm_elastic.sandbox.steering import Steering
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, View
-
-PREFIX = "/_sandbox/"
 
 
 class _Order(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,14 +161,10 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
 }
 
 
-class Ec2Control:
+class Ec2Control(Steering):
     """The other end: steers the emulated EC2 at ``url``. Every method may raise SandboxError."""
 
-    def __init__(self, url: str, timeout: float = 30.0) -> None:
-        parts = urlsplit(require_loopback(url))
-        self.url = url
-        self._host, self._port = parts.hostname or "", parts.port or 80
-        self._timeout = timeout
+    cloud = "EC2"
 
     def state(self) -> View:
         """Machines, faults, stock, prices and how many calls there were."""
@@ -181,14 +172,6 @@ class Ec2Control:
         from slurm_elastic.sandbox.ec2_cloud import View
 
         return msgspec.json.decode(self._ask("GET", "state"), type=View)
-
-    def fail(self, fault: Fault) -> None:
-        """Have something go wrong."""
-        self._ask("POST", "faults", fault)
-
-    def heal(self) -> None:
-        """Have nothing go wrong any more."""
-        self._ask("POST", "faults", {"clear": True})
 
     def stock(self, pattern: str, count: int | None) -> None:
         """Have ``count`` machines where ``type/zone/market`` fits the pattern; None: no bound."""
@@ -230,40 +213,3 @@ class Ec2Control:
     def reset(self) -> None:
         """Have the cloud forget everything."""
         self._ask("POST", "reset", {})
-
-    def wait_ready(self, timeout: float) -> None:
-        """Return once it answers; SandboxError if it does not within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                self.state()
-            except SandboxError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
-
-    def _ask(self, method: str, name: str, body: object = None) -> bytes:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        try:
-            data = None if body is None else msgspec.json.encode(body)
-            connection.request(method, PREFIX + name, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise SandboxError(
-                f"the emulated EC2 at {self.url} does not answer: {error}"
-            ) from error
-        finally:
-            connection.close()
-        if answer.status != 200:
-            raise SandboxError(_complaint(text))
-        return text
-
-
-def _complaint(text: bytes) -> str:
-    try:
-        return msgspec.json.decode(text, type=dict[str, str])["error"]
-    except (msgspec.ValidationError, msgspec.DecodeError, KeyError):
-        return f"the emulated EC2 answered {text[:200]!r}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from slurm_elastic.config import AnyCloud, AwsCloud, OpenNebulaCloud
+import yaml
+
+from slurm_elastic.config import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.errors import SandboxError
 
 EMULATOR_KEY = "sandbox-emulator-key"
@@ -53,6 +56,8 @@ def require_emulated(clouds: Iterable[AnyCloud]) -> None:
     for cloud in clouds:
         if isinstance(cloud, OpenNebulaCloud):
             require_loopback(cloud.endpoint)
+        if isinstance(cloud, OpenStackCloud):
+            require_loopback(_auth_url(cloud))
         if not isinstance(cloud, AwsCloud):
             continue
         if cloud.endpoint is None:
@@ -60,6 +65,19 @@ def require_emulated(clouds: Iterable[AnyCloud]) -> None:
         if cloud.profile is not None:
             raise SandboxError(f"cloud {cloud.name!r} names a profile; the sandbox reads none")
         require_loopback(cloud.endpoint)
+
+
+def _auth_url(cloud: OpenStackCloud) -> str:
+    """Where keystone is, which names all other services; the SDK's own places are not looked at."""
+    if cloud.clouds_file is None:
+        raise SandboxError(f"cloud {cloud.name!r} names no clouds_file; the sandbox reads no other")
+    try:
+        words = yaml.safe_load(Path(cloud.clouds_file).read_text(encoding="utf-8"))
+        return str(words["clouds"][cloud.cloud]["auth"]["auth_url"])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, LookupError, TypeError):
+        raise SandboxError(
+            f"{cloud.clouds_file} tells no auth_url of its cloud {cloud.cloud!r}"
+        ) from None
 
 
 def isolated_env(env: Mapping[str, str]) -> dict[str, str]:

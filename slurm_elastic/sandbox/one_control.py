@@ -7,19 +7,16 @@ answer other than 200 carries ``{"error": sentence}``.
 
 from __future__ import annotations
 
-import http.client
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct, field
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_faults import Fault
-from slurm_elastic.sandbox.endpoints import require_loopback
 from slurm_elastic.sandbox.one_world import Host, Net, Pace, World
+from slurm_elastic.sandbox.steering import Steering
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_faults import Faults
     from slurm_elastic.sandbox.one_cloud import Cloud
 
-PREFIX = "/_sandbox/"
+
 NODE_TAG = "SLURM_ELASTIC_NODE"
 
 
@@ -214,14 +211,13 @@ _ORDERS: Mapping[str, Callable[[Steered, bytes, float], object]] = {
 }
 
 
-class OneControl:
-    """The other end: steers the emulated front end at ``url``. Methods may raise SandboxError."""
+class OneControl(Steering):
+    """The other end: steers the emulated front end at ``url``. Methods may raise SandboxError.
 
-    def __init__(self, url: str, timeout: float = 30.0) -> None:
-        parts = urlsplit(require_loopback(url))
-        self.url = url
-        self._host, self._port = parts.hostname or "", parts.port or 80
-        self._timeout = timeout
+    The ``action`` of a fault is a method such as one.vm.action.
+    """
+
+    cloud = "OpenNebula"
 
     @property
     def endpoint(self) -> str:
@@ -231,14 +227,6 @@ class OneControl:
     def state(self) -> View:
         """Machines, faults and how many calls there were."""
         return msgspec.json.decode(self._ask("GET", "state"), type=View)
-
-    def fail(self, fault: Fault) -> None:
-        """Have something go wrong; ``action`` is a method such as one.vm.action."""
-        self._ask("POST", "faults", fault)
-
-    def heal(self) -> None:
-        """Have nothing go wrong any more."""
-        self._ask("POST", "faults", {"clear": True})
 
     def quota(self, quota: Quota) -> None:
         """Set the quotas of a user or a group."""
@@ -275,33 +263,3 @@ class OneControl:
     def reset(self, world: World) -> None:
         """Begin anew."""
         self._ask("POST", "reset", world)
-
-    def wait_ready(self, timeout: float) -> None:
-        """Return once it answers; SandboxError if it does not within ``timeout`` seconds."""
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                self.state()
-            except SandboxError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
-
-    def _ask(self, method: str, name: str, body: object = None) -> bytes:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout)
-        try:
-            data = None if body is None else msgspec.json.encode(body)
-            connection.request(method, PREFIX + name, data, {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            text = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise SandboxError(
-                f"the emulated OpenNebula at {self.url} does not answer: {error}"
-            ) from error
-        finally:
-            connection.close()
-        if answer.status != http.client.OK:
-            raise SandboxError(text.decode(errors="replace")[:300])
-        return text

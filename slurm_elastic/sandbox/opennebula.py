@@ -30,6 +30,7 @@ from slurm_elastic.sandbox import one_api, one_control
 from slurm_elastic.sandbox.ec2_faults import DELAYED, PAGE, Fault, FaultKind, Faults, Stage, Target
 from slurm_elastic.sandbox.one_cloud import Cloud, Refusal
 from slurm_elastic.sandbox.one_world import World, sandbox_world
+from slurm_elastic.sandbox.steering import PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -185,16 +186,16 @@ def _handler(front: Front) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.path.startswith(one_control.PREFIX):
-                self._answer(front.control("POST", self.path[len(one_control.PREFIX) :], body))
+            if self.path.startswith(PREFIX):
+                self._answer(front.control("POST", self.path[len(PREFIX) :], body))
             elif self.path == PATH:
                 self._rpc(body)
             else:
                 self._answer(Answer(404, b"", "text/plain"))
 
         def do_GET(self) -> None:
-            if self.path.startswith(one_control.PREFIX):
-                self._answer(front.control("GET", self.path[len(one_control.PREFIX) :], b""))
+            if self.path.startswith(PREFIX):
+                self._answer(front.control("GET", self.path[len(PREFIX) :], b""))
             else:
                 self._answer(Answer(404, b"", "text/plain"))
 

@@ -1,4 +1,4 @@
-"""Turns each machine of the emulated clouds into a slurmd on this host, and powers it off with it.
+"""Turns each machine of a sandbox's clouds into a slurmd on this host, and powers it off with it.
 
 ``python -m slurm_elastic.sandbox.runner DIR``, as root. A machine that is terminated before its
 boot time has passed never gets a slurmd. One whose slurmd died by itself stays dead, as a crashed
@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from msgspec import Struct
-
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.nodeproc import Machine
 from slurm_elastic.sandbox import machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
+from slurm_elastic.sandbox.seen import Seen
 from slurm_elastic.sandbox.spec import cloud_of
 from slurm_elastic.slurm.hostlist import expand
 
@@ -29,15 +28,6 @@ log = logging.getLogger(__name__)
 
 PERIOD = 0.25
 ALIVE = frozenset({"pending", "running"})
-
-
-class Seen(Struct, frozen=True, kw_only=True):
-    """A machine as the cloud has it; ``launched`` is Unix time."""
-
-    id: str
-    node: str
-    state: str
-    launched: float
 
 
 class Runner:
@@ -101,7 +91,7 @@ def main(argv: list[str] | None = None) -> int:
     stop = threading.Event()
     clouds = [
         (Runner(layout, saved.spec.boot_seconds, never, prefix, saved.spec.dead_man), look)
-        for prefix, look in _clouds(saved)
+        for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)
     while not stop.wait(PERIOD):
@@ -114,8 +104,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _clouds(saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
-    """The emulated clouds of a sandbox: how their machines' ids begin, and how to look at them."""
+def _clouds(layout: Layout, saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
+    """The clouds of a sandbox: how their machines' ids begin, and how to look at them."""
     from slurm_elastic.sandbox import control
 
     if cloud_of(saved.spec, "aws"):
@@ -124,6 +114,10 @@ def _clouds(saved: Saved) -> Iterable[tuple[str, Callable[[], Iterable[Seen]]]]:
     if cloud_of(saved.spec, "opennebula"):
         one = control.one_control(saved)
         yield control.ONE_PREFIX, lambda: control.one_seen(one)
+    if cloud_of(saved.spec, "openstack"):
+        from slurm_elastic.sandbox import stack
+
+        yield from stack.sources(layout)
 
 
 if __name__ == "__main__":

@@ -56,19 +56,29 @@ def coordinate(given, payload, argv, progress):
         except TimeoutError:
             continue
         with client:
-            order = json.loads(client.recv(65536))
+            order, saved = json.loads(client.recv(65536)), True
             if order["do"] == "quit":
                 os.kill(payload, signal.SIGKILL)
             elif not Path(os.environ["PROGRESS"] + ".stuck").exists():
-                os.kill(payload, signal.SIGSTOP)
-                image = Path(order["ckptdir"]) / f"ckpt_job_{payload}.dmtcp"
-                content = {"argv": argv, "cwd": os.getcwd(), "progress": progress.read_text()}
-                image.write_text(json.dumps(content))
-                os.kill(payload, signal.SIGCONT)
+                saved = save(Path(order["ckptdir"]), payload, argv, progress)
             while Path(os.environ["PROGRESS"] + ".stuck").exists() and alive(payload):
                 time.sleep(0.05)
-            client.sendall(b"done")
+            client.sendall(b"done" if saved else b"failed")
     os._exit(0)
+
+
+def save(directory, payload, argv, progress):
+    """Whether it worked; the payload goes on in any case."""
+    os.kill(payload, signal.SIGSTOP)
+    try:
+        content = {"argv": argv, "cwd": os.getcwd(), "progress": progress.read_text()}
+        (directory / f"ckpt_job_{payload}.dmtcp").write_text(json.dumps(content))
+    except OSError:
+        return False
+    else:
+        return True
+    finally:
+        os.kill(payload, signal.SIGCONT)
 
 
 def main():

@@ -83,12 +83,17 @@ class NodeBed:
         (self.home / "slurm_script").chmod(0o755)
         self.checkpointer: Checkpointer = self.reopen()
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Kill all jobs."""
         for job, process in self.jobs.items():
             self.say(job, "CANCELLED")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             process.wait()
+        self.jobs.clear()
+
+    def close(self) -> None:
+        self.stop()
 
         def removed() -> bool:  # a payload that is being killed may write its last step
             shutil.rmtree(self.home, ignore_errors=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,16 +140,43 @@ def test_after_the_deadline_nothing_is_asked(bed: NodeBed) -> None:
     assert (bed.home / "shared" / "t" / "7" / "request").read_bytes() == b""
 
 
-def test_a_full_disk_costs_the_image_and_not_the_job(
-    bed: NodeBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_is_away_costs_the_image_and_not_the_job(bed: NodeBed) -> None:
     run = bed.run()
     good = save(bed, run)
     images = Path(good.path).parent
-    # Root writes where it likes, but not into a directory that is no more.
     images.rename(images.with_name("elsewhere"))
     with pytest.raises(CheckpointError):
         save(bed, run, stop=True)
     images.with_name("elsewhere").rename(images)
     assert bed.works(run)
     assert bed.checkpointer.images(run)[0] == good
+
+
+@pytest.fixture
+def small(bed: NodeBed) -> Iterator[NodeBed]:
+    """The shared directory has room for 256 KiB."""
+    shared = str(bed.home / "shared")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs", shared]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no small file system can be mounted: {done.stderr.strip()}")
+    yield bed
+    bed.stop()
+    subprocess.run(["umount", "-l", shared], check=True)
+
+
+def test_a_full_disk_costs_the_image_and_not_the_job(small: NodeBed) -> None:
+    run = small.run()
+    good = save(small, run)
+    small.wait(lambda: len(small.steps(7)) > 3, "steps")
+    filler = small.home / "shared" / "filler"
+    with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * 4096)
+    with pytest.raises(CheckpointError):
+        save(small, run, stop=True, within=5.0)
+    assert small.works(run)
+    filler.unlink()
+    small.checkpointer.verify(good)
+    again = save(small, run, stop=True)
+    assert small.checkpointer.images(run)[:2] == (again, good)

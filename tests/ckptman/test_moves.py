@@ -34,6 +34,20 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
     assert "ckpt-drained" in world.kinds(node)
 
 
+def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> None:
+    """A save of a tenth of a second ends while the look that will hand it out is still on."""
+    from msgspec.structs import replace
+
+    world.interrupt(world.runs(7).nodes[0])
+    world.until(lambda: world.back(7, 1))
+    (moved,) = world.rescues()
+    calls, told = list(world.saver.calls), world.told(7)
+    assert world.service is not None
+    world.service._work(replace(moved, step=Step.SAVING, changed=moved.began))
+    assert (list(world.saver.calls), world.told(7)) == (calls, told)
+    assert world.rescues() == [moved]
+
+
 def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     machine = world.interrupt(node)
@@ -257,6 +271,64 @@ def test_a_wrong_word_in_the_comment_is_said_and_never_guessed(world: CkptWorld)
     world.interrupt(node)
     world.advance(20)
     assert ("checkpoint", 7) not in world.saver.calls
+
+
+def test_a_shared_directory_that_cannot_be_written_leaves_the_older_image(
+    world: CkptWorld,
+) -> None:
+    """Whatever a method raises: the next best is done, and the others go on."""
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = OSError(30, "Read-only file system", "/shared/ckpt")
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == 1
+    assert "ckpt-failed" in world.told(7)
+
+
+def test_a_shared_directory_that_cannot_even_be_read_loses_no_job(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    broken = OSError(5, "Input/output error", "/shared/ckpt")
+    world.saver.broken = broken
+
+    def cannot(_run: object) -> None:
+        raise broken
+
+    world.saver.images = cannot  # type: ignore[method-assign, assignment]
+    world.interrupt(node)
+    world.advance(110)
+    assert "ckpt-no-view" in world.told(7)
+    assert "RUNNING" in world.job(7).states
+    world.advance(15)
+    world.take(node)
+    world.until(lambda: world.back(7, 1))
+
+
+def test_a_periodic_save_in_between_does_not_stand_for_the_last_one(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.interrupt(node)
+    world.save_before(7)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == len([c for c in world.saver.calls if c[0] == "checkpoint"])
+
+
+def test_the_machine_goes_before_its_deadline_while_a_job_waits_for_it(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = CheckpointError("cannot")
+    world.interrupt(node)
+    world.advance(10)
+    assert world.state.rescues()[0].step is Step.WAITING
+    world.take(node)
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: not world.state.rescues())
+    assert world.job(7).restarts == 1
 
 
 def test_a_broken_ledger_stops_no_rescue(world: CkptWorld) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pwd
 import shutil
@@ -122,6 +123,21 @@ class TestJobDirectory:
                 path.touch()
         with pytest.raises(Refused):
             Store(site, 7).open()
+
+    def test_on_an_export_that_squashes_root_is_refused(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What root makes there belongs to nobody."""
+        made = os.mkdir
+
+        def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+            made(path, mode)
+            os.chown(path, NOBODY, NOBODY)
+
+        monkeypatch.setattr(os, "mkdir", squashed)
+        with pytest.raises(Refused, match="no_root_squash"):
+            Store(site, 7).open()
+        assert not site.jobs.exists()
 
     def test_has_one_driver(self, site: Site) -> None:
         first = Store(site, 7)
@@ -334,6 +350,15 @@ class TestSweeper:
         sweep(swept)
         assert (swept.jobs / "blcr").exists()
         assert (swept.jobs / "8").is_symlink()
+
+
+def test_the_example_has_every_key(home: Path) -> None:
+    """etc/ckpt-root.conf, with all that stands behind a # switched on."""
+    example = Path(__file__).parents[2] / "etc" / "ckpt-root.conf"
+    lines = [line.removeprefix("# ") for line in example.read_text().splitlines()]
+    keys = {line.partition(" = ")[0] for line in lines if " = " in line}
+    fields = {field.name for field in dataclasses.fields(Site)} - {"reader"} | {"slurm_user"}
+    assert keys == fields
 
 
 def test_the_bundle_runs_alone(home: Path) -> None:

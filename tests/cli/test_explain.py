@@ -217,3 +217,24 @@ def test_without_a_ledger_the_command_says_so(
     (tmp_path / "ledger.db").write_text("no database" * 100)
     assert main(["--config", str(path), "explain", "op1"]) == 1
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) -> None:
+    plan = {"now": {"queue": [1, 2, 3]}, "plan": {"starts": [["general", 2, "work"]]}}
+    ledger.record(
+        Decision(
+            at=T0 + 5, correlation="policy", kind="policy",
+            subjects=("pool:general", "pub1", "pub2"), reason="2 more in pool general: work",
+            detail=plan,
+        )
+    )  # fmt: skip
+    found = explained(tmp_path, "general")
+    assert found.about == "pool"
+    assert found.now == "pool general: growth slurm, release by Slurm's SuspendTime"
+    assert chain(found) == ["5 policy"]
+    assert {m.pool for m in found.machines} == {"general"}
+    shown = text_of(found, 120)
+    assert "2 more in pool general: work" in shown
+    assert "[policy]  pub[1-2]" in shown
+    assert "queue" not in shown, "what was measured is for programs"
+    assert "5 policy" in chain(explained(tmp_path, "pub1"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import slurm_elastic
+from slurm_elastic.ckptman.sources import NodeComments
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.crash import FULL
@@ -77,3 +82,52 @@ def test_a_restart_of_slurmctld_ends_nothing(site: Sandbox) -> None:
     assert sorted(m.id for m in site.ec2.state().machines if m.node in nodes) == before
     site.run(["scontrol", "update", f"nodename={nodes[0]}", "state=power_down"])
     back_to_zero(site)
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """EC2's metadata service of a machine that is about to be taken."""
+
+    answers: dict[str, str] = {  # noqa: RUF012
+        "/latest/meta-data/instance-id": "i-7",
+        "/latest/meta-data/spot/instance-action": '{"action": "terminate", '
+        '"time": "2026-11-20T08:22:00Z"}',
+    }
+
+    def do_PUT(self) -> None:
+        self._say(200, "token")
+
+    def do_GET(self) -> None:
+        found = self.answers.get(self.path)
+        self._say(404 if found is None else 200, found or "")
+
+    def _say(self, status: int, text: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_a_machine_tells_slurm_that_it_is_taken_and_ckptman_hears_it(
+    site: Sandbox, tmp_path: Path
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as metadata:
+        threading.Thread(target=metadata.serve_forever, daemon=True).start()
+        settings = tmp_path / "agent"
+        settings.write_text(
+            "node=st1\nheartbeat_timeout=3600\nstop_command=false\n"
+            f"metadata=http://127.0.0.1:{metadata.server_port}/latest/\n"
+        )
+        agent = subprocess.Popen(
+            [sys.executable, "-I", str(AGENT), str(settings)], env=site.layout.daemon_env()
+        )
+        try:
+            site.wait_for(lambda: site.nodes()["st1"].comment, PATIENCE, "the node has a comment")
+        finally:
+            agent.kill()
+            agent.wait()
+            metadata.shutdown()
+    (told,) = NodeComments(site.slurm, lambda: {"i-7"}).read(0.0)
+    assert told.notice is not None
+    assert (told.notice.instance, told.notice.deadline) == ("i-7", 1795162920.0)

@@ -16,7 +16,7 @@ from providers.nova_stand_in import Kind, StandIn
 from providers.one_bed import INSTANTIATE, OneBed
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 
-from slurm_elastic.config import AnyCloud, Cluster, FakeCloud, InstanceType
+from slurm_elastic.config import AnyCloud, Cluster, FakeCloud, InstanceType, Strategy
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
@@ -93,6 +93,13 @@ class Aws(AwsBed):
 
     def standing(self) -> object:
         return self.control.state().faults
+
+
+class AwsFleet(Aws):
+    """Launches by CreateFleet."""
+
+    def settings(self, **more: object) -> AnyCloud:
+        return super().settings(**({"strategy": Strategy.FLEET} | more))
 
 
 class One(OneBed):
@@ -288,6 +295,7 @@ def all_beds(directory: Path) -> Iterator[dict[str, Callable[[Path], object]]]:
             "fake": lambda _: Fake(),
             "local": Local,
             "aws": lambda _: Aws(ec2),
+            "aws fleet": lambda _: AwsFleet(ec2),
             "opennebula": lambda place: One(one, place, user="elastic"),
             "openstack": lambda place: Stack(stand_in, place),
         }

@@ -17,7 +17,7 @@ from slurm_elastic.policies.phase import Phase, phase
 from tests.faults.beds import FOR_GOOD, KINDS, all_beds
 from tests.faults.bench import Bench
 
-PROVIDERS = ("fake", "local", "aws", "opennebula", "openstack")
+PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack")
 CALLS = ("launch", "list", "terminate")
 HIDDEN = "hidden for 60 s"
 FAULTS = (*KINDS, HIDDEN)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import FakeCloud
 from slurm_elastic.configpolicies import Budget, CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.configrules import fail_safe
 from slurm_elastic.ledger import Decision
 from slurm_elastic.ledger_rows import POLICY
 from slurm_elastic.lifecycle.site import Site
@@ -321,3 +322,24 @@ def test_semi_elastic_holds_a_burst_until_the_wait_limit(make: Callable[..., Wor
     world.advance(60)
     assert running(world) == [2, 3], "it would have waited for ten minutes"
     assert "the head would have waited" in policies(world)[-1].reason
+
+
+def test_slurms_own_power_saving_goes_on_while_no_daemon_runs(make: Callable[..., World]) -> None:
+    """The fail-safe: a machine that a policy would have let go is suspended later all the same."""
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.slurm._suspend_time = fail_safe(world.config, world.config.clouds[0])
+    world.advance(20)
+    submit(world, 1)
+    world.advance(30)
+    world.stop()
+    world.slurm.finish(1)
+    world.advance(200)
+    assert up(world) == ["pub1"]
+    world.advance(400)
+    assert up(world) == []
+    submit(world, 2)  # Slurm asks for pub1; without a daemon nobody launches
+    world.start()
+    world.advance(180)
+    assert running(world) == [2]
+    assert drained(world) == ["pub2", "pub3"]
+    assert len(world.alive()) == 1

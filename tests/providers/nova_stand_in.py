@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -74,9 +75,13 @@ class World(Struct, kw_only=True):
 
 
 class StandIn:
-    """One project, served on a free port of loopback."""
+    """One project, served on a free port of loopback.
 
-    def __init__(self) -> None:
+    With ``behind``, the base URL of a real nova, it only passes requests on and does its faults.
+    """
+
+    def __init__(self, behind: str = "") -> None:
+        self.behind = behind
         self.world = World()
         self.lock = threading.RLock()
         self.released = threading.Event()
@@ -164,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length) or b"null")
+        body = self.rfile.read(length)
         path = urlsplit(self.path).path
         request = f"{self.command} {path}"
         with self.owner.lock:
@@ -175,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_DELETE = do  # noqa: N815
 
-    def answer(self, fault: Fault | None, body: Any) -> None:
+    def answer(self, fault: Fault | None, body: bytes) -> None:
         kind = fault.kind if fault else None
         if fault is not None and kind is Kind.STATUS:
             self.send(fault.status, fault.body)
@@ -228,10 +233,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.head(status, len(data))
         self.wfile.write(data)
 
-    def served(self, body: Any) -> tuple[int, str]:
+    def served(self, body: bytes) -> tuple[int, str]:
+        if self.owner.behind:
+            return self.passed_on(body)
         with self.owner.lock:
-            status, answer = _route(self.owner, self.command, self.path, body)
+            words = json.loads(body or b"null")
+            status, answer = _route(self.owner, self.command, self.path, words)
         return status, "" if answer is None else json.dumps(answer)
+
+    def passed_on(self, body: bytes) -> tuple[int, str]:
+        parts = urlsplit(self.owner.behind)
+        kept = ("X-Auth-Token", "OpenStack-API-Version", "Content-Type", "Accept")
+        headers = {name: self.headers[name] for name in kept if name in self.headers}
+        connection = HTTPConnection(parts.netloc, timeout=60)
+        try:
+            path = self.path.replace("/compute/v2.1", parts.path, 1)
+            connection.request(self.command, path, body or None, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass

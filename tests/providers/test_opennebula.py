@@ -487,6 +487,17 @@ class TestTransport:
         assert time.monotonic() - began < 2.5
 
 
+def test_a_machine_that_powers_itself_off_counts_as_on_its_way_out(bed: OneBed) -> None:
+    bed.control.pace(FAST)
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    _until(lambda: provider.instances()[0].state is InstanceState.RUNNING)
+    bed.control.shut_down([int(machine.id.rpartition("-")[2])])
+    assert [i.state for i in provider.instances()] == [InstanceState.STOPPING]
+    provider.terminate([machine.id])
+    _until(lambda: not provider.instances())
+
+
 def test_unreadable_user_data_is_a_config_error(bed: OneBed, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         bed.open(user_data=str(tmp_path / "none"))

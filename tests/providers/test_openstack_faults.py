@@ -23,7 +23,7 @@ from slurm_elastic.model import InstanceState
 from slurm_elastic.protocols import Provider
 
 TIMEOUT = 1.0
-TRANSIENT = [k for k in Kind if k is not Kind.STATUS]
+TRANSIENT = [k for k in Kind if k not in (Kind.STATUS, Kind.SLOW)]
 WITHOUT_BODY = [k for k in TRANSIENT if k.startswith(("reset", "silent"))]
 """The answer to a deletion has none that could be wrong."""
 STATUSES: dict[int, tuple[str, type[ProviderError]]] = {

@@ -294,6 +294,21 @@ def test_only_running_spot_machines_can_be_interrupted(control: Ec2Control, run:
         control.interrupt([], notice=-1)
 
 
+def test_a_machine_that_powers_itself_off_ends_or_stops_as_its_launch_said(
+    control: Ec2Control, client: Any
+) -> None:
+    ids = []
+    for behaviour in ("terminate", "stop"):
+        answer = client.run_instances(
+            ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1,
+            InstanceInitiatedShutdownBehavior=behaviour,
+        )  # fmt: skip
+        ids.append(answer["Instances"][0]["InstanceId"])
+    control.shut_down([*ids, "i-unknown"])
+    states = {m.id: m.state for m in control.state().machines}
+    assert [states[i] for i in ids] == ["terminated", "stopped"]
+
+
 def test_calls_and_access_keys_are_counted_until_the_reset(
     control: Ec2Control, run: Run, client: Any
 ) -> None:

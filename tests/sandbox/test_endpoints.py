@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 from emulated_ec2 import running_ec2
+from msgspec.structs import replace
 from providers.contract import UUID
 
 from slurm_elastic.config import (
     AwsCloud,
     FakeCloud,
+    Flavor,
     InstanceType,
     OneTemplate,
     OpenNebulaCloud,
+    OpenStackCloud,
 )
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.model import Location
@@ -141,6 +144,25 @@ def test_an_opennebula_elsewhere_is_refused(guarded: list[object]) -> None:
         require_emulated([nebula("http://front-end:2633/RPC2")])
     with pytest.raises(SandboxError, match="endpoint"):
         OneControl("http://10.0.0.1:2633")
+    assert guarded == []
+
+
+def test_an_openstack_elsewhere_is_refused(tmp_path: Path, guarded: list[object]) -> None:
+    file = tmp_path / "clouds.yaml"
+    cloud = OpenStackCloud(
+        name="s", location=Location.ON_PREMISES, cloud="hpc", image="i", clouds_file=str(file),
+        types={"t": Flavor(cpus=1, memory=1)},
+    )  # fmt: skip
+    file.write_text("clouds: {hpc: {auth: {auth_url: 'http://127.0.0.1:5000/v3'}}}")
+    require_emulated([cloud])
+    file.write_text("clouds: {hpc: {auth: {auth_url: 'https://keystone.example.org/v3'}}}")
+    with pytest.raises(SandboxError, match="not on this host's loopback"):
+        require_emulated([cloud])
+    file.write_text("clouds: {other: {}}")
+    with pytest.raises(SandboxError, match="tells no auth_url of its cloud 'hpc'"):
+        require_emulated([cloud])
+    with pytest.raises(SandboxError, match="names no clouds_file"):
+        require_emulated([replace(cloud, clouds_file=None)])
     assert guarded == []
 
 

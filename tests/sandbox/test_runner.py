@@ -10,7 +10,8 @@ import pytest
 from slurm_elastic import nodeproc
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.processes import Machines
-from slurm_elastic.sandbox.runner import Runner, Seen
+from slurm_elastic.sandbox.runner import Runner
+from slurm_elastic.sandbox.seen import Seen
 
 
 class QuietLayout(Layout, frozen=True, kw_only=True):

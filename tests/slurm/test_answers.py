@@ -85,3 +85,39 @@ def test_versions(text: str, expected: tuple[int, int]) -> None:
 def test_what_is_no_version(text: str) -> None:
     with pytest.raises(ValueError, match="does not end in a Slurm version"):
         answers.version(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [
+        ("", 1),
+        ("7", 1),
+        ("0-9", 10),
+        ("0-9,20", 11),
+        ("0-9%4", 4),
+        ("[1-100:10]", 10),
+        ("1-3,5-7,...", 6),
+        ("what", 1),
+        ("9-1", 1),
+    ],
+)
+def test_tasks_of_an_array(text: str, tasks: int) -> None:
+    assert answers.array_tasks(text) == tasks
+
+
+def test_what_a_growth_policy_needs_of_a_job() -> None:
+    raw = {
+        "job_id": 3,
+        "job_state": ["PENDING"],
+        "node_count": {"set": True, "infinite": False, "number": 2},
+        "cpus": {"set": True, "infinite": False, "number": 8},
+        "time_limit": {"set": True, "infinite": False, "number": 10},
+        "priority": {"set": True, "infinite": False, "number": 4},
+        "tres_per_node": "gres:gpu:1",
+        "features": "cloud&fast",
+    }
+    job = answers.job(raw)
+    assert (job.node_count, job.cpus, job.limit, job.priority) == (2, 8, 600, 4)
+    assert (job.gres, job.features, job.tasks) == ("gres:gpu:1", "cloud&fast", 1)
+    unlimited = {"set": False, "infinite": True, "number": 0}
+    assert answers.job(raw | {"time_limit": unlimited}).limit is None

@@ -101,6 +101,14 @@ def test_the_output_of_a_job_as_slurm_has_expanded_it(stub: Stub) -> None:
     assert stub.client().output(7) == "/w/a b-7.out"
 
 
+def test_weights_are_one_command_a_weight(stub: Stub) -> None:
+    stub.client().set_weights({"n1": 1009, "n2": 1000, "n3": 1009})
+    assert stub.ran() == [
+        "scontrol update nodename=n2 weight=1000",
+        "scontrol update nodename=n[1,3] weight=1009",
+    ]
+
+
 def test_jobs_commands(stub: Stub) -> None:
     client = stub.client()
     client.requeue(7)

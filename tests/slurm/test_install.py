@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic import configfile
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger import Hold, Ledger
 from slurm_elastic.slurm import includeline, plan
 from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest
 from slurm_elastic.slurm.uninstall import uninstall
@@ -369,6 +369,15 @@ def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
     all_ended(host)
     host.uninstall(force=False)
     assert b"elastic" not in host.conf.read_bytes()
+
+
+def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
+    host.install()
+    row = Hold(node="pub1", pool="burst", reason="x", since=ledger_cases.T0, until=ledger_cases.T0)
+    with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
+        ledger.hold([row, replace(row, kind="policy"), replace(row, node="pub2", kind="policy")])
+        host.uninstall()
+        assert ledger.holds() == ()
 
 
 def test_a_launch_without_an_answer_counts_as_paid(host: Host) -> None:

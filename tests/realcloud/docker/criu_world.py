@@ -6,6 +6,8 @@ import json
 import secrets
 from typing import Any
 
+import pytest
+
 from slurm_elastic.ckptroot import bundle
 from slurm_elastic.config import Cluster, Config, FakeCloud, PoolSettings, domain_pools
 from slurm_elastic.configckpt import CheckpointSettings, PoolCheckpoint
@@ -62,7 +64,7 @@ try:
         case "remove":
             found = ways.remove(run.job)
         case stop:
-            found = ways.checkpoint(run, deadline=time.time() + 60, stop=stop == "stop")
+            found = ways.checkpoint(run, deadline=time.time() + 150, stop=stop == "stop")
             ways.verify(found)
     print(msgspec.json.encode({"ok": found}).decode())
 except CheckpointError as error:
@@ -145,7 +147,7 @@ class CriuWorld(ContainerWorld):
         self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", directory])
         self.head.start(SERVICE, "ckptman.log", user="slurm")
         log = self.shared / "log" / "ckptman.log"
-        self.wait_for(lambda: "serving" in log.read_text(), "the service runs")
+        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the service runs")
 
     def ckpt(self, *words: str) -> str:
         """``slurm-elastic ckpt ...``, as an operator."""
@@ -212,7 +214,7 @@ class CriuWorld(ContainerWorld):
         run = json.dumps(self.run_of(job))
         words = ["env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1",
                  "/usr/bin/python3", "-c", ASK, run, verb]  # fmt: skip
-        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm").stdout)
+        found: dict[str, Any] = json.loads(self.head.run(words, user="slurm", timeout=300.0).stdout)
         return found
 
     def standing(self, job: int) -> None:
@@ -258,3 +260,58 @@ class CriuWorld(ContainerWorld):
             )
             found += [f"{name}: {line}" for line in done.stdout.splitlines()]
         return found
+
+
+def needed(world: CriuWorld) -> None:
+    """Skip where this machine's containers cannot do what CRIU needs (`criu check` asks for more)."""
+    probe = ["unshare", "--pid", "--mount", "--fork", "--mount-proc", "true"]
+    found = world.nodes()["n1"].run(probe, check=False)
+    if found.returncode != 0:
+        pytest.skip(f"containers cannot have namespaces of their own here: {found.stderr.strip()}")
+
+
+def gone(world: CriuWorld, job: int) -> None:
+    world.wait_for(lambda: not world.left(job), f"nothing is left of job {job}")
+
+
+def started(world: CriuWorld, *options: str, code: int = 0) -> int:
+    """A job that counts, under the launcher."""
+    job = world.counter(*options, code=code)
+    world.standing(job)
+    world.wait_more(job)
+    return job
+
+
+def announced(world: CriuWorld, moves: int) -> set[str]:
+    """A job is stopped by an image and moved, that many times; the hosts that it was on."""
+    job = started(world, code=7)
+    nodes = set()
+    for _ in range(moves):
+        saved = world.ask(job, "stop")
+        assert saved.get("ok", {}).get("size", 0) > 0, saved
+        assert world.job(job)["JobState"] == "RUNNING"  # held: Slurm sees no end
+        nodes.add(world.move(job))
+        world.standing(job)
+        world.wait_more(job)
+    shown = world.end(job, "FAILED")
+    assert shown["ExitCode"] == "7:0"
+    assert shown["Restarts"] == str(moves)
+    gone(world, job)
+    return nodes | {shown["NodeList"]}
+
+
+def power_cut(world: CriuWorld) -> None:
+    """A job goes on from its last periodic image after its host is gone; the host comes back."""
+    job = started(world)
+    for number in (1, 2):
+        assert world.ask(job, "go")["ok"]["number"] == number
+        world.wait_more(job)
+    assert [image["number"] for image in world.ask(job, "images")["ok"]] == [2, 1]
+    lost = world.job(job)["NodeList"]
+    world.nodes()[lost].kill()
+    world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+    world.hurry(job)
+    world.standing(job)
+    world.end(job)
+    world.start_node(lost)
+    gone(world, job)

@@ -46,6 +46,12 @@ class Engine:
 
         return docker.DockerClient(base_url=self.url, version="auto", timeout=int(timeout))
 
+    @contextlib.contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """For what has a fixed name in the engine: one at a time on this machine."""
+        with _locked(f"docker-{name}.lock"):
+            yield
+
     def image(self, release: str) -> str:
         """The image of a Slurm host of that Debian release, built if it is not there yet."""
         if release not in self._images:

@@ -225,12 +225,7 @@ class ContainerWorld:
 
     def wait_for(self, condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
         """Wait until ``condition`` is true, and return it."""
-        deadline = time.monotonic() + patience
-        while not (value := condition()):
-            if time.monotonic() > deadline:
-                raise AssertionError(f"not in {patience:g} s: {what}\n{self.state()}")
-            time.sleep(0.25)
-        return value
+        return wait_for(condition, what, self.state, patience)
 
     def state(self) -> str:
         """What Slurm says now, for a failure's report."""
@@ -277,7 +272,7 @@ class ContainerWorld:
         # conf check starts a throw-away slurmctld in a network namespace of its own.
         head = self._start(
             HEAD,
-            cap_add=["SYS_ADMIN"],
+            cap_add=["SYS_ADMIN", "NET_ADMIN"],
             security_opt=["seccomp=unconfined"],
             command=["sleep", "infinity"],
             mounts=mounts,
@@ -307,6 +302,18 @@ class ContainerWorld:
         )
         container.start()
         return Host(container)
+
+
+def wait_for(
+    condition: Callable[[], T], what: str, state: Callable[[], str], patience: float = PATIENCE
+) -> T:
+    """Wait until ``condition`` is true, and return it; ``state`` goes into the failure."""
+    deadline = time.monotonic() + patience
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {patience:g} s: {what}\n{state()}")
+        time.sleep(0.25)
+    return value
 
 
 _WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"

@@ -1,0 +1,60 @@
+"""Whose machine it is, where several clouds of a site are one account, front end or host. Pure.
+
+The tag ``slurm-elastic:cloud`` says so. A machine that an earlier version started has none, and a
+cloud may have been renamed since: then it is the only cloud's there, or else that of its pool.
+Clouds that spell their tags otherwise translate the keys of this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from slurm_elastic.config import AnyCloud, Cluster, Config
+
+CLUSTER = "slurm-elastic:cluster"
+CLOUD = "slurm-elastic:cloud"
+POOL = "slurm-elastic:pool"
+UNCLEAR = ""
+"""The owner of a machine of this cluster that might be any of several clouds'."""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """What of a place is whose. ``clouds``: all that are configured at this place, of which
+    ``pools`` gives each pool's.
+    """
+
+    cluster: str
+    clouds: frozenset[str]
+    pools: Mapping[str, str] = field(default_factory=dict)
+
+    def owner(self, tags: Mapping[str, str], keys: Mapping[str, str] | None = None) -> str | None:
+        """The cloud's name; UNCLEAR where the tags do not tell, None for another cluster's.
+
+        ``keys`` are the names that the cloud has for ours.
+        """
+        named = keys or {}
+        if tags.get(named.get(CLUSTER, CLUSTER)) != self.cluster:
+            return None
+        cloud = tags.get(named.get(CLOUD, CLOUD))
+        if cloud in self.clouds:
+            return cloud
+        if len(self.clouds) == 1:
+            return next(iter(self.clouds))
+        return self.pools.get(tags.get(named.get(POOL, POOL), ""), UNCLEAR)
+
+
+def claim_of(
+    settings: AnyCloud, cluster: Cluster, config: Config | None, there: Callable[[AnyCloud], bool]
+) -> Claim:
+    """What a cloud shares with the others that are ``there``; without a ``config`` it is alone."""
+    clouds = {settings.name}
+    if config is not None:
+        clouds |= {other.name for other in config.clouds if there(other)}
+    pools = config.pools if config is not None else ()
+    return Claim(
+        cluster=cluster.uuid or "",
+        clouds=frozenset(clouds),
+        pools={pool.name: pool.cloud for pool in pools if pool.cloud in clouds},
+    )

@@ -1,0 +1,14 @@
+"""A machine of any cloud, as the runner wants to know it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """A machine as the cloud has it; ``launched`` is Unix time."""
+
+    id: str
+    node: str
+    state: str
+    launched: float

@@ -1,0 +1,53 @@
+"""The machines of an OpenStack that a sandbox uses: the control plane its clouds.yaml leads to.
+
+Unlike the emulated clouds it is not the sandbox's own: it is only looked at, as the daemon does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from slurm_elastic import configfile
+from slurm_elastic.config import Cluster, Config, OpenStackCloud
+from slurm_elastic.providers.openstack_claim import claim_of
+from slurm_elastic.providers.openstack_client import Api
+from slurm_elastic.providers.openstack_errors import translated
+from slurm_elastic.providers.openstack_reading import Server
+from slurm_elastic.providers.openstack_servers import Servers
+from slurm_elastic.sandbox.layout import Layout
+from slurm_elastic.sandbox.seen import Seen
+
+
+def sources(layout: Layout) -> Iterator[tuple[str, Callable[[], Sequence[Seen]]]]:
+    """Each OpenStack of the configuration: how its machines are called here, and a look at them."""
+    config = configfile.load(layout.config)
+    for cloud in config.clouds:
+        if isinstance(cloud, OpenStackCloud):
+            # No name of a cloud has an equals sign: none is the beginning of another.
+            yield f"openstack={cloud.name}=", _source(cloud, config.cluster, config)
+
+
+def _source(
+    cloud: OpenStackCloud, cluster: Cluster, config: Config
+) -> Callable[[], Sequence[Seen]]:
+    opened: list[Api] = []
+
+    def call(service: str, method: str, path: str, body: object = None) -> object:
+        with translated(cloud.name):
+            if not opened:
+                opened.append(Api(cloud))
+            return opened[0].call(service, method, path, body)
+
+    servers = Servers(cloud.name, claim_of(cloud, cluster, config), call, cloud.threads)
+    return lambda: tuple(_seen(cloud.name, one) for one in servers.live())
+
+
+def _seen(cloud: str, one: Server) -> Seen:
+    """On while nova says ACTIVE, and not while it is about to delete it."""
+    on = one.status == "ACTIVE" and not one.task
+    return Seen(
+        id=f"openstack={cloud}={one.id}",
+        node=one.node,
+        state="running" if on else "off",
+        launched=one.created,
+    )

@@ -1,0 +1,108 @@
+"""A real OpenStack control plane as the on-premises cloud of real Slurm: ACTIVE servers become nodes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_elastic.sandbox.cluster import Sandbox
+from tests.e2e.conftest import why_not
+from tests.e2e.world import back_to_zero, ledger, partition_of, running_nodes, submit_many
+from tests.realcloud.openstack.plane import ControlPlane, clouds_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+FULL = "--cpus-per-task=2"
+POOL = {
+    "name": "os", "cloud": "stack", "nodes": "os[1-4]", "cpus": 2, "memory": 1256,
+    "real_memory": 1000, "instance_types": ["small"],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(control_plane: ControlPlane, sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """The daemon is user slurm and reads a clouds.yaml that is its own."""
+    mine = control_plane.place.etc / "clouds-of-slurm.yaml"
+    shutil.copy(control_plane.clouds_file, mine)
+    mine.chmod(0o600)
+    slurm = pwd.getpwnam("slurm")
+    os.chown(mine, slurm.pw_uid, slurm.pw_gid)
+    cloud = clouds_of(
+        control_plane, name="stack", location="on-premises", clouds_file=str(mine),
+        types={"small": {"cpus": 2, "memory": 4096}},
+    )  # fmt: skip
+    aws = {"name": "aws", "provider": "aws"}
+    return sandbox(
+        static_nodes=1,
+        drop=("onprem",),
+        resume_timeout=180.0,
+        elastic={"clouds": [aws, cloud], "pools": [POOL]},
+    )
+
+
+@pytest.fixture(autouse=True)
+def healthy(request: pytest.FixtureRequest) -> Iterator[None]:
+    if reason := why_not():
+        pytest.skip(reason)
+    plane: ControlPlane = request.getfixturevalue("control_plane")
+    site: Sandbox = request.getfixturevalue("site")
+    yield
+    plane.admin.quota(instances=-1)
+    plane.admin.empty_host()
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+    back_to_zero(site)
+    plane.admin.wait(plane.admin.is_empty, "no server is left")
+    site.wait_for(lambda: not held(site), 150, "all holds are over")
+
+
+def held(site: Sandbox) -> list[str]:
+    nodes = site.nodes().values()
+    return [n.name for n in nodes if n.reason.startswith("slurm-elastic:hold:")]
+
+
+def reasons(site: Sandbox, job: int) -> str:
+    book = ledger(site)
+    try:
+        return " ".join(d.reason for d in book.decisions(f"job:{job}"))
+    finally:
+        book.close()
+
+
+def test_plain_jobs_run_on_its_servers_which_are_gone_afterwards(
+    site: Sandbox, control_plane: ControlPlane
+) -> None:
+    """One static node, then OpenStack for the rest of the jobs, one of them on two nodes."""
+    wide = site.submit("sleep 10", FULL, "--nodes=2", "--partition=stack")
+    plain = submit_many(site, 3, "sleep 10", FULL)
+    nodes = running_nodes(site, [wide, *plain])
+    servers = control_plane.admin.servers().values()
+    assert {s.metadata["slurm-elastic:cluster-name"] for s in servers} == {"sandbox"}
+    assert {s.status for s in servers} == {"ACTIVE"}
+    assert len(nodes[wide]) == 2
+    for job in (wide, *plain):
+        assert site.wait_job(job)["JobState"] == "COMPLETED"
+    assert partition_of(site, wide) == {"stack"}
+    assert sum(partition_of(site, job) == {"stack"} for job in plain) == 2
+    back_to_zero(site)
+    control_plane.admin.wait(control_plane.admin.is_empty, "no server is left")
+
+
+def test_full_by_no_valid_host_the_job_goes_on_to_aws(
+    site: Sandbox, control_plane: ControlPlane
+) -> None:
+    control_plane.admin.leave_room(0)
+    (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=stack,aws")
+    assert site.wait_job(job)["Partition"] == "aws"
+    assert "No valid host was found." in reasons(site, job)
+    assert control_plane.admin.is_empty()
+
+
+def test_full_by_quota_the_job_goes_on_to_aws(site: Sandbox, control_plane: ControlPlane) -> None:
+    control_plane.admin.quota(instances=0)
+    (job,) = submit_many(site, 1, "sleep 2", FULL, "--partition=stack,aws")
+    assert site.wait_job(job)["Partition"] == "aws"
+    assert "quota of instances is 0 and 0 are used" in reasons(site, job)

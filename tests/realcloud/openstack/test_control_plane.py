@@ -1,0 +1,219 @@
+"""The openstack provider keeps the contract on a real control plane; what is nova's own, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
+from providers.nova_stand_in import StandIn
+from providers.stack_bed import CREATE
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+
+from .bed import PlaneBed
+from .plane import ControlPlane
+
+pytestmark = pytest.mark.timeout(1800)  # the first time packages are installed
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def wire(control_plane: ControlPlane) -> Iterator[StandIn]:
+    with StandIn(behind=control_plane.place.endpoint("nova")).serving() as running:
+        yield running
+
+
+@pytest.fixture
+def bed(control_plane: ControlPlane, wire: StandIn, tmp_path: Path) -> Iterator[PlaneBed]:
+    wire.reset()
+    made = PlaneBed(control_plane, wire, tmp_path)
+    yield made
+    made.tidy()
+
+
+def running(provider: Provider, count: int) -> None:
+    until = time.monotonic() + PATIENCE
+    while sum(m.state is InstanceState.RUNNING for m in provider.instances()) < count:
+        assert time.monotonic() < until
+        time.sleep(0.3)
+
+
+class TestPlaneLaunches(LaunchContract): ...
+
+
+class TestPlaneScarcity(ScarceContract):
+    def test_what_is_ended_can_be_had_again(self, bed: PlaneBed) -> None:
+        """As soon as the host has ended it: nova answers before."""
+        bed.limit(1)
+        provider = bed.open()
+        first = provider.launch(spec_for(bed, provider, 1))
+        provider.terminate([first[0].id])
+        bed.admin.wait(bed.admin.is_empty, "the machine is gone")
+        assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
+
+
+class TestPlaneFaults(FaultContract):
+    @pytest.mark.parametrize("error", [AuthError, TransientError])
+    def test_reads_fail_as_one_of_the_five(self, bed: PlaneBed, error: type[ProviderError]) -> None:
+        """All but notices, for which nothing is asked: there are none."""
+        provider = bed.open()
+        machine = provider.launch(spec_for(bed, provider, 1))[0]
+        bed.fail(error)
+        for call in (provider.instances, provider.check, lambda: provider.terminate([machine.id])):
+            with pytest.raises(error):
+                call()
+        bed.heal()
+        assert bed.alive() == {machine.id}
+        assert len(provider.instances()) == 1
+
+
+class TestNova:
+    def test_many_machines_of_one_call_over_several_pages(self, bed: PlaneBed) -> None:
+        """nova shows 5 servers in an answer here; in its own words each knows its place."""
+        provider = bed.open(timeout=120.0)
+        spec = spec_for(bed, provider, 12)
+        machines = provider.launch(spec)
+        assert tuple(m.node for m in machines) == spec.nodes
+        assert bed.wire.calls(CREATE) == 1
+        found = bed.open().instances()
+        assert {(m.id, m.node) for m in found} == {(m.id, m.node) for m in machines}
+        nodes = {m.id: m.node for m in machines}
+        for server in bed.admin.servers().values():
+            assert nodes[server.id] == spec.nodes[server.launch_index]
+        running(provider, 12)
+        provider.terminate([m.id for m in machines])
+        assert bed.alive() == set()
+
+    def test_a_quota_cuts_and_then_refuses_in_novas_words(self, bed: PlaneBed) -> None:
+        bed.admin.quota(instances=2)
+        provider = bed.open()
+        (offer,) = provider.offers(bed.pool)
+        assert (offer.free, offer.free_reason) == (
+            2, "the project's quota of instances is 2 and 0 are used",
+        )  # fmt: skip
+        assert len(provider.launch(spec_for(bed, provider, 5))) == 2
+        with pytest.raises(QuotaError) as caught:
+            provider.launch(spec_for(bed, provider, 1, generation="g2"))
+        assert caught.value.code == "instances-quota"
+        words = "Quota exceeded for instances: Requested 1, but already used 2 of 2 instances"
+        assert caught.value.message == words
+        assert len(bed.alive()) == 2
+
+    def test_a_quota_that_leaves_one_of_many(self, bed: PlaneBed) -> None:
+        bed.admin.quota(instances=1)
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 3))
+        assert machine.node == "os1"
+        assert [m.node for m in provider.instances()] == ["os1"]
+
+    def test_no_valid_host(self, bed: PlaneBed) -> None:
+        bed.limit(0)
+        provider = bed.open()
+        with pytest.raises(CapacityError) as caught:
+            provider.launch(spec_for(bed, provider, 2))
+        assert (caught.value.code, caught.value.message) == (
+            "NoValidHost", "No valid host was found.",
+        )  # fmt: skip
+        assert bed.alive() == set()
+
+    def test_a_hypervisor_that_gives_up(self, bed: PlaneBed) -> None:
+        """The scheduler found a host; what comes then is seen with the list."""
+        bed.plane.hypervisor(broken="the disk of the host is full")
+        provider = bed.open()
+        told: list[str] = []
+        try:
+            provider.launch(spec_for(bed, provider, 1))
+        except CapacityError as error:
+            told.append(str(error))
+        until = time.monotonic() + PATIENCE
+        while bed.alive():
+            assert time.monotonic() < until
+            provider.instances()
+            time.sleep(0.3)
+        bed.plane.hypervisor()
+        if not told:
+            with pytest.raises(CapacityError) as caught:
+                provider.launch(spec_for(bed, provider, 1, generation="g2"))
+            told.append(str(caught.value))
+        assert "the disk of the host is full" in told[0]
+        assert provider.launch(spec_for(bed, provider, 1, generation="g3"))
+
+    def test_a_machine_that_boots_slowly_can_be_ended(self, bed: PlaneBed) -> None:
+        bed.plane.hypervisor(delay=5)
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        assert machine.state is InstanceState.PENDING
+        provider.terminate([machine.id])
+        # nova lets the boot end first, and then shows a machine as if nothing had been asked.
+        bed.admin.wait(bed.admin.is_empty, "the machine is gone")
+
+    def test_what_nova_refuses_is_said_in_its_words(self, bed: PlaneBed) -> None:
+        provider = bed.open(zones=("no-such-zone",))
+        with pytest.raises(ProviderError, match="availability zone is not available"):
+            provider.launch(spec_for(bed, provider, 1))
+        provider = bed.open(key_name="no-such-key")
+        with pytest.raises(ProviderError, match="key_name"):
+            provider.launch(spec_for(bed, provider, 1, generation="g2"))
+        assert bed.alive() == set()
+
+    def test_two_clouds_of_two_projects(self, bed: PlaneBed) -> None:
+        identity = bed.admin.cloud.identity
+        project = identity.create_project(name="chemistry", domain_id="default")
+        member = identity.find_role("member")
+        bed.admin.add_user("chemist", project, [member], password="another-test-password")
+        first = bed.open()
+        mine = first.launch(spec_for(bed, first, 1))
+        bed.login(username="chemist", project_name="chemistry", password="another-test-password")
+        second = open_provider(
+            msgspec.structs.replace(bed.settings(), name="second"),
+            Cluster(name="site", uuid="2" * 8),
+        )
+        spec = LaunchSpec(
+            generation="g1", pool=bed.pool, nodes=("os9",), offer=second.offers(bed.pool)[0]
+        )
+        theirs = second.launch(spec)
+        try:
+            assert {m.id for m in first.instances()} == {m.id for m in mine}
+            assert {m.id for m in second.instances()} == {m.id for m in theirs}
+            second.terminate([m.id for m in mine])
+            assert {m.id for m in mine} <= bed.alive()
+        finally:
+            second.terminate([m.id for m in theirs])
+
+    def test_a_wrong_password(self, bed: PlaneBed) -> None:
+        bed.login(password="not-the-password")
+        with pytest.raises(AuthError) as caught:
+            bed.open().check()
+        assert caught.value.code == "Unauthorized"
+        assert "requires authentication" in caught.value.message
+
+    def test_a_nova_that_hangs_holds_nobody(self, bed: PlaneBed) -> None:
+        provider = bed.open(timeout=3.0)
+        spec = spec_for(bed, provider, 1)
+        pid = bed.plane.pid("nova-api")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for call in (provider.instances, provider.check, lambda: provider.launch(spec)):
+                began = time.monotonic()
+                with pytest.raises(TransientError):
+                    call()
+                assert time.monotonic() - began < 10
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert bed.open().launch(spec)
