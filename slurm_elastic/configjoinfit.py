@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from slurm_elastic.config import AwsCloud, FakeCloud, LocalCloud, OpenStackCloud
+from slurm_elastic.config import AwsCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.configyaml import KeyPath, shown
@@ -86,11 +86,7 @@ def _ssh(draft: Draft, ssh: Ssh) -> None:
     if ssh.host_key != CONSOLE and not _HOST_KEY.fullmatch(ssh.host_key):
         expected = f"{CONSOLE}, or a public key such as ssh-ed25519 AAAA..."
         draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)
-    silent = [
-        cloud.name
-        for cloud in draft.clouds.values()
-        if not isinstance(cloud, AwsCloud | OpenStackCloud | LocalCloud | FakeCloud)
-    ]
+    silent = [c.name for c in draft.clouds.values() if isinstance(c, OpenNebulaCloud)]
     if ssh.host_key == CONSOLE and silent:
         expected = f"the public host key of the image: {', '.join(silent)} shows no console output"
         draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)

@@ -7,12 +7,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic import configfile
-from slurm_elastic.config import blocked_clouds
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.providers.joining import program_of
 from slurm_elastic.slurm import check, install, plan, uninstall
 from slurm_elastic.slurm.install import Outcome
 
 _ACTIONS: dict[str, str] = {
     "show": "print the effective configuration, defaults included",
+    "join": "print what machines of a cloud run to become nodes",
     "render": "print what slurm.conf would include",
     "check": "prove that it leaves the site's own nodes and partitions as they are",
     "diff": "print what install would change, as a unified diff",
@@ -28,6 +31,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     runs: dict[str, Callable[[argparse.Namespace], int]] = {
         "show": show,
+        "join": join,
         "render": render,
         "check": run_check,
         "diff": diff,
@@ -37,6 +41,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     for name, text in _ACTIONS.items():
         action = actions.add_parser(name, help=text, description=text)
         action.set_defaults(run=runs[name])
+        if name == "join":
+            action.add_argument("cloud", metavar="CLOUD")
         if name in ("install", "uninstall"):
             action.add_argument("--restart", metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
@@ -49,9 +55,20 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def show(args: argparse.Namespace) -> int:
     """Print the configuration; clouds that may not be used yet are named in comments."""
     config = configfile.load(Path(args.config))
+    _require_joining(config)
     for reason in blocked_clouds(config).values():
         print(f"# not in use: {reason}")
     print(configfile.dump(config), end="")
+    return 0
+
+
+def join(args: argparse.Namespace) -> int:
+    """Print the text; nothing without ``join.head``, or where a cloud has another way."""
+    config = configfile.load(Path(args.config))
+    names = [cloud.name for cloud in config.clouds]
+    if args.cloud not in names:
+        raise ConfigError(f"there is no cloud {args.cloud!r}, only {', '.join(names)}")
+    print(program_of(config, config.cloud(args.cloud)), end="")
     return 0
 
 
@@ -63,7 +80,9 @@ def render(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """Check, and say what was proven."""
-    planned = plan.make(configfile.load(Path(args.config)))
+    config = configfile.load(Path(args.config))
+    _require_joining(config)
+    planned = plan.make(config)
     _say((*check.check(planned).lines, *planned.notices, *planned.manual))
     return 0
 
@@ -87,6 +106,12 @@ def run_uninstall(args: argparse.Namespace) -> int:
     path = Path(args.config)
     config = configfile.load(path)
     return _end(uninstall.uninstall(config, path, restart=args.restart, force=args.force))
+
+
+def _require_joining(config: Config) -> None:
+    """ConfigError where the text that machines are to run cannot be made."""
+    for cloud in config.clouds:
+        program_of(config, cloud)
 
 
 def _end(outcome: Outcome) -> int:

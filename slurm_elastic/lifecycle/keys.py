@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, runtime_checkable
 
-from slurm_elastic.config import Config, FakeCloud, LocalCloud
+from slurm_elastic.config import Config
 from slurm_elastic.configjoin import CONSOLE, Ssh
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
@@ -21,7 +21,7 @@ from slurm_elastic.lifecycle import push
 from slurm_elastic.lifecycle.known_hosts import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.lifecycle.push import PushError, Target, WrongHostKeyError
 from slurm_elastic.lifecycle.site import Site, generation_time
-from slurm_elastic.providers.joining import KEY_MARK
+from slurm_elastic.providers.joining import KEY_MARK, Told
 
 log = logging.getLogger(__name__)
 
@@ -178,8 +178,8 @@ class MungeKeys:
 
 
 def takes_key(config: Config, cloud: str) -> bool:
-    """Whether machines of that cloud get the key by SSH: of provider local they have the head's."""
+    """Whether machines of that cloud get the key by SSH: those that are told by user data."""
     try:
-        return not isinstance(config.cloud(cloud), LocalCloud | FakeCloud)
+        return isinstance(config.cloud(cloud), Told)
     except KeyError:  # the ledger has machines of clouds that left the configuration
         return False

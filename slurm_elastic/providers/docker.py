@@ -22,7 +22,8 @@ from slurm_elastic.errors import (
     ProviderError,
     TransientError,
 )
-from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers import docker_examine
 from slurm_elastic.providers import docker_reading as reading
 from slurm_elastic.providers import docker_request as request
 from slurm_elastic.providers.claim import UNCLEAR, Claim
@@ -128,9 +129,13 @@ class DockerProvider:
         return ()
 
     def check(self) -> None:
-        """That each engine answers and has the image and the network."""
+        """That each engine answers."""
         with self._engines.limited():
-            self._engines.everywhere(self._check)
+            self._engines.everywhere(lambda host: self._engines.call(host, _version))
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:  # noqa: ARG002 - all are alike
+        """Version, image and network of each host."""
+        return docker_examine.examine(self._settings, self._engines)
 
     # room
 
@@ -343,9 +348,9 @@ class DockerProvider:
         finally:
             lock.release()
 
-    def _check(self, host: str) -> None:
-        self._engines.call(host, lambda client: client.inspect_image(self._settings.image))  # type: ignore[no-untyped-call]
-        self._engines.call(host, lambda client: client.inspect_network(self._settings.network))
+
+def _version(client: Client) -> object:
+    return client.version()
 
 
 def _listed(client: Client) -> object:

@@ -10,11 +10,20 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from slurm_elastic.config import AnyCloud, AwsCloud, Cluster, Config
+from slurm_elastic.config import (
+    AnyCloud,
+    AwsCloud,
+    Cluster,
+    Config,
+    OpenNebulaCloud,
+    OpenStackCloud,
+)
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.user_data import KINDS, read_part
 
+Told = AwsCloud | OpenStackCloud | OpenNebulaCloud
+"""Clouds whose machines are told by user data; those of the others share a host or an image."""
 _PROGRAMS = Path(__file__).parent.parent / "programs"
 IMDS = "http://169.254.169.254/latest/"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
@@ -31,7 +40,7 @@ def program_of(config: Config, cloud: AnyCloud) -> str:
     ConfigError where the site's template cannot be used.
     """
     join = config.join
-    if join.head is None:
+    if join.head is None or not isinstance(cloud, Told):
         return ""
     values = {
         "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from slurm_elastic.config import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.config import AnyCloud, AwsCloud, DockerCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.errors import SandboxError
 
 EMULATOR_KEY = "sandbox-emulator-key"
@@ -56,6 +56,8 @@ def require_emulated(clouds: Iterable[AnyCloud]) -> None:
     for cloud in clouds:
         if isinstance(cloud, OpenNebulaCloud):
             require_loopback(cloud.endpoint)
+        if isinstance(cloud, DockerCloud):
+            raise SandboxError(f"cloud {cloud.name!r} is of real engines; the sandbox has none")
         if isinstance(cloud, OpenStackCloud):
             require_loopback(_auth_url(cloud))
         if not isinstance(cloud, AwsCloud):

@@ -14,7 +14,6 @@ import pytest
 import slurm_elastic
 from slurm_elastic.ckptman.sources import NodeComments
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.crash import FULL
 from tests.e2e.world import back_to_zero, live_ec2, running_nodes, submit_many
 
@@ -27,7 +26,7 @@ AGENT = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     """Idle machines stay for long, so that only the switch ends them."""
-    return sandbox(static_nodes=1, drop=("onprem",), dead_man=15.0, suspend_time=3600.0)
+    return sandbox(static_nodes=1, drop=("onprem",), dead_man=30.0, suspend_time=3600.0)
 
 
 def idle_machines(site: Sandbox, count: int) -> list[str]:
@@ -38,16 +37,18 @@ def idle_machines(site: Sandbox, count: int) -> list[str]:
 
 
 def test_all_of_the_head_is_gone_and_comes_back(site: Sandbox) -> None:
-    (job,) = submit_many(site, 1, "sleep 60", FULL, "--partition=aws")
+    go = site.layout.dir / "work" / "go"
+    (job,) = submit_many(site, 1, f"until [ -e {go} ]; do sleep 1; done", FULL, "--partition=aws")
     (working,) = running_nodes(site, [job])[job]
     assert set(idle_machines(site, 1)) > {working}
 
     site.daemon_kill()
-    site.processes.kill(SLURMCTLD)
+    # Not SIGKILL: what slurmctld has not saved yet it would run again, whatever machines do.
+    site.slurmctld_stop()
     site.wait_for(lambda: live_ec2(site) == [working], PATIENCE, "only the working machine is left")
 
+    go.touch()
     site.slurmctld_start()
-    # slurmstepd has waited to tell the job's end, and has kept its machine by that.
     assert site.wait_job(job, timeout=PATIENCE)["Restarts"] == "0"
     assert live_ec2(site) == [working], "slurmctld has its node up: it is needed"
 

@@ -36,13 +36,15 @@ from slurm_elastic.errors import (
     InstanceNotFound,
     ProviderError,
     QuotaError,
+    SandboxError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Offer, Pool
 from slurm_elastic.providers import docker_request as request
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker import KEPT, REMOVED_AT_ONCE, DockerProvider
 from slurm_elastic.providers.docker_errors import classify, translated
+from slurm_elastic.sandbox.endpoints import require_emulated
 
 NAME = "boxes"
 SMALL = DockerType(cpus=2, memory=1024, price=0.02)
@@ -557,3 +559,25 @@ except ConfigError as error:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "install slurm-elastic[docker]" in done.stdout, done.stderr
+
+
+def test_doctor_hears_of_each_host(proxy: EngineProxy, tmp_path: Path) -> None:
+    proxy.fail(
+        answer("/info", 200, {"ServerVersion": "26.1.5", "NCPU": 8}),
+        Fault(status=404, message="No such image: node:1", match="/images/"),
+        answer("/networks/slurm", 200, {"Id": "1"}),
+    )
+    provider = opened(proxy.url, f"unix://{tmp_path}/none")
+    found = provider.examine(())
+    assert [(f.what, f.level, f.found) for f in found] == [
+        ("host h0", Level.OK, "engine 26.1.5, 8 cpus"),
+        ("image node:1 on h0", Level.WRONG, "NoImage: h0: No such image: node:1"),
+        ("network slurm on h0", Level.OK, "there"),
+        ("host h1", Level.WRONG, "Unreachable: h1: no engine listens there"),
+    ]
+    assert "nothing of this cloud is repaired" in found[-1].expected
+
+
+def test_a_sandbox_refuses_real_engines() -> None:
+    with pytest.raises(SandboxError, match="real engines"):
+        require_emulated([settings("unix:///var/run/docker.sock")])

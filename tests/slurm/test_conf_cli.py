@@ -57,6 +57,29 @@ def test_show_names_clouds_that_are_not_in_use(
     assert first.startswith("# not in use: cloud aws costs money: it has no spending cap")
 
 
+def test_join_prints_what_machines_run(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admin("join", "aws") == 0
+    assert capsys.readouterr().out == ""
+    admin.yaml.write_text(admin.yaml.read_text() + "join: {head: head.example.org}\n")
+    assert admin("join", "aws") == 0
+    assert "--conf-server head.example.org" in capsys.readouterr().out
+    assert admin("join", "nobody") == 2
+    assert "there is no cloud 'nobody', only" in capsys.readouterr().err
+
+
+def test_a_wrong_template_is_told_by_show_and_check(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    template = admin.yaml.with_name("template")
+    template.write_text("#!/bin/sh\necho @{nonsense}\n")
+    template.chmod(0o644)
+    text = f"join: {{head: head.example.org, template: {template}}}\n"
+    admin.yaml.write_text(admin.yaml.read_text() + text)
+    for action in ("show", "check"):
+        assert admin(action) == 2
+        assert "has the placeholder @{nonsense}" in capsys.readouterr().err
+
+
 def test_render_check_diff_install_uninstall(
     admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
