@@ -42,7 +42,6 @@ class _Listed(Struct, frozen=True, kw_only=True):
     taken: float
     seconds: float
     size: int
-    path: str
 
 
 class _Answer(Struct, frozen=True, kw_only=True):
@@ -118,7 +117,8 @@ class LaunchedCheckpointer:
         status = self._status(run.job)
         if status is None or status.uid != run.uid or self._removed(run.job):
             return ()
-        found = [_image(one) for one in status.images if one.method == self.name]
+        listed = (one for one in status.images if (one.method, one.job) == (self.name, run.job))
+        found = [self._image(one) for one in listed]
         return tuple(image for image in found if self._whole(image))
 
     def verify(self, image: Image) -> None:
@@ -198,9 +198,22 @@ class LaunchedCheckpointer:
         except msgspec.DecodeError as error:
             raise CheckpointError(f"{path}: {error}") from error
 
+    def _image(self, one: _Listed) -> Image:
+        """As seen from here: the directory may be mounted elsewhere than on the nodes."""
+        return Image(
+            job=one.job,
+            label=one.label,
+            attempt=one.attempt,
+            number=one.number,
+            method=one.method,
+            node=one.node,
+            taken=one.taken,
+            seconds=one.seconds,
+            size=one.size,
+            path=str(self._directory / str(one.job) / "images" / str(one.number)),
+        )
+
     def _whole(self, image: Image) -> bool:
-        if Path(image.path).parent != self._directory / str(image.job) / "images":
-            return False
         try:
             files = self._files(image)
             return all(
@@ -209,21 +222,6 @@ class LaunchedCheckpointer:
             )
         except (CheckpointError, OSError):
             return False
-
-
-def _image(one: _Listed) -> Image:
-    return Image(
-        job=one.job,
-        label=one.label,
-        attempt=one.attempt,
-        number=one.number,
-        method=one.method,
-        node=one.node,
-        taken=one.taken,
-        seconds=one.seconds,
-        size=one.size,
-        path=one.path,
-    )
 
 
 def _read(path: Path) -> bytes:

@@ -208,7 +208,7 @@ class Store:
             with contextlib.suppress(Refused):
                 one = manifests.read(path, self._site.key)
                 values = {k: v for k, v in asdict(one).items() if k not in ("files", "writing")}
-                found.append({**values, "size": one.size, "path": str(path)})
+                found.append({**values, "size": one.size})
         self._known = found
         return found
 

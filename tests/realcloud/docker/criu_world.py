@@ -217,14 +217,17 @@ class CriuWorld(ContainerWorld):
         found: dict[str, Any] = json.loads(self.head.run(words, user="slurm", timeout=300.0).stdout)
         return found
 
+    def state_of(self, job: int) -> str:
+        """What the job's launcher says of it: running, held; empty for nothing."""
+        path = self.shared / "ckpt" / "containers" / str(job) / "status.json"
+        try:
+            return str(json.loads(path.read_text())["state"])
+        except FileNotFoundError:
+            return ""
+
     def standing(self, job: int) -> None:
         """Wait until the job's launcher drives it."""
-        path = self.shared / "ckpt" / "containers" / str(job) / "status.json"
-
-        def there() -> bool:
-            return path.exists() and json.loads(path.read_text())["state"] == "running"
-
-        self.wait_for(there, f"job {job} is under the launcher")
+        self.wait_for(lambda: self.state_of(job) == "running", f"job {job} is under the launcher")
 
     def move(self, job: int) -> str:
         """Requeue a job to another node, as the service does; the node it leaves."""
