@@ -300,7 +300,7 @@ def _rescue(site: Sandbox, job: int) -> Rescue | None:
 def _start(site: Sandbox) -> int:
     job = site.submit(_JOB)
     site.wait_job(job, "RUNNING")
-    time.sleep(1.0)  # until bash has set its trap
+    time.sleep(6.0)  # a run that has only just begun is not signalled at once
     return job
 
 

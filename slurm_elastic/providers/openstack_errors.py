@@ -109,6 +109,9 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
         return AuthError, {401: "Unauthorized", 403: "Forbidden"}.get(status, f"HTTP{status}")
     if status == 404 and path.startswith("/servers/"):
         return InstanceNotFound, "NotFound"
+    if status == 400 and method == "GET" and "marker" in message.lower():
+        # The last server of a page was deleted before the next page was asked for.
+        return TransientError, "Marker"
     if status == 409 and (method == "DELETE" or _PASSES.search(message)):
         locked = "is locked" in message
         return (ProviderError, "Locked") if locked else (TransientError, "Conflict")

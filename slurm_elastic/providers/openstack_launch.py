@@ -131,6 +131,17 @@ class Launch:
             raise
         except ProviderError as error:
             return {}, error
+        try:
+            return self._sorted_out(nodes)
+        except TransientError:
+            raise
+        except ProviderError as error:
+            # The order was carried out: nothing that goes wrong now may say that it was not.
+            text = f"the machines were ordered and cannot be looked after: {error.message}"
+            raise TransientError(self._servers.name, error.code, text) from error
+
+    def _sorted_out(self, nodes: Sequence[str]) -> tuple[dict[str, Server], ProviderError | None]:
+        """The machines of a call that are well; the others are ended, and the first one's fault."""
         made = self._decided_on(nodes)
         good = {s.node: s for s in made.values() if not s.failed}
         failed = [s for s in made.values() if s.failed]

@@ -31,7 +31,8 @@ STATES = {
     "DELETED": InstanceState.TERMINATED,
     "SOFT_DELETED": InstanceState.TERMINATED,
 }
-_LEAVING = ("deleting", "soft-deleting")
+DELETING = "deleting"
+_LEAVING = (DELETING, "soft-deleting")
 
 
 class Server(Struct, frozen=True, kw_only=True):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
+
+from msgspec.structs import replace
 
 from slurm_elastic.errors import (
     InstanceNotFound,
@@ -26,6 +29,12 @@ log = logging.getLogger(__name__)
 PAGE = 1000
 """nova's own bound for one answer, unless the site has set a lower one."""
 
+GONE = ("DELETED", "SOFT_DELETED")
+"""The second may come back for an administrator, and runs no more."""
+
+BELIEVED = 120.0
+"""Seconds for which a deletion that nova has taken counts although nova does not show it."""
+
 
 class Servers:
     """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
@@ -38,6 +47,7 @@ class Servers:
         self._threads = threads
         self._lock = threading.Lock()
         self._unclear: frozenset[str] = frozenset()
+        self._taken: dict[str, float] = {}
 
     def live(self, mark: str = "") -> list[Server]:
         """Ours that are there, of the launch with that mark in their names.
@@ -45,15 +55,20 @@ class Servers:
         nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
         is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
         """
-        found = [s for s in self._read(self._records(mark)) if s.status != "DELETED"]
+        found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
         self.ours.update(s.id for s in found)
-        return found
+        # A boot under way may hide for a while that the machine is going to be deleted.
+        now = time.monotonic()
+        with self._lock:
+            self._taken = {i: since for i, since in self._taken.items() if now < since + BELIEVED}
+            leaving = frozenset(self._taken)
+        return [replace(s, task=reading.DELETING) if s.id in leaving else s for s in found]
 
     def ended(self, mark: str, since: float) -> list[Server]:
         """Those of a launch that are gone: nova forgets their metadata and keeps their names."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = self._records(mark, **{"changes-since": stamp})
-        gone = [{**r, "metadata": {}} for r in records if r.get("status") == "DELETED"]
+        gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
         with translated(self.name):
             return [s for s in reading.servers(gone) if mark in s.name]
 
@@ -82,6 +97,8 @@ class Servers:
             self._call("compute", "DELETE", f"/servers/{quote(server)}")
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%s", self.name, server)
+        with self._lock:
+            self._taken[server] = time.monotonic()
 
     def _records(self, mark: str, **more: str) -> Iterator[Record]:
         """Page by page, to the one without a link to the next; nova may make them smaller."""

@@ -523,6 +523,7 @@ class TestUserData:
         ),
         (400, "Flavor x could not be found.", "POST", "/servers", ProviderError, "HTTP400"),
         (404, "Instance x could not be found.", "DELETE", "/servers/x", ProviderError, "NotFound"),
+        (400, "marker [x] not found", "GET", "/servers/detail", TransientError, "Marker"),
         (409, "Multiple possible networks found", "POST", "/servers", ProviderError, "HTTP409"),
         (409, "Instance x is locked", "DELETE", "/servers/x", ProviderError, "Locked"),
         (

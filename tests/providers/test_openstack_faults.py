@@ -15,6 +15,7 @@ from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 
 from slurm_elastic.errors import (
     AuthError,
+    CapacityError,
     ProviderError,
     QuotaError,
     TransientError,
@@ -201,3 +202,46 @@ def test_a_cell_that_is_down_is_no_cell_without_machines(bed: StackBed) -> None:
         provider.instances()
     hidden["metadata"] = kept
     assert len(provider.instances()) == 1
+
+
+def test_once_ordered_no_refusal_says_that_there_is_nothing(bed: StackBed) -> None:
+    """Rights that end between the order and the look at it leave the launch in doubt."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            bed.stand_in.refuse(403, POLICY, LIST)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError, match="were ordered and cannot be looked after"):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    bed.heal()
+    assert len(provider.launch(spec)) == 2
+    settled(bed, provider, 2)
+
+
+def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    bed.world.servers[machine.id]["status"] = "SOFT_DELETED"
+    assert provider.instances() == ()
+
+
+def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) -> None:
+    """A boot under way hides it for a while; should nova have forgotten it, it is asked again."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    (machine,) = provider.launch(spec)
+    kept = dict(bed.world.servers[machine.id])
+    provider.terminate([machine.id])
+    bed.world.servers[machine.id] = kept
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]

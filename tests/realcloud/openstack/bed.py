@@ -79,9 +79,7 @@ class PlaneBed:
         return open_provider(self.settings(timeout=timeout, **more), Cluster(name="site", uuid=own))
 
     def alive(self) -> set[str]:
-        """What is being deleted has to be gone first; a boot under way may hide for a moment that
-        it is, so only what is seen twice counts.
-        """
+        """What is being deleted has to be gone first."""
         return self.admin.settled()
 
     def add_foreign(self) -> set[str]:

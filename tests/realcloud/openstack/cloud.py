@@ -157,7 +157,7 @@ class Admin:
         def twice() -> bool:
             nonlocal before
             there = list(self.cloud.compute.servers(all_projects=True, project_id=self._project()))
-            leaving = any(s.task_state == "deleting" for s in there)
+            leaving = any(map(self._is_leaving, there))
             now = None if leaving else {s.id for s in there}
             same = now is not None and now == before
             found[:] = [now or set()]
@@ -166,6 +166,15 @@ class Admin:
 
         self.wait(twice, "nothing is being deleted")
         return found[0]
+
+    def _is_leaving(self, server: Any) -> bool:
+        """A boot under way hides that a deletion was asked for; the record of actions has it."""
+        if server.task_state == "deleting":
+            return True
+        answer = self.cloud.compute.get(f"/servers/{server.id}/os-instance-actions")
+        if answer.status_code == 404:
+            return True
+        return any(a["action"] == "delete" for a in answer.json()["instanceActions"])
 
     def clear(self) -> None:
         """Delete all servers of the tests' project; returns when they are gone."""
