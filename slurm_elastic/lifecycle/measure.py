@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.config import blocked_clouds
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
@@ -79,8 +80,14 @@ def read(site: Site) -> View:
         machines={m.instance.node: m for m in site.ledger.machines() if m.suspending is None},
         policy={row.node: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
-        stops=stop_of(site.config, site.ledger, site.rules, now),
+        stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
     )
+
+
+def _shut(site: Site) -> dict[str, str]:
+    """Pools of clouds where nothing may be started before the site allows it."""
+    blocked = blocked_clouds(site.config)
+    return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}
 
 
 def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
