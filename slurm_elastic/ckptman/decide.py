@@ -61,7 +61,10 @@ def decide(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
 def _plan(facts: JobFacts, slack: float) -> Plan | None:
     action = _first_action(facts)
     if facts.threatened and facts.can_move:
-        reason = facts.reason if action is None else f"{facts.reason}: {action.reason}"
+        reason = facts.reason
+        if action is not None:
+            said = action.reason.startswith(reason)
+            reason = action.reason if said else f"{reason}: {action.reason}"
         saves = action is not None and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )

@@ -58,9 +58,9 @@ class Threat(Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """In one line."""
+        """In one line, the same for all that a cloud takes: a thousand nodes are one command."""
         notice = (self.leaving or self.notices)[0]
-        return notice.reason or f"{notice.kind} notice for {notice.instance or notice.node}"
+        return notice.reason or f"{notice.kind} notice"
 
 
 def threats(warned: Sequence[Warned], machines: Mapping[str, Machine]) -> Mapping[str, Threat]:

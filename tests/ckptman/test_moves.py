@@ -60,6 +60,19 @@ def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorl
     world.until(lambda: not world.state.notices())
 
 
+def test_many_nodes_are_drained_by_one_command(world: CkptWorld) -> None:
+    world.slurm.submit(7, ("pub1", "pub2"), 2)
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    world.slurm.updates.clear()
+    world.interrupt("pub1")
+    world.interrupt("pub2")
+    world.until(lambda: world.job(7).restarts == 1)
+    drains = [
+        u for name, u in world.slurm.updates if name == "update_nodes" and u["state"] == "DRAIN"
+    ]
+    assert [sorted(u["names"]) for u in drains] == [["pub1", "pub2"]]
+
+
 def test_an_admins_own_drain_stays(world: CkptWorld) -> None:
     node = world.runs(7).nodes[0]
     world.slurm.set_node(node, *world.slurm.node(node).states, "DRAIN", reason="disk")
