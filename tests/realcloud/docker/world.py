@@ -199,13 +199,11 @@ class ContainerWorld:
 
         Not sbatch and requeue, which may have taken effect.
         """
-        again = 0 if command[0] == "sbatch" or "requeue" in command else BUSY_TRIES
-        for _ in range(again):
+        once = command[0] == "sbatch" or "requeue" in command
+        for _ in range(1 if once else BUSY_TRIES):
             done = self.head.run(command, user=user, check=False)
             if done.returncode == 0 or "timed out" not in done.stderr:
                 break
-        else:
-            return self.head.run(command, user=user, check=check)
         if check and done.returncode != 0:
             raise CommandFailed(f"{shlex.join(command)}: {done.stdout}{done.stderr}")
         return done
