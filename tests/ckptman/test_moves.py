@@ -43,7 +43,8 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     (moved,) = world.rescues()
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
-    world.service._work(replace(moved, step=Step.SAVING, changed=moved.began))
+    older = replace(moved, step=Step.SAVING, changed=moved.began)
+    world.service._advance([older], world.ckpt.jobs.read(), frozenset())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.rescues() == [moved]
 
