@@ -4,8 +4,8 @@
 ``ledger_schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
-      generation (key), request (correlation id), pool, cloud, nodes, jobs, offer, minimum,
-      state intent|done|failed, created, finished, error
+      generation (key), request (correlation id), pool, cloud, nodes, jobs, minimum,
+      offer (or a list of several), state intent|done|failed, created, finished, error
     machines           one instance a row, for ever: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered

@@ -25,6 +25,7 @@ class Fault:
 
     ``status`` answers with ``message``; ``body`` with these very bytes; ``silent`` says nothing;
     ``after`` does it when the engine has carried the call out; ``drop`` ends the connection.
+    ``delay``: that many seconds later.
     """
 
     status: int = 0
@@ -33,6 +34,7 @@ class Fault:
     silent: bool = False
     drop: bool = False
     after: bool = False
+    delay: float = 0.0
     match: str = ""
     times: int | None = None
 
@@ -167,6 +169,7 @@ class _Answers(BaseHTTPRequestHandler):
         return f"{parts.path}?{urllib.parse.urlencode(query)}"
 
     def _fail(self, fault: Fault) -> None:
+        self.server_proxy.woken.wait(fault.delay)
         if fault.silent:
             self.server_proxy.woken.wait(60)
         if fault.silent or fault.drop:

@@ -158,6 +158,20 @@ def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
     assert (ledger.clear_breaker("burst"), ledger.clear_breaker("burst")) == (True, False)
 
 
+def test_a_launch_keeps_all_the_offers_it_may_use(ledger: Ledger) -> None:
+    other = offer(type_="m6i.xlarge", price=0.05, on_demand=0.20)
+    wide = replace(spec(), alternatives=(other,))
+    ledger.intend(wide, "r1", T0)
+    ledger.intend(wide, "r1", T0)
+    (row,) = ledger.open_launches()
+    assert (row.offer, row.alternatives) == (wide.offer, (other,))
+    with pytest.raises(SlurmElasticError, match="already stands for another launch"):
+        ledger.intend(spec(), "r1", T0)
+    bought = replace(instance("i-1"), instance_type="m6i.xlarge")
+    ledger.launched("g1", [instance("i-2", "pub2"), bought], T0)
+    assert {m.instance.id: m.worst_price for m in ledger.machines()} == {"i-1": 0.20, "i-2": 0.12}
+
+
 def test_failed_keeps_the_clouds_words(ledger: Ledger) -> None:
     ledger.intend(spec(), "r1", T0)
     ledger.failed("g1", "InsufficientInstanceCapacity", T0 + 1)

@@ -33,6 +33,15 @@ log = logging.getLogger(__name__)
 
 POLL = 0.1
 """Seconds between two looks for the sign."""
+SETTLE = 5.0
+"""Seconds after a run's start before it is signalled: what is not there yet cannot catch it."""
+AGAIN = 30.0
+"""Seconds without the sign, or three times what the last save took, before it is asked once more:
+a signal that comes while a program begins may be lost.
+"""
+STOPPED = 5.0
+"""Seconds to wait for Slurm to have a job as stopped."""
+_NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """What a job may say of this method: ``--comment=ckpt=signal,saved=file:state``."""
 
@@ -81,17 +90,31 @@ class SignalCheckpointer:
         book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
         if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
+            self._settle(run, deadline)
             pending = self._ask(run, book, settings, stop=stop)
             book = replace(book, pending=pending)
         sign = sign_of(pending.sign, run, self._slurm)
-        image = self._wait(run, sign, pending, book.number + 1, deadline)
+        image = self._wait(run, sign, pending, book, deadline)
         images = (image, *book.images)[:2]
         signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
         self._write(run.job, replace(book, pending=None, images=images, signs=signs,
                                      number=image.number))  # fmt: skip
         if stop and not isinstance(sign, Ended):
-            self._send(run, "STOP", full=True)
+            self._hold(run, deadline)
         return image
+
+    def _hold(self, run: JobRun, deadline: float) -> None:
+        """SIGSTOP, and wait until Slurm has it so: a requeue that overtakes it would meet processes
+        that are stopped only now and take no SIGTERM, until KillWait is over (measured on 22.05).
+        """
+        self._send(run, "STOP", full=True)
+        until = min(self._clock() + STOPPED, deadline)
+        while self._clock() < until:
+            job = self._job(run)
+            if job is None or job.restarts != run.attempt or job.states & _NOT_RUNNING:
+                return
+            self._sleep(POLL)
+        log.info("job is not seen as stopped job=%s", run.label)
 
     def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
         sign = sign_of(settings.saved, run, self._slurm)
@@ -104,25 +127,43 @@ class SignalCheckpointer:
             attempt=run.attempt, asked=asked, stop=stop, sign=settings.saved, mark=sign.mark()
         )
         self._write(run.job, replace(book, pending=save))
-        name = (settings.stop_signal or settings.signal) if stop else settings.signal
-        self._send(run, name, full=settings.scope == "full")
+        self._send_save(run, settings, stop=stop)
         return save
 
-    def _wait(self, run: JobRun, sign: Sign, save: Save, number: int, deadline: float) -> Image:
+    def _settle(self, run: JobRun, deadline: float) -> None:
+        """A job that has only just begun has not set its traps yet."""
+        now = self._clock()
+        left = min(run.started + SETTLE, deadline - SETTLE) - now
+        if left > 0:
+            self._sleep(left)
+
+    def _send_save(self, run: JobRun, settings: SignalSettings, *, stop: bool) -> None:
+        name = (settings.stop_signal or settings.signal) if stop else settings.signal
+        self._send(run, name, full=settings.scope == "full")
+
+    def _wait(self, run: JobRun, sign: Sign, save: Save, book: Book, deadline: float) -> Image:
+        last = max((i.seconds for i in book.images), default=0.0)
+        again = self._clock() + max(AGAIN, 3 * last)
         while True:
             job = self._job(run)
             there = sign.shows(save.mark, job, run)
             if there is not None:
                 break
             self._must_go_on(run, job)
-            if self._clock() + POLL >= deadline:
-                waited = self._clock() - save.asked
-                raise CheckpointError(f"job {run.label} showed no {sign} in {waited:.0f} s")
+            now = self._clock()
+            if now + POLL >= deadline:
+                raise CheckpointError(
+                    f"job {run.label} showed no {sign} in {now - save.asked:.0f} s"
+                )
+            if now >= again:
+                self._send_save(run, self._of(run), stop=save.stop)
+                again = deadline
             self._sleep(POLL)
         now = self._clock()
         return Image(
-            job=run.job, label=run.label, attempt=run.attempt, number=number, method=self.name,
-            node=run.nodes[0] if run.nodes else "", taken=now, seconds=now - save.asked, size=there,
+            job=run.job, label=run.label, attempt=run.attempt, number=book.number + 1,
+            method=self.name, node=run.nodes[0] if run.nodes else "", taken=now,
+            seconds=now - save.asked, size=there,
         )  # fmt: skip
 
     def _job(self, run: JobRun) -> SlurmJob | None:

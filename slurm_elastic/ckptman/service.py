@@ -308,8 +308,12 @@ class Service:
         leaving: frozenset[str],
     ) -> None:
         now = self.site.now()
-        for one in sorted(rescues, key=_urgency):
-            if self._crew.busy(one.run.job):
+        for row in sorted(rescues, key=_urgency):
+            if self._crew.busy(row.run.job):
+                continue
+            # A look begins before the work of the last one ends: its view may be the older one.
+            one = self.site.state.rescue(row.run.job, row.run.attempt) or row
+            if one.over:
                 continue
             try:
                 if jobs is not None and self._is_safe(one, leaving):
@@ -335,11 +339,6 @@ class Service:
             self._helped[job.id] = self.site.jobs.mark()
 
     def _work(self, one: Rescue) -> None:
-        # A look begins before the work of the last one ends: its view may be the older one.
-        known = self.site.state.rescue(one.run.job, one.run.attempt)
-        if known is not None and (known.step, known.changed) != (one.step, one.changed):
-            self.wake()
-            return
         if moving.go_on(self.site, one).step is not one.step:
             self.wake()
 

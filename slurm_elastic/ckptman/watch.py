@@ -56,9 +56,18 @@ def _again(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
         return moving.over(
             site, rescue, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s"
         )
-    if "PENDING" in states and "COMPLETING" not in states:
+    if _waits(job):
         return _pending(site, rescue, job)
     return rescue
+
+
+def _waits(job: SlurmJob) -> bool:
+    """22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
+    long as it is pending (measured).
+    """
+    if "COMPLETING" in job.states:
+        return False
+    return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
 
 
 def _as_before(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:

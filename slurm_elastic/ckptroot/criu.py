@@ -85,7 +85,7 @@ class Criu:
         try:
             images.check(image, self._identity)
             return {file.path: file.size for file in images.writing(image)}
-        except Refused:
+        except BaseException:
             self.go_on()
             raise
 

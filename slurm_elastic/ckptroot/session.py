@@ -91,7 +91,7 @@ class Session:
         for image in self._store.images() if self._attempt else []:
             try:
                 self._restore(image)
-            except (Refused, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
                 self._say(f"image {image.name} is not used: {error}")
                 continue
             self._publish("running")
@@ -126,13 +126,16 @@ class Session:
         """After ``run``, with what it said: the job's directory goes, unless another run is to go
         on from it, or might.
         """
-        self._method.close()
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
-        if (self._relay.terminated or killed) and not self._is_over():
-            self._say("the run has ended; its images stay for the next")
-            self._publish("ended")
-            return
-        self._store.remove()
+        try:
+            self._method.close()
+            killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) in _SENT
+            if (self._relay.terminated or killed) and not self._is_over():
+                self._say("the run has ended; its images stay for the next")
+                self._publish("ended")
+                return
+            self._store.remove()
+        except Exception as error:  # noqa: BLE001 - the job's own exit code comes first
+            self._say(f"the job's directory stays for the sweeper: {error}")
 
     def _restore(self, image: Path) -> None:
         """Verify the image and bring it back; Refused says why that is not possible."""
@@ -181,7 +184,7 @@ class Session:
         for image in self._store.images():
             try:
                 self._restore(image)
-            except (Refused, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, there is an older one
                 self._say(f"image {image.name} could not be brought back: {error}")
                 continue
             self._held_until = None
@@ -197,8 +200,8 @@ class Session:
         self._answered = request.id
         try:
             message, number = self._carry_out(request)
-        except (Refused, OSError) as error:
-            self._say(f"{request.verb}: {error}")
+        except Exception as error:  # noqa: BLE001 - a request must never end the job
+            self._say(f"{request.verb}: {error or type(error).__name__}")
             self._answer = {"request": request.id, "ok": False, "message": str(error)}
         else:
             self._say(message)
@@ -230,21 +233,21 @@ class Session:
             manifest = self._complete(image, writing, begun)
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
-        except (Refused, OSError) as error:
-            self._store.drop_image(image)
+        except Exception as error:
             if dumped:
                 self._method.go_on()
+            with contextlib.suppress(OSError):
+                self._store.drop_image(image)
             raise Refused(f"no checkpoint: {error}") from error
         if stop and not late:
-            self._method.stop()
             self._held_until = time.monotonic() + self._site.hold
+            self._method.stop()
         else:
             self._method.go_on()
         if late:
             raise Refused(f"image {image.name} is good, but late by the deadline: the job goes on")
-        return f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s", int(
-            image.name
-        )
+        text = f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s"
+        return text, manifest.number
 
     def _complete(self, image: Path, writing: dict[str, int], begun: float) -> Manifest:
         """All that belongs to an image, on disk."""

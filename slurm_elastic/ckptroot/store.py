@@ -133,7 +133,7 @@ class Store:
                     stop=bool(values.get("stop", False)),
                     within=float(values.get("within", 0.0)),
                 )
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
                 return None
 
     def say(self, line: str) -> None:

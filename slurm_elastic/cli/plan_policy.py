@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = within(tried, args.max_wait, args.budget)
     console = Console()
     console.print(_table(best, chosen))
-    _advise(chosen, console)
+    _advise(chosen, console, hourly=args.billing == "hourly")
     for note in setting.notes:
         print(f"note: {note}", file=sys.stderr)
     found = Found(
@@ -128,18 +128,22 @@ def _table(best: Sequence[Tried], chosen: Tried | None) -> Table:
     return table
 
 
-def _advise(chosen: Tried | None, console: Console) -> None:
+def _advise(chosen: Tried | None, console: Console, *, hourly: bool) -> None:
     if chosen is None:
         console.print("no policy keeps this limit on this history")
         return
     console.print("for slurm-elastic.yaml:\n")
-    console.print(snippet(chosen.policy), markup=False, highlight=False, end="")
+    console.print(snippet(chosen.policy, hourly=hourly), markup=False, highlight=False, end="")
 
 
-def snippet(policy: str) -> str:
-    """The lines of the configuration that make the daemon follow the policy."""
+def snippet(policy: str, *, hourly: bool = False) -> str:
+    """The lines of the configuration that make the daemon follow the policy; ``hourly``: each hour
+    begun is paid.
+    """
     growth, *rest = split(policy, "+")
     keys = {"growth": growth}
     for part in rest:
         keys["order" if part in tuple(Order) else "release"] = part
+    if hourly:
+        keys["lease"] = "1h"
     return write({"policies": keys})

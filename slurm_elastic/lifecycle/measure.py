@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from slurm_elastic.config import blocked_clouds
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
@@ -17,6 +18,7 @@ from slurm_elastic.model import Pool, SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.release import Flagged
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""
@@ -79,8 +81,14 @@ def read(site: Site) -> View:
         machines={m.instance.node: m for m in site.ledger.machines() if m.suspending is None},
         policy={row.node: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
-        stops=stop_of(site.config, site.ledger, site.rules, now),
+        stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
     )
+
+
+def _shut(site: Site) -> dict[str, str]:
+    """Pools of clouds where nothing may be started before the site allows it."""
+    blocked = blocked_clouds(site.config)
+    return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}
 
 
 def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
@@ -151,13 +159,16 @@ class _Pool:
         mine = set(self.pool.nodes)
         here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
         asks = isinstance(self._rules.growth, SemiElastic)
+        flags = isinstance(self._rules.release, Flagged)
         return PoolNow(
             name=self.pool.name,
             rules=self._rules,
             room=self._room(),
             stop=stop,
             idle=tuple(self._idle),
-            taken=tuple(self.taken),
+            # The journal names no more nodes than a policy could ask for.
+            taken=tuple(self.taken) if flags else (),
+            promised=0 if flags else len(self.taken),
             booting=len(self._booting),
             # A node that is still completing has no job any more, but it is no rest either.
             running=max(here, int(bool(self.taken))),

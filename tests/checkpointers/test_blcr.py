@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -96,7 +95,7 @@ class BlcrBed:
 
     def run(self, job: int = 7, attempt: int = 0) -> JobRun:
         if job not in self.jobs:
-            command = [sys.executable, "-c", PAYLOAD, str(self.home / f"progress-{job}")]
+            command = ["/usr/bin/python3", "-c", PAYLOAD, str(self.home / f"progress-{job}")]
             self.jobs[job] = started = subprocess.Popen(command, user=USER, group=USER)
             until = time.monotonic() + PATIENCE
             while not (self.home / f"progress-{job}").exists():

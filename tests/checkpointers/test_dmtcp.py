@@ -180,3 +180,9 @@ def test_a_full_disk_costs_the_image_and_not_the_job(small: NodeBed) -> None:
     small.checkpointer.verify(good)
     again = save(small, run, stop=True)
     assert small.checkpointer.images(run)[:2] == (again, good)
+
+
+def test_a_directory_that_is_gone_at_the_end_does_not_cost_the_exit_code(bed: NodeBed) -> None:
+    save(bed, bed.run())
+    (bed.home / "shared" / "t" / "7").rename(bed.home / "shared" / "elsewhere")
+    assert bed.end(7) == 7

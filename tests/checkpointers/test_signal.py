@@ -53,8 +53,10 @@ class SignalBed:
         self.caught.append((job, name))
         if name == "STOP":
             self.stopped.add(job)
+            self.slurm.set_job(job, "STOPPED")
         elif name == "CONT":
             self.stopped.discard(job)
+            self.slurm.set_job(job, "RUNNING")
         elif job not in self.deaf:
             self.save(job)
 
@@ -145,6 +147,34 @@ def test_a_save_that_was_asked_for_before_a_crash_is_not_asked_for_again(bed: Si
     image = bed.reopen().checkpoint(run, deadline=soon(), stop=True)
     assert [name for _, name in bed.caught] == ["USR1", "STOP"]
     assert image.size > 0
+
+
+def test_a_signal_that_was_lost_is_sent_once_more(bed: SignalBed) -> None:
+    now = [1000.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    saver = SignalCheckpointer(
+        bed.settings, bed.path / "saves", bed.slurm, bed._look, lambda: now[0], sleep
+    )
+    heard: list[float] = []
+
+    def second(job: int, _name: str) -> None:
+        heard.append(now[0])
+        if len(heard) == 2:
+            bed.save(job)
+
+    bed.slurm.on_signal = second
+    run = msgspec.structs.replace(bed.run(), started=999.0)
+    image = saver.checkpoint(run, deadline=now[0] + 110, stop=False)
+    assert heard[0] == pytest.approx(1004.0), "it has only just begun"
+    assert heard[1] - heard[0] == pytest.approx(30.0, abs=1.0)
+    assert image.seconds >= 30.0
+    bed.slurm.on_signal = lambda _job, _name: heard.append(now[0])
+    with pytest.raises(CheckpointError, match="showed no change"):
+        saver.checkpoint(run, deadline=now[0] + 500, stop=False)
+    assert len(heard) == 4, "once more, not again and again"
 
 
 def test_a_file_of_somebody_else_or_behind_a_link_is_no_sign(bed: SignalBed) -> None:

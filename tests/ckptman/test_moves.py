@@ -43,7 +43,8 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     (moved,) = world.rescues()
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
-    world.service._work(replace(moved, step=Step.SAVING, changed=moved.began))
+    older = replace(moved, step=Step.SAVING, changed=moved.began)
+    world.service._advance([older], world.ckpt.jobs.read(), frozenset())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.rescues() == [moved]
 
@@ -181,6 +182,18 @@ def test_a_requeued_job_that_slurm_holds_is_freed(world: CkptWorld, reason: str)
     world.until(lambda: "PENDING" in world.job(7).states)
     world.slurm.set_job(7, reason=reason, start=0.0)
     world.until(lambda: "ckpt-freed" in world.told(7))
+
+
+def test_a_pending_job_that_slurm_still_shows_as_stopped_is_hurried(world: CkptWorld) -> None:
+    """22.05, when the requeue overtakes the word that the job is stopped."""
+    node = world.runs(7).nodes[0]
+    world.slurm.set_node("pub2", "DOWN", "CLOUD", reason="broken")
+    world.slurm.set_node("pub3", "DOWN", "CLOUD", reason="broken")
+    world.interrupt(node)
+    world.until(lambda: "PENDING" in world.job(7).states)
+    world.slurm.set_job(7, "STOPPED", nodes=(), reason="BeginTime", start=world.now + 121)
+    world.advance(2, step=1.0)
+    assert world.job(7).start == 0.0
 
 
 def test_slurm_that_does_not_answer_keeps_nothing_from_being_saved(world: CkptWorld) -> None:

@@ -18,6 +18,7 @@ from slurm_elastic.ledger import Decision
 from slurm_elastic.model import SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.simulate.replay import differences, entry
 from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, running_nodes
 
@@ -35,6 +36,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(
         static_nodes=1,
         drop=("onprem",),
+        resume_timeout=180.0,
         elastic={"policies": {"release": "idle(seconds=80000)", "look": LOOK}},
     )
 
@@ -203,10 +205,36 @@ def _told(site: Sandbox, *command: str) -> str:
     return " ".join(done.stdout.split())
 
 
-def test_the_simulator_decides_the_same_from_the_journal(site: Sandbox) -> None:
-    """Of all that the daemon decided in the tests before."""
+def test_without_capacity_growth_waits_and_goes_on_when_there_is_some(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    since = under(growth="on_demand", release="idle(seconds=5)")
+    site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm")
+    site.ec2.fail(Fault(kind=FaultKind.CAPACITY, action="RunInstances"))
+    try:
+        job = site.submit("sleep 1", *FULL, "--time=1")
+        site.wait_for(lambda: starts(site, since), 60, "a machine is asked for")
+        site.wait_for(lambda: "InsufficientInstanceCapacity" in _reasons(site), 60, "it is refused")
+        site.wait_for(lambda: len(held(site)) == 6, 60, "all are kept from Slurm again")
+        assert job in alive(site, job)
+        assert live_ec2(site) == []
+    finally:
+        site.ec2.heal()
+    site.wait_job(job, timeout=300)
+
+
+def _reasons(site: Sandbox) -> str:
+    return " ".join(nodes(site)[name].reason for name in held(site))
+
+
+def test_the_simulator_decides_the_same_from_the_journal(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    """Of what the daemon decides here, and in all tests before."""
+    under(growth="group_bursts(group=2)", release="idle(seconds=3)")
+    site.wait_job(site.submit("sleep 1", *FULL, "--time=1"))
+    site.wait_for(lambda: not live_ec2(site), 120, "idle machines went")
     found = [e for d in decisions(site, 0.0) if (e := entry(d.detail))]
-    assert len(found) >= 5
     assert any(plan.starts for _, plan in found)
     assert any(plan.leaves for _, plan in found)
     assert differences(found) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config import FakeCloud
+from slurm_elastic.config import FakeCloud, Who
 from slurm_elastic.configpolicies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.configrules import fail_safe
 from slurm_elastic.ledger import Decision
@@ -27,7 +27,10 @@ def make() -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
     def world(
-        cloud: dict[str, Any] | None = None, pool: dict[str, Any] | None = None, **site: Any
+        cloud: dict[str, Any] | None = None,
+        pool: dict[str, Any] | None = None,
+        who: Who | None = None,
+        **site: Any,
     ) -> World:
         """One public cloud with a pool of three; policies of the cluster, the cloud, the pool."""
         plain = make_config(Path("/nonexistent"))
@@ -39,7 +42,13 @@ def make() -> Iterator[Callable[..., World]]:
             limits=Limits(dollars_per_hour=10.0), policies=CloudPolicies(**(cloud or {})),
         )  # fmt: skip
         site.setdefault("look", 5.0)
-        one = World(clouds=(pub,), pools=(burst,), limits=Limits(), policies=SitePolicies(**site))
+        one = World(
+            who=who or Who(accounts=("physics",)),
+            clouds=(pub,),
+            pools=(burst,),
+            limits=Limits(),
+            policies=SitePolicies(**site),
+        )
         made.append(one)
         return one
 
@@ -49,14 +58,8 @@ def make() -> Iterator[Callable[..., World]]:
 
 
 def submit(world: World, job: int, count: int = 1, **fields: Any) -> None:
-    fields = {
-        "partitions": ("pub",),
-        "limit": 120,
-        "node_count": count,
-        "submit": world.now,
-    } | fields
-    submitted = {k: v for k, v in fields.items() if k != "submit"}
-    world.slurm.submit(job, PUB, count, **submitted)
+    given = {"partitions": ("pub",), "limit": 120, "node_count": count} | fields
+    world.slurm.submit(job, PUB, count, **given)
 
 
 def drained(world: World) -> list[str]:
@@ -343,3 +346,11 @@ def test_slurms_own_power_saving_goes_on_while_no_daemon_runs(make: Callable[...
     assert running(world) == [2]
     assert drained(world) == ["pub2", "pub3"]
     assert len(world.alive()) == 1
+
+
+def test_nothing_is_started_where_nobody_may_burst(make: Callable[..., World]) -> None:
+    world = make(growth="steady_stream", release="flagged", who=Who())
+    world.advance(300)
+    assert world.alive() == []
+    assert world.requests == []
+    assert "nobody is allowed" in world.slurm.node("pub1").reason

@@ -128,6 +128,7 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     bed.cloud.printed["i-1"] = printed(bed.sshd.host_key)
     with bed.sshd.running():
         bed.until(lambda: "key-brought" in bed.kinds())
+        assert _openssh(bed, "true") == 0, "an admin's ssh takes the same file"
     assert bed.target.read_bytes() == SECRET
     found = bed.target.stat()
     assert stat.S_IMODE(found.st_mode) == 0o400
@@ -138,10 +139,26 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     told += " ".join(d.reason for d in bed.ledger.decisions("pub1"))
     told += (bed.path / "known_hosts").read_text()
     assert SECRET[:16].decode() not in told
+    assert _openssh(bed, "true") == 255, "nothing listens any more"
     kind, text = bed.sshd.host_key.split()[:2]
     assert (
         f"[127.0.0.1]:{bed.sshd.port} {kind} {text} i-1\n" in (bed.path / "known_hosts").read_text()
     )
+
+
+def _openssh(bed: Bed, command: str) -> int:
+    options = (
+        f"UserKnownHostsFile={bed.path}/known_hosts", "StrictHostKeyChecking=yes", "BatchMode=yes"
+    )  # fmt: skip
+    told = [word for option in options for word in ("-o", option)]
+    where = ["-F", "none", "-i", str(bed.sshd.user_key), "-p", str(bed.sshd.port)]
+    done = subprocess.run(
+        ["ssh", *where, *told, "root@127.0.0.1", command],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode
 
 
 def test_one_that_shows_another_key_gets_nothing_and_is_told_loudly(

@@ -204,3 +204,21 @@ def test_a_node_that_is_up_is_slurms_to_give_back(many: World) -> None:
     many.advance(10)
     assert nodes_of(many.alive()) == ["m1"]
     assert "PENDING" in many.slurm.queue()[2].states
+
+
+def test_a_request_that_would_pass_the_spending_limit_is_cut_with_that_reason(
+    tmp_path: Path,
+) -> None:
+    """Spot at $0.03 counts with the $0.10 that it may come to: $0.25 an hour are two machines."""
+    world = World(tmp_path)
+    for number, node in enumerate(("pub1", "pub2", "pub3"), 1):
+        world.slurm.submit(number, (node,))
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.program("resume", ["pub1", "pub2", "pub3"], {1: ["pub1"], 2: ["pub2"], 3: ["pub3"]})
+    world.tick()
+    assert nodes_of(world.alive()) == ["pub1", "pub2"]
+    assert [i.price for i in world.alive()] == pytest.approx([0.03, 0.03])
+    (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    assert "cloud pub may spend $0.25/h, spends $0.20/h and this costs up to $0.1000/h" in refused
+    world.close()

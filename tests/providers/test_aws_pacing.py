@@ -10,14 +10,19 @@ from emulated_ec2 import running_ec2
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from providers.aws_bed import AwsBed
+from providers.contract import UUID, spec_for
 
 from benchmarks.ec2_buckets import run
-from slurm_elastic.config import AwsCloud, InstanceType
+from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.errors import TransientError
 from slurm_elastic.model import Location
+from slurm_elastic.providers.aws import AwsProvider
 from slurm_elastic.providers.aws_pacing import LAUNCHES, Bucket, Busy, Pace, Rate, pace_of
 from slurm_elastic.sandbox.ec2_api import Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
 FOREVER = 1e9
 
@@ -180,6 +185,34 @@ def test_launches_under_ec2s_limits_reach_the_floor_without_a_rejection(ec2: Ec2
     assert 100 <= launched.seconds <= 100 + 31
     assert 10 <= ended.seconds <= 10 + 31
     assert launched.calls <= 6
+
+
+def test_what_ec2_would_not_start_yet_is_not_asked_for(ec2: Ec2Control) -> None:
+    bed = AwsBed(ec2)
+    pace, clock = paced()
+    provider = AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), pace=pace)
+    pace.take("run_instances", 1000, 0)
+    clock.now += 3
+    assert provider.startable() == 4
+    spec = spec_for(bed, provider, 100)
+    with pytest.raises(TransientError, match="Paced: EC2's limit of machines started is used up"):
+        provider.launch(spec)
+    assert bed.calls("RunInstances") == 0
+    clock.now += 100
+    assert len(provider.launch(spec)) == 100
+
+
+def test_a_rejection_makes_the_next_calls_wait(ec2: Ec2Control) -> None:
+    bed = AwsBed(ec2)
+    pace, clock = paced()
+    provider = AwsProvider(bed.settings(), Cluster(name="c", uuid=UUID), pace=pace)
+    provider.check()
+    assert clock.now == 0
+    bed.control.fail(Fault(kind=FaultKind.THROTTLE, count=1))
+    provider.check()
+    # A twentieth of a second for a token at full refill; half of it is ours now.
+    assert clock.now >= 0.1
+    assert bed.calls("DescribeInstances") == 3
 
 
 def test_the_emulated_limits_are_those_of_the_guide(ec2: Ec2Control) -> None:

@@ -421,16 +421,18 @@ class TestWays:
             provider = opened(other.url, proxy.url, timeout=1.5)
             began = time.monotonic()
             assert [o.zone for o in provider.offers(POOL)] == ["h1"]
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30  # the silent one would be so for a minute
 
     def test_many_slow_answers_have_one_time_out_in_all(self, proxy: EngineProxy) -> None:
         """Each comes in time; together they would not."""
-        proxy.fail(answer("create", 201, {"Id": "1" * 64}), Fault(silent=True, match="start$"))
+        proxy.fail(
+            Fault(status=201, body=b'{"Id": "1"}', match="create", delay=0.8),
+            Fault(status=204, match="start$", delay=0.8),
+        )
         provider = opened(proxy.url, timeout=2.0, threads=1)
-        began = time.monotonic()
-        with pytest.raises(TransientError, match="no answer in time"):
+        with pytest.raises(TransientError):
             provider.launch(spec("bx1", "bx2", "bx3"))
-        assert time.monotonic() - began < 6
+        assert proxy.count("start$") < 3
 
     @pytest.mark.parametrize(
         ("key_mode", "missing", "why"),

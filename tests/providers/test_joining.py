@@ -8,10 +8,23 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, PoolSettings
+from slurm_elastic.config import (
+    AnyCloud,
+    AwsCloud,
+    Cluster,
+    Config,
+    Flavor,
+    InstanceType,
+    OneTemplate,
+    OpenNebulaCloud,
+    OpenStackCloud,
+    PoolSettings,
+)
 from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
@@ -99,6 +112,30 @@ def test_a_template_that_others_may_write_is_refused(tmp_path: Path) -> None:
         open_provider(AWS, found.cluster, found)
     with pytest.raises(ConfigError, match=r"join.template cannot be read"):
         program_of(config(head="h", template=str(tmp_path / "none")), AWS)
+
+
+def test_every_cloud_with_user_data_gives_it_to_its_machines(tmp_path: Path) -> None:
+    site = tmp_path / "user-data"
+    site.write_text("#!/bin/sh\necho site\n")
+    common: dict[str, Any] = {"location": Location.ON_PREMISES, "user_data": str(site)}
+    clouds: tuple[AnyCloud, ...] = (
+        replace(AWS, user_data=str(site)),
+        OpenNebulaCloud(
+            name="one", endpoint="http://127.0.0.1:9/RPC2",
+            types={"s": OneTemplate(cpus=1, memory=1, template=1)}, **common,
+        ),
+        OpenStackCloud(
+            name="stack", cloud="x", image="i", types={"s": Flavor(cpus=1, memory=1)}, **common
+        ),
+    )  # fmt: skip
+    whole = replace(config(head="head"), clouds=clouds)
+    for cloud in clouds:
+        provider: Any = open_provider(cloud, whole.cluster, whole)
+        joining, own = provider._parts
+        assert joining == program_of(whole, cloud)
+        assert own == site.read_text()
+        plain: Any = open_provider(cloud, whole.cluster)
+        assert plain._parts == (own,)
 
 
 def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:

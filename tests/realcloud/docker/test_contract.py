@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from docker_proxy import running_proxy
+from docker_proxy import Fault, running_proxy
 from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 
-from slurm_elastic.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.model import InstanceState
 
 from .bed import DockerBed
 from .engine import Engine
+from .world import wait_for
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -29,6 +32,67 @@ class TestDockerLaunches(LaunchContract): ...
 
 
 class TestDockerScarcity(ScarceContract): ...
+
+
+def test_a_start_whose_answer_is_lost_is_found_running(bed: DockerBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    bed.proxy.fail(Fault(drop=True, after=True, match="/start$"))
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    bed.running(2)
+    assert {m.id for m in bed.open().launch(spec)} == bed.alive()
+    assert len(bed.alive()) == 2
+
+
+def test_one_made_but_never_started_is_started_by_the_repetition(bed: DockerBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    bed.proxy.fail(Fault(drop=True, match="/start$"))
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    assert {m.state for m in provider.instances()} == {InstanceState.PENDING}
+    assert {m.state for m in bed.open().launch(spec)} == {InstanceState.RUNNING}
+    assert len(bed.alive()) == 2
+
+
+def test_an_end_whose_answer_is_lost_can_be_asked_for_again(bed: DockerBed) -> None:
+    provider = bed.open()
+    ids = [m.id for m in provider.launch(spec_for(bed, provider, 2))]
+    bed.proxy.fail(Fault(drop=True, after=True, match="/kill"))
+    with pytest.raises(TransientError):
+        provider.terminate(ids)
+    bed.heal()
+    provider.terminate(ids)
+    assert bed.alive() == set()
+    assert list(provider.instances()) == []
+
+
+def test_a_missing_image_starts_nothing_and_says_so(bed: DockerBed) -> None:
+    provider = bed.open(image="nobody/has:it")
+    with pytest.raises(ProviderError, match="No such image: nobody/has:it") as caught:
+        provider.launch(spec_for(bed, provider, 2))
+    assert caught.value.code == "NoImage"
+    assert bed.alive() == set()
+
+
+def test_a_missing_network_leaves_no_container_behind(bed: DockerBed) -> None:
+    provider = bed.open(network="nowhere")
+    with pytest.raises(ProviderError, match="nowhere") as caught:
+        provider.launch(spec_for(bed, provider, 1))
+    assert caught.value.code == "NoNetwork"
+    named = {"name": "site-bx1"}
+    assert bed.client.containers.list(all=True, filters=named, ignore_removed=True) == []
+
+
+def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:
+    provider = bed.open(command=("/no/such/program",))
+    with contextlib.suppress(CapacityError):  # where it has ended before the launch looks
+        provider.launch(spec_for(bed, provider, 1))
+    wait_for(lambda: not provider.instances(), "it is no machine any more", lambda: "")
+    assert bed.alive() == set()
 
 
 class TestDockerFaults(FaultContract):

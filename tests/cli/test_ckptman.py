@@ -1,0 +1,107 @@
+"""slurm-elastic-ckptman as a process: its start, its lock, its end, and a Slurm that is not there."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.ledger import Ledger
+
+YAML = """
+cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}
+state_dir: {state}
+slurm: {{bin_dir: {state}/no-slurm-here, command_timeout: 5}}
+checkpoint: {{method: signal}}
+clouds:
+  - name: onp
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4096, price: 0.1}}}}
+pools:
+  - {{name: rack, cloud: onp, nodes: "op[1-2]", cpus: 2, memory: 4G}}
+"""
+COMMAND = (sys.executable, "-m", "slurm_elastic.cli.ckptman", "--config")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    state = tmp_path / "state"
+    state.mkdir()
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=state))
+    return path
+
+
+@contextlib.contextmanager
+def serving(config: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([*COMMAND, str(config)], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for(lambda: beat(config) or process.poll() is not None)
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            yield process
+        finally:
+            process.kill()
+
+
+def beat(config: Path) -> tuple[float, int] | None:
+    path = config.parent / "state" / "ledger.db"
+    if not path.exists():
+        return None
+    with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+        return ledger.heartbeat(SERVICE)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def run(config: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, str(config)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_it_lives_without_slurm_and_ends_cleanly_on_sigterm(config: Path) -> None:
+    with serving(config) as process:
+        found = beat(config)
+        assert found is not None
+        assert found[1] == process.pid
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(60) == 0, said
+    assert "slurm (ckptman) fails" in said
+    assert "Traceback" not in said
+
+
+def test_one_serves_a_state_directory(config: Path) -> None:
+    with serving(config):
+        done = run(config)
+    assert done.returncode == 1
+    assert f"another {SERVICE} serves" in done.stderr
+
+
+def test_a_wrong_configuration_is_exit_2(config: Path) -> None:
+    config.write_text(config.read_text().replace("method: signal", "method: dmtcp"))
+    done = run(config)
+    assert done.returncode == 2
+    assert "method dmtcp keeps its images there" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_state_directory_that_is_not_there_is_exit_2(config: Path) -> None:
+    (config.parent / "state").rmdir()
+    done = run(config)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
