@@ -18,6 +18,7 @@ from slurm_elastic.model import Pool, SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.release import Flagged
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""
@@ -158,13 +159,16 @@ class _Pool:
         mine = set(self.pool.nodes)
         here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
         asks = isinstance(self._rules.growth, SemiElastic)
+        flags = isinstance(self._rules.release, Flagged)
         return PoolNow(
             name=self.pool.name,
             rules=self._rules,
             room=self._room(),
             stop=stop,
             idle=tuple(self._idle),
-            taken=tuple(self.taken),
+            # The journal names no more nodes than a policy could ask for.
+            taken=tuple(self.taken) if flags else (),
+            promised=0 if flags else len(self.taken),
             booting=len(self._booting),
             # A node that is still completing has no job any more, but it is no rest either.
             running=max(here, int(bool(self.taken))),

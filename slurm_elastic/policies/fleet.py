@@ -72,9 +72,10 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 
 class PoolNow(Struct, frozen=True, kw_only=True):
     """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
-    which says why none may; ``taken``: nodes with jobs that are up; ``promised``: machines that
-    other waiting jobs will get. Of all these none is on its way down. ``running`` counts jobs;
-    ``free`` has, where the growth policy asks, when each machine may be free.
+    which says why none may; ``taken``: nodes with jobs that are up and may be flagged;
+    ``promised``: other machines with jobs, and those that waiting jobs will get. Of all these none
+    is on its way down. ``running`` counts jobs; ``free`` has, where the growth policy asks, when
+    each machine may be free.
     """
 
     name: str

@@ -99,11 +99,13 @@ class Catalog:
         there: dict[str, FlavorFound] = {}
         path = "/flavors/detail?limit=1000"
         while path:
-            page = self._call("compute", "GET", path)["flavors"]
-            for record in page:
-                one = _flavor(record)
+            answer = self._call("compute", "GET", path)
+            page = [_flavor(record) for record in answer["flavors"]]
+            for one in page:
                 there |= {one.id: one, one.name: one}
-            last = page[-1]["id"] if len(page) >= 1000 else ""
+            # A site may have nova make smaller pages than were asked for.
+            further = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
+            last = page[-1].id if page and further else ""
             path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
         found = {name: there.get(kind.flavor or name) for name, kind in self._types.items()}
         return {

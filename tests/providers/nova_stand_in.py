@@ -293,7 +293,10 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
             shapes = [
                 {"id": f"id-{n}", "name": n, "vcpus": c, "ram": m} for n, (c, m) in FLAVORS.items()
             ]
-            return 200, {"flavors": shapes}
+            start = [s["id"] for s in shapes].index(query["marker"]) + 1 if "marker" in query else 0
+            more = start + world.page < len(shapes)
+            links = {"flavors_links": [{"rel": "next", "href": "?"}]} if more else {}
+            return 200, {"flavors": shapes[start : start + world.page], **links}
         case "GET /image/v2/images":
             if "name" not in query:
                 return 200, {"images": world.images}

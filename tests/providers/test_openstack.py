@@ -279,6 +279,13 @@ class TestNames:
         assert {m.id for m in bed.open().instances()} == {m.id for m in machines}
         assert bed.stand_in.calls(LIST) > 7
 
+    def test_so_are_flavors(self, bed: StackBed) -> None:
+        bed.world.page = 1
+        kinds = {name: Flavor(cpus=2, memory=4096, flavor=name) for name in ("small", "big")}
+        pool = replace(bed.pool, instance_types=("small", "big"))
+        offers = bed.open(types=kinds).offers(pool)
+        assert [o.instance_type for o in offers] == ["small", "big"]
+
 
 class TestClouds:
     def test_clouds_of_one_project_leave_each_others_machines_alone(self, bed: StackBed) -> None:

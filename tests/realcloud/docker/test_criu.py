@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+
+from slurm_elastic.ckptroot import manifest as manifests
 
 from .criu_world import COUNTER, PROGRAM, CriuWorld, announced, gone, needed, power_cut, started
 from .engine import Engine
@@ -178,6 +182,31 @@ echo done
         assert world.output(job) == ["done"]
     world.end(victim)
     gone(world, victim)
+
+
+def test_an_image_that_would_come_back_as_root_is_not_restored(world: CriuWorld) -> None:
+    """Forged by somebody who even has the nodes' key: real and effective uid 0, sealed anew."""
+    job = started(world)
+    assert "ok" in world.ask(job, "stop")
+    image = world.shared / "ckpt" / "containers" / str(job) / "images" / "1"
+    key = (world.directory / "keys" / "ckpt.key").read_bytes()
+    sealed = manifests.read(image, key)
+    core = image / f"core-{sealed.pid}.img"
+    # creds.proto: uid 2000, gid 2000, euid 2000; a number may be longer than it need be.
+    alice = bytes.fromhex("08d00f 10d00f 18d00f")
+    assert core.read_bytes().count(alice) == 1
+    core.write_bytes(core.read_bytes().replace(alice, bytes.fromhex("088000 10d00f 188000")))
+    forged = replace(sealed, files=manifests.digests(image))
+    (image / manifests.NAME).write_bytes(manifests.seal(forged, key))
+    world.move(job)
+    world.standing(job)
+    log = json.loads((image.parents[1] / "status.json").read_text())["log"]
+    assert "a task with uid 0" in " ".join(log)
+    world.wait_more(job)
+    (world.shared / "work" / f"end-{job}").touch()
+    world.wait_job(job)
+    assert world.output(job)[0] == "start restart=1 args="  # anew, as alice
+    gone(world, job)
 
 
 @pytest.fixture(scope="module")

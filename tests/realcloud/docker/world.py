@@ -24,6 +24,7 @@ from .engine import REPO, Engine
 
 T = TypeVar("T")
 PATIENCE = 180.0
+BUSY_TRIES = 3
 USER, UID = "alice", 2000
 HEAD = "head"
 LABEL = "slurm-elastic-test-world"
@@ -194,8 +195,18 @@ class ContainerWorld:
     # Slurm
 
     def slurm(self, *command: str, user: str = "root", check: bool = True) -> Any:
-        """A Slurm command on the head."""
-        return self.head.run(command, user=user, check=check)
+        """A Slurm command on the head; asked again where slurmctld was too busy to answer it.
+
+        Not sbatch and requeue, which may have taken effect.
+        """
+        once = command[0] == "sbatch" or "requeue" in command
+        for _ in range(1 if once else BUSY_TRIES):
+            done = self.head.run(command, user=user, check=False)
+            if done.returncode == 0 or "timed out" not in done.stderr:
+                break
+        if check and done.returncode != 0:
+            raise CommandFailed(f"{shlex.join(command)}: {done.stdout}{done.stderr}")
+        return done
 
     def sbatch(self, script: str, *options: str, user: str = USER) -> int:
         """Submit as a user does, from /shared/work; the job's number."""

@@ -298,6 +298,11 @@ class ControlPlane:
             _end([self._processes[name]] if name in self._processes else [])
         self._processes.clear()
 
+    def remove(self) -> None:
+        """Stop it and remove its directory."""
+        self.down()
+        shutil.rmtree(self.place.dir, ignore_errors=True)
+
 
 @contextmanager
 def running_plane(page: int = 1000) -> Iterator[ControlPlane]:
@@ -307,23 +312,29 @@ def running_plane(page: int = 1000) -> Iterator[ControlPlane]:
     those that start one at the same time do it one after the other.
     """
     venv = _prepared()
+    with _locked("openstack-start.lock"):
+        try:
+            plane = _started(venv, page)
+        except BrokenError:
+            # Ports are found free long before all services take theirs: once more, with others.
+            plane = _started(venv, page)
+    try:
+        yield plane
+    finally:
+        plane.remove()
+
+
+def _started(venv: Path, page: int) -> ControlPlane:
     directory = Path(tempfile.mkdtemp(prefix="se-os-", dir="/tmp"))
     directory.chmod(0o755)
+    plane = ControlPlane(Place(directory, venv, Ports(*free_ports(8)), page))
+    plane.hypervisor()
     try:
-        with _locked("openstack-start.lock"):
-            plane = ControlPlane(Place(directory, venv, Ports(*free_ports(8)), page))
-            plane.hypervisor()
-            try:
-                plane.up()
-            except BaseException:
-                plane.down()
-                raise
-        try:
-            yield plane
-        finally:
-            plane.down()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        plane.up()
+    except BaseException:
+        plane.remove()
+        raise
+    return plane
 
 
 def _prepared() -> Path:
