@@ -106,6 +106,7 @@ def test_the_shipped_example_is_valid_and_may_burst(name: str) -> None:
     assert {cloud.location for cloud in config.clouds} == set(Location)
     assert any({Market.SPOT, Market.ON_DEMAND} <= {*pool.markets} for pool in config.pools)
     assert blocked_clouds(config) == {}
+    assert config.join == Join()  # no head but the site's own
 
 
 STRUCTS = (
