@@ -32,8 +32,9 @@ from slurm_elastic.ckptman.site import Site, pools_by_node
 from slurm_elastic.ckptman.sources import Told
 from slurm_elastic.ckptrows import Rescue, Step
 from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.config import Cluster, Config, FakeCloud, InstanceType, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.configckpt import CheckpointSettings
+from slurm_elastic.configclouds import FakeCloud, InstanceType
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import (
     Instance,
@@ -46,9 +47,8 @@ from slurm_elastic.model import (
     NoticeKind,
     Offer,
     Pool,
-    SlurmJob,
-    SlurmNode,
 )
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.rehearsal import parse_jobs

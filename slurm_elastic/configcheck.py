@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from slurm_elastic.configckptfit import CHECKPOINT_FITS
+from slurm_elastic.configcloudfit import CLOUD_FITS
 from slurm_elastic.configdockerfit import check_docker
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configfit import FITS
 from slurm_elastic.configgrowth import GROWS
 from slurm_elastic.configjoinfit import check_images, check_join
+from slurm_elastic.configlimitfit import LIMIT_FITS
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown
 from slurm_elastic.policies.ranking import KEYS
@@ -39,7 +41,8 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    for one in (*_CHECKS, *FITS, *GROWS, check_docker, check_join, check_images, *CHECKPOINT_FITS):
+    fits = (*CLOUD_FITS, *FITS, *LIMIT_FITS, *GROWS)
+    for one in (*_CHECKS, *fits, check_docker, check_join, check_images, *CHECKPOINT_FITS):
         one(draft)
 
 

@@ -6,8 +6,8 @@ import re
 import signal
 from collections.abc import Callable, Iterable
 
-from slurm_elastic.config import AwsCloud
 from slurm_elastic.configckpt import METHODS, PRICE_SOURCES, SCOPES, CheckpointSettings
+from slurm_elastic.configclouds import AwsCloud
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configshape import nearest
 from slurm_elastic.configyaml import KeyPath, shown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slurm_elastic.config import DockerCloud
+from slurm_elastic.configclouds import DockerCloud
 from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configyaml import KeyPath, shown

@@ -6,8 +6,10 @@ import contextlib
 from functools import cached_property
 from typing import TypeVar
 
-from slurm_elastic.config import AnyCloud, PoolSettings, Timings, Who
+from slurm_elastic.config import PoolSettings, Timings
+from slurm_elastic.configclouds import AnyCloud
 from slurm_elastic.configshape import Problems, Shape
+from slurm_elastic.configwho import Who
 from slurm_elastic.configyaml import KeyPath
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
@@ -96,6 +98,12 @@ class Draft:
         if self.cloud_names.count(pool.cloud) != 1:
             return None
         return next((c for c in self.clouds.values() if c.name == pool.cloud), None)
+
+    @property
+    def pools_with_clouds(self) -> list[tuple[int, PoolSettings, AnyCloud]]:
+        """The whole pools whose clouds are whole too, with their indices."""
+        found = [(i, pool, self.cloud_of(pool)) for i, pool in self.pools.items()]
+        return [(i, pool, cloud) for i, pool, cloud in found if cloud is not None]
 
     def _items(self, name: str) -> list[tuple[int, object]]:
         return [(i, self._shape.built.get((name, i))) for i in self.indices(name)]

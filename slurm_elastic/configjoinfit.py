@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
-from slurm_elastic.config import AwsCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.configclouds import AwsCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.configdraft import Draft
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.configyaml import KeyPath, shown

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from slurm_elastic.config import AnyCloud, Config, PoolSettings
+from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.configclouds import AnyCloud
 from slurm_elastic.configpolicies import Budget, CloudPolicies, Policies, PoolPolicies, SitePolicies
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import (

@@ -16,9 +16,8 @@ from slurm_elastic.model import (
     Notice,
     Offer,
     Pool,
-    SlurmJob,
-    SlurmNode,
 )
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 
 RankingKey = Callable[[NodeRequest, Offer], float]
 """Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""

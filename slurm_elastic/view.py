@@ -6,9 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
-from slurm_elastic.config import AnyCloud, Config, LocalCloud, blocked_clouds, domain_pools
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.configclouds import AnyCloud, LocalCloud
 from slurm_elastic.ledger_rows import CAPACITY, Launch, Machine
-from slurm_elastic.model import Breaker, CoolDown, Pool, SlurmJob, SlurmNode, Usage
+from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_elastic.config import AnyCloud, Config
+from slurm_elastic.config import Config
+from slurm_elastic.configclouds import AnyCloud
 from slurm_elastic.configrules import fail_safe, rules_of
 from slurm_elastic.ledger_rows import CAPACITY, Hold, Machine
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK

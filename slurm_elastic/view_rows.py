@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from slurm_elastic.ledger_rows import Health, Hold, Launch, Machine
-from slurm_elastic.model import Breaker, CoolDown, SlurmJob, SlurmNode
+from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view_ckpt import CheckpointFacts, CheckpointsView
 

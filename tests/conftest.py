@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
+# The contract's assertions explain themselves like those of a test module. Before anything imports it.
+pytest.register_assert_rewrite("providers.contract")
 pytest_plugins = ["realcloud.docker.fixtures", "realcloud.openstack.fixtures"]
 
 _isolated = isolated_env(os.environ)

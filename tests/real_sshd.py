@@ -1,14 +1,15 @@
-"""A real sshd (Debian's openssh-server) on a port and with keys of its own, for one test."""
+"""A real sshd (Debian's openssh-server) on a port and with keys of its own."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def make_key(path: Path) -> str:
 
 
 class Sshd:
-    """Its keys and port; ``running`` starts it and ends it by its process."""
+    """Listens on loopback once it is started; ``key`` is root's way in, ``known_hosts`` has its own."""
 
     def __init__(self, place: Path) -> None:
         if reason := why_not():
@@ -61,23 +62,50 @@ class Sshd:
         self.place = place
         (self.port,) = free_ports(1)
         self.host_key = make_key(place / "host")
-        self.user_key = place / "user"
-        (place / "authorized").write_text(make_key(self.user_key) + "\n")
+        self.key, self.known_hosts = place / "key", place / "known_hosts"
+        (place / "authorized").write_text(make_key(self.key) + "\n")
+        self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {self.host_key}\n")
         text = _CONFIG.format(port=self.port, host_key=place / "host", place=place)
         (place / "config").write_text(text)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        """What it said so far."""
+        return (self.place / "log").read_text()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.place / "config")]
-        with (self.place / "log").open("ab") as log:
-            process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+        self.start()
         try:
-            self._wait(process)
             yield
         finally:
-            process.terminate()
-            process.wait(60)
+            self.stop()
+
+    def start(self) -> None:
+        """Returns when it listens."""
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd does not start without it
+        command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(self.place / "config")]
+        with (self.place / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            self._wait(self.process)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """The listener and the connections that it serves."""
+        if self.process is None:
+            return
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        with suppress(OSError):
+            for pid in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        self.process = None
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 60
@@ -85,8 +113,8 @@ class Sshd:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 5).close()
             except OSError:
-                assert process.poll() is None, (self.place / "log").read_text()
-                assert time.monotonic() < deadline
+                assert process.poll() is None, self.log
+                assert time.monotonic() < deadline, self.log
                 time.sleep(0.05)
             else:
                 return

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ledger_cases import T0, instance, offer, spec
 
-from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, LocalCloud, PoolSettings
-from slurm_elastic.config import Who as Allowed
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import AwsCloud, InstanceType, LocalCloud
+from slurm_elastic.configwho import Who as Allowed
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.model import (
     Breaker,
@@ -18,9 +19,8 @@ from slurm_elastic.model import (
     Market,
     Offer,
     Pool,
-    SlurmJob,
-    SlurmNode,
 )
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
 
 NOW = T0 + 3700

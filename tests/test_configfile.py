@@ -12,11 +12,13 @@ import yaml
 from msgspec.structs import fields, replace
 
 from slurm_elastic import config as types
-from slurm_elastic import configckpt, configfile
-from slurm_elastic.config import AwsCloud, Config, LocalCloud, Who, blocked_clouds, domain_pools
+from slurm_elastic import configckpt, configclouds, configfile
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.configclouds import AwsCloud, LocalCloud
 from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.configpolicies import Budget, PoolPolicies, SitePolicies
+from slurm_elastic.configwho import Who
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import ImageChoice, Limits, Location, Market
 from slurm_elastic.slurm.hostlist import expand
@@ -106,25 +108,26 @@ def test_the_shipped_example_is_valid_and_may_burst(name: str) -> None:
     assert {cloud.location for cloud in config.clouds} == set(Location)
     assert any({Market.SPOT, Market.ON_DEMAND} <= {*pool.markets} for pool in config.pools)
     assert blocked_clouds(config) == {}
+    assert config.join == Join()  # no head but the site's own
 
 
 STRUCTS = (
     types.Config,
     types.Cluster,
     types.SlurmSettings,
-    types.Who,
+    Who,
     types.Timings,
-    types.LocalCloud,
-    types.AwsCloud,
-    types.OpenNebulaCloud,
-    types.OneTemplate,
-    types.OpenStackCloud,
-    types.Flavor,
-    types.DockerCloud,
-    types.DockerType,
+    configclouds.LocalCloud,
+    configclouds.AwsCloud,
+    configclouds.OpenNebulaCloud,
+    configclouds.OneTemplate,
+    configclouds.OpenStackCloud,
+    configclouds.Flavor,
+    configclouds.DockerCloud,
+    configclouds.DockerType,
     DockerHost,
-    types.FakeCloud,
-    types.InstanceType,
+    configclouds.FakeCloud,
+    configclouds.InstanceType,
     types.PoolSettings,
     Join,
     Ssh,

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic import configfile
-from slurm_elastic.config import (
+from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
+from slurm_elastic.configclouds import (
     AnyCloud,
     AwsCloud,
-    Cluster,
-    Config,
     DockerCloud,
     DockerType,
     FakeCloud,
@@ -20,12 +19,9 @@ from slurm_elastic.config import (
     OneTemplate,
     OpenNebulaCloud,
     OpenStackCloud,
-    PoolSettings,
-    SlurmSettings,
-    Timings,
-    Who,
 )
 from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.configwho import Who
 from slurm_elastic.configyaml import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market

@@ -13,7 +13,8 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.lifecycle.holds import HOLD_MARK
-from slurm_elastic.model import InstanceState, Market, SlurmNode
+from slurm_elastic.model import InstanceState, Market
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state

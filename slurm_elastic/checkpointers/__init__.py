@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Checkpointer, Slurm
 
 Look = Callable[[int], SlurmJob | None]

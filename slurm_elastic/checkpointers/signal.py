@@ -26,7 +26,8 @@ from msgspec.structs import replace
 from slurm_elastic.checkpointers.signs import Ended, Sign, sign_of
 from slurm_elastic.configckpt import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)

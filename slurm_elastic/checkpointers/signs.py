@@ -13,7 +13,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import JobRun, SlurmJob
+from slurm_elastic.model import JobRun
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
 TAIL = 1 << 20

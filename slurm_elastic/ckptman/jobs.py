@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
 FRESH = 0.3

@@ -28,7 +28,8 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptrows import Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
-from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmJob
 
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3

@@ -9,7 +9,8 @@ from slurm_elastic.ckptman.decide import Plan
 from slurm_elastic.ckptman.rescue import ENDED
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmJob
 
 log = logging.getLogger(__name__)
 

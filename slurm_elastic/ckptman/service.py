@@ -26,7 +26,8 @@ from slurm_elastic.ckptrows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Image, SlurmJob, SlurmNode
+from slurm_elastic.model import Image
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.prices.book import PriceBook
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,8 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptrows import Warned
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import CoolDown, Notice, NoticeKind, SlurmNode
+from slurm_elastic.model import CoolDown, Notice, NoticeKind
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress

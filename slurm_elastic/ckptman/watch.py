@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptrows import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 
 REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""

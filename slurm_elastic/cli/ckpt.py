@@ -24,7 +24,7 @@ from slurm_elastic.configckpt import PoolCheckpoint
 from slurm_elastic.configfile import load
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.units import parse_duration

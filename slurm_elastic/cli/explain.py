@@ -22,7 +22,7 @@ from slurm_elastic.configfile import load
 from slurm_elastic.configrules import rules_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.spelled import text_of
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli

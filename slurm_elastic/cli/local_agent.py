@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic import configfile
-from slurm_elastic.config import Config, LocalCloud
+from slurm_elastic.config import Config
+from slurm_elastic.configclouds import LocalCloud
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.local_agent import Agent

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site, generation_time
-from slurm_elastic.model import Breaker, Pool, SlurmNode
+from slurm_elastic.model import Breaker, Pool
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.boots import after_failures
 from slurm_elastic.policies.phase import Phase, is_down, phase
 from slurm_elastic.slurm.hostlist import compress

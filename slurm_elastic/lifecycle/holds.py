@@ -13,7 +13,8 @@ from collections.abc import Container, Mapping, Sequence
 from slurm_elastic.ledger import Hold
 from slurm_elastic.ledger_rows import CAPACITY, POLICY
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest, Pool, SlurmNode
+from slurm_elastic.model import NodeRequest, Pool
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.fleet import holds_back
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.ranking import serving

@@ -14,7 +14,8 @@ from slurm_elastic.lifecycle.budget import stop_of
 from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import Pool, SlurmJob, SlurmNode
+from slurm_elastic.model import Pool
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase

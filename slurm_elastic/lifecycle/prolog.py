@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.lifecycle.wake import bind_socket, remove_socket
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.start import let_go
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.hostlist import HostlistError, expand

@@ -14,7 +14,8 @@ from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import Action, Instance, Market, SlurmNode
+from slurm_elastic.model import Action, Instance, Market
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
 from slurm_elastic.policies.recovery import (
     OUR_MARK,

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.ledger_rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest, SlurmJob, SlurmNode
+from slurm_elastic.model import NodeRequest
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress

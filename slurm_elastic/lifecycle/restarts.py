@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request

@@ -9,7 +9,7 @@ from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle.site import Site, generation_time
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 
 
 class Phase(Enum):

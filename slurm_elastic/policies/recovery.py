@@ -43,7 +43,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from slurm_elastic.model import Action, Instance, InstanceState, SlurmNode
+from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 
 OUR_MARK = "slurm-elastic:"

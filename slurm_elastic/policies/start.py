@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 
 # In the spelling of sinfo(1), NODE STATE CODES, and of `sinfo --json`.
 FAILED = frozenset({"DOWN", "DRAIN", "POWER_DOWN", "POWERING_DOWN", "FAIL", "ERROR"})

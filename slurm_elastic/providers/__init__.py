@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config import (
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.configclouds import (
     AnyCloud,
     AwsCloud,
-    Cluster,
-    Config,
     DockerCloud,
     FakeCloud,
     LocalCloud,

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from botocore.exceptions import ClientError
 from msgspec import structs
 
-from slurm_elastic.config import AwsCloud, Cluster, Strategy
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import AwsCloud, Strategy
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,

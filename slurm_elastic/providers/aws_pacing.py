@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from slurm_elastic.config import AwsCloud
+from slurm_elastic.configclouds import AwsCloud
 
 
 class Rate(Struct, frozen=True):

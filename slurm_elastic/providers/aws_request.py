@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_elastic.config import AwsCloud, Cluster
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import AwsCloud
 from slurm_elastic.model import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.providers.aws_tags import MAX_NODE_TAGS, node_tags, tags_of
 from slurm_elastic.providers.aws_user_data import compose

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct, field
 
-from slurm_elastic.config import AnyCloud, Cluster, Config
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.configclouds import AnyCloud
 
 CLUSTER = "slurm-elastic:cluster"
 CLOUD = "slurm-elastic:cloud"

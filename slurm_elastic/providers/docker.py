@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from slurm_elastic.config import Cluster, DockerCloud, DockerType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import DockerCloud, DockerType
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,

@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config import AnyCloud, Cluster, Config, DockerCloud, DockerType
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.configclouds import AnyCloud, DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import docker_request as request

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config import Cluster, DockerCloud, DockerType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import DockerCloud, DockerType
 from slurm_elastic.model import LaunchSpec
 
 PREFIX = "slurm-elastic."

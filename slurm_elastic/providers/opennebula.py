@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

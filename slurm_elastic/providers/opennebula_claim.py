@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slurm_elastic.config import AnyCloud, Cluster, Config, OpenNebulaCloud
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.configclouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.claim import Claim

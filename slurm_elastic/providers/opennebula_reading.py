@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config import OpenNebulaCloud
+from slurm_elastic.configclouds import OpenNebulaCloud
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import opennebula_request as request
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster, Flavor, OpenStackCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import openstack_reading as reading

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config import AnyCloud, Cluster, Config, OpenStackCloud
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.configclouds import AnyCloud, OpenStackCloud
 from slurm_elastic.providers import claim
 from slurm_elastic.providers.claim import Claim
 

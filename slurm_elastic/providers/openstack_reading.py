@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config import OpenStackCloud
+from slurm_elastic.configclouds import OpenStackCloud
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers import openstack_request as request

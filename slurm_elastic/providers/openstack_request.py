@@ -11,7 +11,8 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from slurm_elastic.config import Cluster, OpenStackCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import OpenStackCloud
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_user_data import NOVA, compose

@@ -9,7 +9,13 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from slurm_elastic.config import AnyCloud, AwsCloud, DockerCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.configclouds import (
+    AnyCloud,
+    AwsCloud,
+    DockerCloud,
+    OpenNebulaCloud,
+    OpenStackCloud,
+)
 from slurm_elastic.errors import SandboxError
 
 EMULATOR_KEY = "sandbox-emulator-key"

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SandboxError, SlurmElasticError
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.slurm.cli import SlurmCli
 

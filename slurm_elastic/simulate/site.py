@@ -11,17 +11,16 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.config import (
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.configclouds import (
     AnyCloud,
     AwsCloud,
-    Config,
     DockerCloud,
     FakeCloud,
     InstanceType,
     LocalCloud,
     OpenNebulaCloud,
     OpenStackCloud,
-    domain_pools,
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market, Pool

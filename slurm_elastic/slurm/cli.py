@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
 from slurm_elastic.slurm.hostlist import chunks
 

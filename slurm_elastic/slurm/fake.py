@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 
 
 class FakeSlurm:

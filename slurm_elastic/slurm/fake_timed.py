@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
 from slurm_elastic.slurm.fake import FakeSlurm
 

@@ -11,7 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
-from slurm_elastic.config import AnyCloud, Config, blocked_clouds
+from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.configclouds import AnyCloud
 from slurm_elastic.configrules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Pool

@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Launch, Ledger, Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm import controller, fragment
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.hostlist import compress

@@ -16,7 +16,7 @@ from typing import Any
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm import answers
 from slurm_elastic.slurm.cli import SlurmCli
 

@@ -21,9 +21,8 @@ from slurm_elastic.configckpt import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.slurm.launcher import launchers
-from tests.checkpointers import sshd as servers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
-from tests.checkpointers.sshd import Sshd
+from tests.real_sshd import Sshd
 
 USER = 65534
 HOST = "127.0.0.1"
@@ -132,7 +131,11 @@ class BlcrBed:
         return (self.home / "calls").read_text().splitlines()
 
 
-sshd = pytest.fixture(scope="module")(servers.running)
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    server = Sshd(tmp_path_factory.mktemp("blcr") / "sshd")
+    with server.running():
+        yield server
 
 
 @pytest.fixture
@@ -238,7 +241,7 @@ def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed) -> None:
 @pytest.mark.parametrize("known", ["", "another"])
 def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: str) -> None:
     path = bed.home / "known_hosts"
-    key = (sshd.home / "key.pub").read_text()
+    key = (sshd.place / "key.pub").read_text()
     path.write_text(f"[{HOST}]:{sshd.port} {key}" if known else "")
     shells = Shells(replace(bed.settings, known_hosts=str(path)))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="SSH"):
@@ -247,7 +250,7 @@ def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: s
 
 
 def test_a_wrong_key_is_an_error(sshd: Sshd, bed: BlcrBed) -> None:
-    shells = Shells(replace(bed.settings, key=str(sshd.home / "host")))
+    shells = Shells(replace(bed.settings, key=str(sshd.place / "host")))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="uthentication"):
         shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
 

@@ -12,7 +12,8 @@ import pytest
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
 from slurm_elastic.configckpt import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Image, JobRun, SlurmJob
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils
 

@@ -26,7 +26,7 @@ from slurm_elastic.ckptman.sources import (
 from slurm_elastic.ckptrows import Rescue
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.configckpt import CheckpointSettings
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from tests.lifecycle.world import PUB, Killed, World
 
 SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0)

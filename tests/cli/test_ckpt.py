@@ -17,7 +17,8 @@ from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import JobRun, Notice, NoticeKind, SlurmJob, SlurmNode
+from slurm_elastic.model import JobRun, Notice, NoticeKind
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
 
 YAML = """

@@ -20,7 +20,8 @@ from slurm_elastic.config import Config
 from slurm_elastic.doctor import clouds
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import Breaker, CoolDown, Finding, Level, SlurmNode
+from slurm_elastic.model import Breaker, CoolDown, Finding, Level
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.providers.fake import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 

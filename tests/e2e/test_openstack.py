@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.model import SlurmJob
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
 from tests.e2e.world import back_to_zero, ledger, partition_of, submit_many

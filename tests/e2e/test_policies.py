@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from slurm_elastic.ledger import Decision
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind

@@ -21,15 +21,9 @@ import pytest
 from e2e.submission_site import Ran, SubmissionSite, wait_for
 from msgspec import Struct
 
-from slurm_elastic.config import (
-    Cluster,
-    Config,
-    FakeCloud,
-    PoolSettings,
-    SlurmSettings,
-    Timings,
-    Who,
-)
+from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
+from slurm_elastic.configclouds import FakeCloud
+from slurm_elastic.configwho import Who
 from slurm_elastic.model import Limits, Location, Market
 
 pytestmark = pytest.mark.e2e

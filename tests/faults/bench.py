@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace as altered
 
-from slurm_elastic.config import AnyCloud, Cluster, Config, PoolSettings, Timings, Who
+from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
+from slurm_elastic.configclouds import AnyCloud
+from slurm_elastic.configwho import Who
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.site import Site

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.config import FakeCloud, PoolSettings, Timings
+from slurm_elastic.config import PoolSettings, Timings
+from slurm_elastic.configclouds import FakeCloud
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from tests.lifecycle.world import SHAPE, World

@@ -12,21 +12,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config import Who
+from slurm_elastic.configwho import Who
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.refuse import give_back, refuse
 from slurm_elastic.lifecycle.settle import Settler
-from slurm_elastic.model import (
-    CoolDown,
-    Instance,
-    InstanceState,
-    Market,
-    NodeRequest,
-    SlurmJob,
-    SlurmNode,
-)
+from slurm_elastic.model import CoolDown, Instance, InstanceState, Market, NodeRequest
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from tests.lifecycle.world import ONP, PUB, Inline, Silent, World, make_config
 
 SPOT = "pub/small/zone-1/spot"

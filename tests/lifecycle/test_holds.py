@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle import holds
-from slurm_elastic.model import SlurmNode
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import is_drained
 from tests.lifecycle.world import PUB, World
 

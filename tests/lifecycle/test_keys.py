@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import AwsCloud, InstanceType
 from slurm_elastic.configjoin import CONSOLE, Join, Ssh
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
@@ -71,7 +72,7 @@ class Bed:
 
     def open(self, known: str = CONSOLE, **ssh: object) -> MungeKeys:
         values = {
-            "key": str(self.sshd.user_key), "munge_key": str(self.path / "munge.key"),
+            "key": str(self.sshd.key), "munge_key": str(self.path / "munge.key"),
             "port": self.sshd.port, "host_key": known, "target": str(self.target), **ssh,
         }  # fmt: skip
         config = Config(
@@ -135,7 +136,7 @@ def test_a_machine_that_shows_its_printed_key_gets_the_munge_key(
     assert found.st_uid == pwd.getpwnam("munge").pw_uid
     assert bed.mark.exists()
     assert [p.name for p in bed.target.parent.iterdir()] == ["munge.key"]
-    told = caplog.text + (bed.sshd.place / "log").read_text()
+    told = caplog.text + bed.sshd.log
     told += " ".join(d.reason for d in bed.ledger.decisions("pub1"))
     told += (bed.path / "known_hosts").read_text()
     assert SECRET[:16].decode() not in told
@@ -151,7 +152,7 @@ def _openssh(bed: Bed, command: str) -> int:
         f"UserKnownHostsFile={bed.path}/known_hosts", "StrictHostKeyChecking=yes", "BatchMode=yes"
     )  # fmt: skip
     told = [word for option in options for word in ("-o", option)]
-    where = ["-F", "none", "-i", str(bed.sshd.user_key), "-p", str(bed.sshd.port)]
+    where = ["-F", "none", "-i", str(bed.sshd.key), "-p", str(bed.sshd.port)]
     done = subprocess.run(
         ["ssh", *where, *told, "root@127.0.0.1", command],
         capture_output=True,
@@ -173,7 +174,7 @@ def test_one_that_shows_another_key_gets_nothing_and_is_told_loudly(
         assert [r.levelname for r in caplog.records] == ["ERROR"]
         assert not bed.target.exists()
         assert not bed.mark.exists()
-        assert "Accepted publickey" not in (bed.sshd.place / "log").read_text()
+        assert "Accepted publickey" not in bed.sshd.log
 
 
 def test_a_machine_with_other_kinds_of_keys_than_were_printed_is_a_wrong_one(bed: Bed) -> None:
@@ -264,7 +265,7 @@ def test_a_command_that_fails_over_there_is_tried_again(bed: Bed) -> None:
 def test_a_file_that_cannot_be_used_is_a_config_error(
     bed: Bed, name: str, content: bytes | None, mode: int, message: str
 ) -> None:
-    real = bed.sshd.user_key if name == "key" else bed.path / "munge.key"
+    real = bed.sshd.key if name == "key" else bed.path / "munge.key"
     path = bed.path / "copy"
     if mode:
         path.write_bytes(real.read_bytes() if content is None else content)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config import FakeCloud, PoolSettings
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.configclouds import FakeCloud
 from slurm_elastic.model import Instance, Limits, Location, Market
 from slurm_elastic.policies.phase import Phase, phase
 from tests.lifecycle.world import SHAPE, World, make_config

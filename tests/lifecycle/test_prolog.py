@@ -17,7 +17,7 @@ import pytest
 from benchmarks.small_slurm import wait_until
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.lifecycle.prolog import Patience, PrologServer, Waiter, Watch
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
 
 COMING = ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")

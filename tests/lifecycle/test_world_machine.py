@@ -30,7 +30,8 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger_rows import CAPACITY
-from slurm_elastic.model import Instance, InstanceState, SlurmNode
+from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from tests.lifecycle.world import ONP, PUB, T0, Killed, World

@@ -10,7 +10,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-from slurm_elastic.config import FakeCloud, Timings
+from slurm_elastic.config import Timings
+from slurm_elastic.configclouds import FakeCloud
 from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger_rows import CAPACITY
 from slurm_elastic.model import Limits, Location

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from slurm_elastic.model import (
-    Instance,
-    InstanceState,
-    Location,
-    Market,
-    NodeRequest,
-    Offer,
-    Pool,
-    SlurmNode,
-)
+from slurm_elastic.model import Instance, InstanceState, Location, Market, NodeRequest, Offer, Pool
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.recovery import Intent, Known, View
 
 NOW = 1_000_000.0

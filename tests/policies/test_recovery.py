@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Action, InstanceState, SlurmNode
+from slurm_elastic.model import Action, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.recovery import (
     Intent,
     Known,

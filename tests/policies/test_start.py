@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.start import FAILED, NOT_UP, let_go
 
 CONFIGURING = SlurmJob(id=7, states=frozenset({"CONFIGURING"}), nodes=("a", "b"))

@@ -10,7 +10,8 @@ import msgspec
 from providers.contract import UUID
 
 from slurm_elastic import nodeproc
-from slurm_elastic.config import Cluster, LocalCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import LocalCloud
 from slurm_elastic.local_agent import Agent
 from slurm_elastic.local_driver import AgentSettings
 from slurm_elastic.local_records import read_records

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from providers.contract import UUID
 
-from slurm_elastic.config import Cluster, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -9,7 +9,8 @@ import yaml
 from providers.contract import UUID
 from providers.nova_stand_in import PASSWORD, Kind, StandIn
 
-from slurm_elastic.config import Cluster, Flavor, OpenStackCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -26,7 +26,8 @@ from providers.contract import (
     spec_for,
 )
 
-from slurm_elastic.config import AwsCloud, Cluster, Config, InstanceType, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import AwsCloud, InstanceType
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

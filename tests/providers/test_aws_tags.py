@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_elastic.config import AwsCloud, Cluster, InstanceType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import AwsCloud, InstanceType
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws_request import chunks
 from slurm_elastic.providers.aws_tags import (

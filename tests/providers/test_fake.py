@@ -16,7 +16,8 @@ from providers.contract import (
     spec_for,
 )
 
-from slurm_elastic.config import Cluster, FakeCloud, InstanceType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import FakeCloud, InstanceType
 from slurm_elastic.errors import CapacityError, ProviderError
 from slurm_elastic.model import Instance, InstanceState, Location, Market, Pool
 from slurm_elastic.protocols import Provider

@@ -13,17 +13,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.config import (
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import (
     AnyCloud,
     AwsCloud,
-    Cluster,
-    Config,
     Flavor,
     InstanceType,
     OneTemplate,
     OpenNebulaCloud,
     OpenStackCloud,
-    PoolSettings,
 )
 from slurm_elastic.configjoin import Join, Ssh
 from slurm_elastic.errors import ConfigError

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from providers.contract import UUID, spec_for
 from providers.one_bed import FAST, INSTANTIATE, NAME, OneBed
 
-from slurm_elastic.config import Cluster, Config, OneTemplate, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import OneTemplate
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -599,7 +600,8 @@ def test_without_pyone_the_cloud_names_the_extra() -> None:
     program = """
 import sys
 sys.modules["pyone"] = None
-from slurm_elastic.config import Cluster, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 kind = OneTemplate(cpus=1, memory=1, template=1)

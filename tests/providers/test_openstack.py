@@ -16,7 +16,8 @@ from providers.contract import OTHER_UUID, UUID, spec_for
 from providers.nova_stand_in import IMAGE, NO_HOST, Kind, StandIn
 from providers.stack_bed import CREATE, LIST, NAME, StackBed
 
-from slurm_elastic.config import Cluster, Config, Flavor, PoolSettings
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.configclouds import Flavor
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

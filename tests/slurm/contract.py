@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 import pytest
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.protocols import Slurm
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from typing import Any
 from docker_proxy import EngineProxy, Fault
 from providers.contract import UUID
 
-from slurm_elastic.config import Cluster, DockerCloud, DockerType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import DockerCloud, DockerType
 from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.errors import (
     AuthError,

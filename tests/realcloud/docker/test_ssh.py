@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from providers.contract import UUID
 
-from slurm_elastic.config import Cluster, DockerCloud, DockerType
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import DockerCloud, DockerType
 from slurm_elastic.configdocker import DockerHost
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool

@@ -11,7 +11,8 @@ from providers.contract import UUID
 from providers.nova_stand_in import Kind, StandIn
 from providers.stack_bed import CREATE, POLICY
 
-from slurm_elastic.config import Cluster, Flavor, OpenStackCloud
+from slurm_elastic.config import Cluster
+from slurm_elastic.configclouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider

@@ -1,0 +1,77 @@
+"""Slurm's nodes and jobs as values, as its commands or pyslurm tell them: frozen, without I/O.
+
+Units are those of ``model``; what Slurm does not tell is empty or 0.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class SlurmNode(Struct, frozen=True, kw_only=True):
+    """A node as Slurm sees it. ``states``: base state and flags, upper case.
+
+    Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
+    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c).
+    """
+
+    name: str
+    states: frozenset[str]
+    reason: str = ""
+    reason_user: str = ""
+    partitions: tuple[str, ...] = ()
+    address: str = ""
+    cpus: int = 0
+    memory: int = 0
+    last_busy: float = 0.0
+    boot_time: float = 0.0
+    weight: int = 0
+    comment: str = ""
+
+
+class SlurmJob(Struct, frozen=True, kw_only=True):
+    """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
+    unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
+    batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
+    nodes that its user named.
+
+    ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
+    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
+    ``features`` what it wants in Slurm's spelling.
+    """
+
+    id: int
+    states: frozenset[str]
+    user: str = ""
+    account: str = ""
+    partitions: tuple[str, ...] = ()
+    nodes: tuple[str, ...] = ()
+    reason: str = ""
+    start: float = 0.0
+    submit: float = 0.0
+    requeue: bool = True
+    restarts: int = 0
+    name: str = ""
+    uid: int = -1
+    gid: int = -1
+    array: int = 0
+    task: int | None = None
+    batch: bool = True
+    comment: str = ""
+    required: tuple[str, ...] = ()
+    directory: str = ""
+    output: str = ""
+    killed_by: int = 0
+    exit_code: int = 0
+    tasks: int = 1
+    node_count: int = 1
+    cpus: int = 1
+    limit: int | None = None
+    priority: int = 0
+    gres: str = ""
+    features: str = ""
+
+    @property
+    def label(self) -> str:
+        """What Slurm's commands call it: of an array ``12_3``, as ``12`` is all of its tasks."""
+        return str(self.id) if self.task is None else f"{self.array}_{self.task}"
