@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from slurm_elastic.ckptrows import Rescue, Warned
+from slurm_elastic.ledger_rows import to_json
 from slurm_elastic.ledger_schema import Schema, open_reader, open_writer
 from slurm_elastic.model import Image
 
@@ -110,12 +110,12 @@ class CheckpointState:
     def warn(self, *warned: Warned) -> None:
         """Take notices in; one that is known stays as it is."""
         sql = "insert or ignore into notices (key, body, closed) values (?, ?, ?)"
-        self._write([(sql, (w.key, _text(w), w.closed)) for w in warned])
+        self._write([(sql, (w.key, to_json(w), w.closed)) for w in warned])
 
     def known(self, keys: Sequence[str]) -> frozenset[str]:
         """Those of these keys that were taken in before, over or not."""
         sql = "select key from notices where key in (select value from json_each(?))"
-        rows = self._read(sql, msgspec.json.encode(list(keys)).decode())
+        rows = self._read(sql, to_json(list(keys)))
         return frozenset(row["key"] for row in rows)
 
     def close_notice(self, warned: Warned, now: float) -> None:
@@ -243,14 +243,10 @@ class CheckpointState:
 
 def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
     run = rescue.run
-    return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, _text(rescue)
+    return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, to_json(rescue)
 
 
 def _saved(image: Image) -> list[Write]:
     """The image, and the end of those that say nothing more about the job's next save."""
-    row = (image.job, image.attempt, image.number, image.taken, _text(image))
+    row = (image.job, image.attempt, image.number, image.taken, to_json(image))
     return [(_IMAGE, row), (_FORGET_OLD, (image.job, image.job, KNOWN_IMAGES))]
-
-
-def _text(value: Struct) -> str:
-    return msgspec.json.encode(value).decode()

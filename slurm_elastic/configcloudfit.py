@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 from slurm_elastic.configclouds import (
+    NETWORK_WORDS,
     Allocation,
     AwsCloud,
     LocalCloud,
@@ -21,9 +22,6 @@ from slurm_elastic.configshape import describe, nearest
 from slurm_elastic.configyaml import shown
 from slurm_elastic.model import Location
 from slurm_elastic.units import format_duration
-
-NETWORK_WORDS = ("none", "auto")
-"""nova's own, in the place of networks."""
 
 
 def _locations(draft: Draft) -> None:

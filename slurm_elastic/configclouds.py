@@ -25,6 +25,11 @@ from slurm_elastic.configpolicies import CloudPolicies
 from slurm_elastic.configwho import Who
 from slurm_elastic.model import Limits, Location
 
+NETWORK_WORDS = ("none", "auto")
+"""nova's own, in the place of networks."""
+ONE_ZONE = "default"
+"""The one zone of a cloud whose scheduler chooses by itself."""
+
 
 class CloudSettings(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.configclouds import (
+    ONE_ZONE,
     AnyCloud,
     AwsCloud,
     DockerCloud,
@@ -26,8 +27,6 @@ from slurm_elastic.model import Location, Market
 from slurm_elastic.units import format_duration
 
 LOCAL_ZONE = "local"
-ONE_ZONE = "default"
-"""The one zone of a cloud whose scheduler chooses by itself."""
 _TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
 _NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least

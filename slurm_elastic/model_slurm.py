@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
+"""States of a job that has nodes."""
+
 
 class SlurmNode(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it. ``states``: base state and flags, upper case.

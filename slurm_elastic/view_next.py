@@ -11,15 +11,13 @@ from slurm_elastic.ledger_rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.recovery import OUR_MARK
+from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.policies.release import Flagged
 
 HELD, DOWN, DRAINED, BOOTING = "held", "down", "drained", "booting"
 POWERING_DOWN, POWERED_DOWN, IN_USE, IDLE = "powering down", "powered down", "in use", "idle"
 NO_MACHINE, UNKNOWN = "no machine", "unknown to Slurm"
 
-OUR_HOLD = f"{OUR_MARK}hold:"
-"""What the reason of a node that we keep from Slurm begins with."""
 NEVER = 10**8
 """Seconds from which on a suspend time means never."""
 
@@ -49,7 +47,7 @@ def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) 
         return DOWN if is_down(node) else BOOTING
     if where is Phase.POWERING_DOWN:
         return POWERING_DOWN
-    held = is_drained(node) and (hold is not None or node.reason.startswith(OUR_HOLD))
+    held = is_drained(node) and (hold is not None or node.reason.startswith(HOLD_MARK))
     if held:
         return HELD
     if is_down(node):

@@ -12,12 +12,12 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger import Health, Hold, Machine
-from slurm_elastic.lifecycle.holds import HOLD_MARK
 from slurm_elastic.model import InstanceState, Market
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.view_next import OUR_HOLD, Outlook, brief, node_note, node_state
+from slurm_elastic.view_next import Outlook, brief, node_note, node_state
 
 
 @pytest.fixture
@@ -249,7 +249,6 @@ def test_a_hold_is_known_by_slurms_reason_too() -> None:
 
 
 def test_a_hold_is_known_by_the_mark_that_the_daemon_sets() -> None:
-    assert OUR_HOLD == HOLD_MARK
     assert (
         node_state(node("pub1", "IDLE", "DRAIN", reason=f"{HOLD_MARK}x"), None, has_machine=False)
         == "held"

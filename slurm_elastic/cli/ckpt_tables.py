@@ -23,7 +23,9 @@ def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Itera
         yield _threats(view)
     moves = [m for m in view.moves if finished or not m.over]
     if moves:
-        table = _table("Jobs on their way", "Job", "Off nodes", "Step", "Left", "Since", "Note")
+        table = titled_table(
+            "Jobs on their way", "Job", "Off nodes", "Step", "Left", "Since", "Note"
+        )
         for m in moves:
             image = "" if m.image is None else f"from save {m.image}"
             table.add_row(
@@ -52,14 +54,14 @@ def _age(view: CheckpointsView) -> str:
 
 
 def _threats(view: CheckpointsView) -> Table:
-    table = _table("Notices", "Node", "Kind", "Left", "Why")
+    table = titled_table("Notices", "Node", "Kind", "Left", "Why")
     for t in view.threats:
         table.add_row(Text(t.node), Text(t.kind, style=_WARN), _left(t.left), Text(t.reason))
     return table
 
 
 def _saved(view: CheckpointsView) -> Table:
-    table = _table("Saved jobs", "Job", "Method", "Save", "Node")
+    table = titled_table("Saved jobs", "Job", "Method", "Save", "Node")
     for name in ("Age", "Size", "Took"):
         table.add_column(name, justify="right")
     for s in view.saved:
@@ -83,7 +85,8 @@ def _left(seconds: float | None) -> Text:
     return Text(brief(seconds) if seconds > 0 else "over", style=_WARN if seconds < 60 else "")
 
 
-def _table(title: str, *columns: str) -> Table:
+def titled_table(title: str, *columns: str) -> Table:
+    """An empty table with a bold title at its left, as all of ``status`` and ``ckpt`` are."""
     table = Table(
         title=Text(title, style="bold"), title_justify="left", box=None, header_style="dim",
         pad_edge=False, padding=(0, 2, 0, 0),

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 from rich.padding import Padding
@@ -22,6 +21,7 @@ from slurm_elastic.configfile import load
 from slurm_elastic.configrules import rules_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.ledger_rows import to_json
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.spelled import text_of
 from slurm_elastic.protocols import Slurm
@@ -78,7 +78,7 @@ def show(
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
     explanation = explain(config, slurm, subject)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(explanation).decode() + "\n")
+        sys.stdout.write(to_json(explanation) + "\n")
     else:
         # no markup: node lists have brackets, offers have colons
         render(explanation, console or Console(markup=False, emoji=False, highlight=False))
@@ -252,7 +252,7 @@ def _details(detail: dict[str, object]) -> Iterable[Text]:
         if key in ("ranked", "rejected") and isinstance(value, list):
             yield from _offers(key, value)
         elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
-            yield Text(f"{key}: {value if isinstance(value, str) else _plain(value)}")
+            yield Text(f"{key}: {value if isinstance(value, str) else to_json(value)}")
 
 
 def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
@@ -266,15 +266,11 @@ def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
 def _offer(row: object) -> str:
     """``[key, room, reason]`` or ``[key, reason]``; anything else as it is."""
     if not isinstance(row, list) or not row:
-        return _plain(row)
+        return to_json(row)
     key, *rest = row
     room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
     reason = " ".join(str(part) for part in (rest[1:] if room else rest))
     return f"{key}{room}: {reason}" if reason else f"{key}{room}"
-
-
-def _plain(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _clock(at: float, *, day: bool = False) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sqlite3
 import sys
 import time
@@ -20,6 +19,7 @@ from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config
 from slurm_elastic.configfile import load
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.budget import spending
 from slurm_elastic.protocols import Slurm
@@ -27,7 +27,6 @@ from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 
-DAEMON = "slurm-elasticd"
 """The daemon's name among the heartbeats."""
 PERIOD = 5.0
 
@@ -117,22 +116,12 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 breakers=ledger.breakers(),
                 health=ledger.health(),
                 heartbeat=beat,
-                process_found=None if beat is None else _process_exists(beat[1]),
+                process_found=None if beat is None else process_exists(beat[1]),
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))
     except (sqlite3.Error, OSError) as error:
         return Facts(now=now, ledger_error=f"{path}: {error}")
-
-
-def _process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _page(view: StatusView, console: Console) -> None:

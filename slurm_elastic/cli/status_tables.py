@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
+from slurm_elastic.cli.ckpt_tables import checkpoint_blocks, titled_table
 from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view_rows import (
     BreakerView,
@@ -104,7 +104,7 @@ def _life(daemon: DaemonView, ledger_error: str | None) -> Text:
 
 
 def _clouds(view: StatusView, wide: bool) -> RenderableType:
-    table = _table("Clouds", "Cloud", "Location")
+    table = titled_table("Clouds", "Cloud", "Location")
     if wide:
         table.add_column("Partition")
         table.add_column("Provider")
@@ -136,7 +136,7 @@ def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
 
 
 def _pools(view: StatusView, wide: bool) -> RenderableType:
-    table = _table("Pools", "Pool", "Cloud", "Nodes")
+    table = titled_table("Pools", "Pool", "Cloud", "Nodes")
     _state_columns(table)
     table.add_column("Paid/max", justify="right")
     if wide:
@@ -152,7 +152,7 @@ def _pools(view: StatusView, wide: bool) -> RenderableType:
 
 def _nodes(view: StatusView) -> RenderableType:
     title = "Nodes not powered down"
-    table = _table(title, "State", "Cloud", "Count", "Nodes", "Why")
+    table = titled_table(title, "State", "Cloud", "Count", "Nodes", "Why")
     table.columns[2].justify = "right"
     for group in view.nodes:
         table.add_row(
@@ -166,7 +166,7 @@ def _nodes(view: StatusView) -> RenderableType:
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
-    table = _table("Instances", "Node", "Id", "Type", "Zone", "Market")
+    table = titled_table("Instances", "Node", "Id", "Type", "Zone", "Market")
     for name in ("$/h", "Age", "Cost $"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("Jobs", "State", "Next"):
@@ -189,7 +189,7 @@ def _instances(instances: Sequence[InstanceView]) -> RenderableType:
 
 
 def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
-    table = _table("Instances", "Node, id", "Type, zone, market")
+    table = titled_table("Instances", "Node, id", "Type, zone, market")
     table.add_column("$/h, cost", justify="right", no_wrap=True)
     table.add_column("Age", justify="right", no_wrap=True)
     table.add_column("Jobs, next", ratio=1)
@@ -208,7 +208,7 @@ def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
 
 
 def _launches(view: StatusView) -> RenderableType:
-    table = _table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
+    table = titled_table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
     for launch in view.launches:
         table.add_row(
             Text(launch.pool),
@@ -220,7 +220,7 @@ def _launches(view: StatusView) -> RenderableType:
 
 
 def _cool_downs(view: StatusView) -> RenderableType:
-    table = _table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
+    table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
     table.columns[0].overflow = "fold"
     for cool_down in view.cool_downs:
         table.add_row(
@@ -243,7 +243,7 @@ def _breaker(breaker: BreakerView) -> Text:
 
 
 def _holds(view: StatusView) -> RenderableType:
-    table = _table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
+    table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
     for hold in view.holds:
         left = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != "capacity":
@@ -253,7 +253,7 @@ def _holds(view: StatusView) -> RenderableType:
 
 
 def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
-    table = _table("Budgets: dollars spent of this day and month (UTC)", "Of")
+    table = titled_table("Budgets: dollars spent of this day and month (UTC)", "Of")
     for name in ("Today", "Of", "This month", "Of"):
         table.add_column(name, justify="right")
     for b in budgets:
@@ -267,7 +267,7 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
 
 
 def _totals(totals: Sequence[TotalView]) -> RenderableType:
-    table = _table("Cost: running now, and ended in the last 24 hours", "Market")
+    table = titled_table("Cost: running now, and ended in the last 24 hours", "Market")
     for name in ("Running", "$/h now", "$ so far", "Ended", "$ of ended", "$ in all"):
         table.add_column(name, justify="right")
     for t in totals:
@@ -295,20 +295,6 @@ def _total_cells(t: TotalView) -> list[Text]:
         Text(f"{t.cost_ended:.4f}"),
         Text(f"{t.cost_live + t.cost_ended:.4f}", style="bold"),
     ]
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        box=None,
-        header_style="dim",
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
 
 
 def _state_columns(table: Table) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pwd
 import shutil
 import sqlite3
@@ -13,12 +12,12 @@ from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import check, install, plan
 
-DAEMON = "slurm-elasticd"
 LITTLE_SPACE = 100 * 2**20
 """Bytes; a full disk stops all launches."""
 WAITING = 60.0
@@ -131,7 +130,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
 
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
     limit = config.timings.heartbeat_stale
-    if beat is not None and now - beat[0] <= limit and _exists(beat[1]):
+    if beat is not None and now - beat[0] <= limit and process_exists(beat[1]):
         found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
         return Finding(what="daemon", level=Level.OK, found=found)
     found = "has never run" if beat is None else f"last heartbeat {now - beat[0]:.0f} s ago"
@@ -142,16 +141,6 @@ def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Findin
         expected=f"a heartbeat within {limit:.0f} s: without it nothing is launched or ended",
         advice="systemctl start slurm-elasticd; journalctl -u slurm-elasticd says why it stopped",
     )
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def slurm(config: Config, client: Slurm) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import DAEMON
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
 from slurm_elastic.lifecycle.growing import Growing
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SERVICE = "slurm-elasticd"
 TICK = 1.0
 """Seconds of the idle loop; a datagram from a program wakes it at once."""
 BEAT = 5.0
@@ -109,7 +109,7 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
-        self._new_ledger = site.ledger.heartbeat(SERVICE) is None
+        self._new_ledger = site.ledger.heartbeat(DAEMON) is None
         self._strays: Mapping[tuple[str, str], str] | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -159,7 +159,7 @@ class Daemon:
     def _beat(self) -> None:
         clock = self._site.monotonic()
         if clock >= self._next_beat:
-            self._site.ledger.beat(SERVICE, self._site.now(), os.getpid())
+            self._site.ledger.beat(DAEMON, self._site.now(), os.getpid())
             self._next_beat = clock + BEAT
 
     def _collect(self) -> None:

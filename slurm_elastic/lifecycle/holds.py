@@ -18,12 +18,11 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.fleet import holds_back
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.ranking import serving
-from slurm_elastic.policies.recovery import OUR_MARK
+from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
 
-HOLD_MARK = f"{OUR_MARK}hold:"
 BY_POLICY = "the growth policy starts it when it is needed"
 MAX_REASON = 200
 CORRELATION = "holds"

@@ -15,7 +15,7 @@ from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
@@ -27,7 +27,6 @@ ABOUT_TO_START = 30
 """Seconds for which a job and an idle machine may be there before they count as not for each other
 (memory, reservations, limits: slurmctld knows why).
 """
-_ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
@@ -118,7 +117,7 @@ def _group(
     running = [
         job
         for job in view.jobs
-        if job.states & _ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
+        if job.states & ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
     ]
     return Group(
         name=pools[0].name,

@@ -49,6 +49,8 @@ from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, ph
 
 OUR_MARK = "slurm-elastic:"
 """What every node reason of ours starts with."""
+HOLD_MARK = f"{OUR_MARK}hold:"
+"""What the reason of a node starts with that we keep from Slurm."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 _CAPPED = frozenset({"terminate-orphan", "terminate-double", "terminate-stopped", "fail-node"})

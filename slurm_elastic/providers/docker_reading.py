@@ -9,10 +9,11 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.configclouds import AnyCloud, DockerCloud, DockerType
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import docker_request as request
 from slurm_elastic.providers.claim import Claim
+from slurm_elastic.providers.machine_tags import market_of
 
 _KEYS = {
     claim.CLUSTER: request.CLUSTER,
@@ -90,7 +91,7 @@ def instance(one: Container, settings: DockerCloud) -> Instance:
         generation=one.generation,
         instance_type=kind,
         zone=one.host,
-        market=_market(one.labels.get(request.MARKET, "")),
+        market=market_of(one.labels.get(request.MARKET, "")),
         price=_price(one.labels, settings, kind),
         state=_STATES.get(one.state, InstanceState.TERMINATED),
         launched=one.created,
@@ -132,10 +133,6 @@ def owner(of: Claim, labels: Mapping[str, str]) -> str | None:
 def _address(networks: Mapping[str, Any]) -> str | None:
     found = (n.get("IPAddress") for n in (networks.get("Networks") or {}).values())
     return next((str(address) for address in found if address), None)
-
-
-def _market(word: str) -> Market:
-    return Market(word) if word in set(Market) else Market.RESERVED
 
 
 def _price(labels: Mapping[str, str], settings: DockerCloud, kind: str) -> float:

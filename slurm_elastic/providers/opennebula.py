@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
+from slurm_elastic.configclouds import ONE_ZONE, OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -29,6 +29,7 @@ from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Poo
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.claim import UNCLEAR, Claim
+from slurm_elastic.providers.machine_tags import decided
 from slurm_elastic.providers.opennebula_claim import claim_of, owner
 from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_parts
@@ -82,7 +83,7 @@ class OpenNebulaProvider:
         Hosts are shown to few accounts; without, and for quotas of the group, a launch will tell.
         """
         markets = [m for m in pool.markets if m is not Market.SPOT]
-        if not markets or (pool.zones and reading.ZONE not in pool.zones):
+        if not markets or (pool.zones and ONE_ZONE not in pool.zones):
             return ()
         found = []
         for name in pool.instance_types or self._settings.types:
@@ -168,7 +169,7 @@ class OpenNebulaProvider:
             cloud=self.name,
             location=self._settings.location,
             instance_type=name,
-            zone=reading.ZONE,
+            zone=ONE_ZONE,
             market=market,
             price=kind.price,
             cpus=kind.cpus,
@@ -224,7 +225,7 @@ class OpenNebulaProvider:
 
     def _ended(self, generation: str) -> Iterable[Vm]:
         """Ended machines of a launch: newest first, page by page, not beyond its beginning."""
-        since = (reading.decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
+        since = (decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
         start = 0
         while True:
             page = self._call("vmpool.infoextended", MINE, start, -PAGE, reading.DONE)

@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.configclouds import OpenNebulaCloud
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.configclouds import ONE_ZONE, OpenNebulaCloud
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import opennebula_request as request
+from slurm_elastic.providers.machine_tags import market_of
 
-ZONE = "default"
 PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
 _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
@@ -25,7 +25,6 @@ _LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
 _FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
 _NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
 _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
-_GENERATION = re.compile(r"g(\d{13})-")
 
 
 class Vm(Struct, frozen=True, kw_only=True):
@@ -96,8 +95,8 @@ def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
         node=one.node,
         generation=one.generation,
         instance_type=kind,
-        zone=ZONE,
-        market=_market(one.tags.get(request.MARKET, "")),
+        zone=ONE_ZONE,
+        market=market_of(one.tags.get(request.MARKET, "")),
         price=_price(one.tags, settings, kind),
         state=state_of(one),
         launched=one.started,
@@ -116,21 +115,11 @@ def number_of(cloud: str, instance: str) -> int | None:
     return int(tail) if head == cloud and dash and tail.isascii() and tail.isdigit() else None
 
 
-def decided(generation: str) -> float:
-    """When a launch was decided, by its name; 0 where that does not tell."""
-    match = _GENERATION.match(generation)
-    return int(match[1]) / 1000 if match else 0.0
-
-
 def _address(template: Mapping[str, Any] | None) -> str | None:
     nics = (template or {}).get("NIC") or []
     some: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
     found = (nic.get(key) for nic in some for key in _ADDRESS_KEYS)
     return next((str(address) for address in found if address), None)
-
-
-def _market(word: str) -> Market:
-    return Market(word) if word in set(Market) else Market.RESERVED
 
 
 def _price(tags: Mapping[str, str], settings: OpenNebulaCloud, kind: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import Flavor, OpenStackCloud
+from slurm_elastic.configclouds import ONE_ZONE, Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
 from slurm_elastic.providers import openstack_reading as reading
@@ -68,7 +68,7 @@ class OpenStackProvider:
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The pool's types whose flavors are there, with the room that the quota leaves."""
         markets = [m for m in pool.markets if m is not Market.SPOT]
-        zones = self._settings.zones or (request.ZONE,)
+        zones = self._settings.zones or (ONE_ZONE,)
         zones = tuple(z for z in zones if not pool.zones or z in pool.zones)
         if not markets or not zones:
             return ()

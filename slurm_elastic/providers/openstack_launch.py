@@ -8,13 +8,13 @@ with half as many.
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Sequence
 
 from slurm_elastic.errors import ProviderError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers import openstack_request as request
+from slurm_elastic.providers.machine_tags import decided
 from slurm_elastic.providers.openstack_errors import NO_HOST
 from slurm_elastic.providers.openstack_reading import Server, state_of
 from slurm_elastic.providers.openstack_servers import Servers
@@ -28,7 +28,6 @@ CLOCK_SLACK = 600.0
 _POLL = 0.4
 _STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
 """What is being deleted, or was stopped, is none of a launch's machines any more."""
-_GENERATION = re.compile(r"g(\d{13})-")
 
 Order = Callable[[LaunchSpec, int, Sequence[str], int], None]
 """``POST /servers`` for these nodes, which begin at that place of the spec, so many at least."""
@@ -93,7 +92,7 @@ class Launch:
                 "ended, started twice generation=%s count=%d", spec.generation, len(doubles)
             )
         self._delete([*broken, *doubles])
-        since = (_decided(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
+        since = (decided(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
         ended = [s for s in self._servers.ended(self._mark, since) if s.placed]
         found = [request.place(s.name, self._uuid, spec.generation) for s in (*mine, *ended)]
         return {place[0] for place in found if place}
@@ -184,9 +183,3 @@ class Launch:
     def _delete(self, some: Sequence[Server]) -> None:
         self._deleted.update(s.id for s in some)
         self._servers.delete([s.id for s in some])
-
-
-def _decided(generation: str) -> float:
-    """When a launch was decided, by its name; 0 where that does not tell."""
-    match = _GENERATION.match(generation)
-    return int(match[1]) / 1000 if match else 0.0

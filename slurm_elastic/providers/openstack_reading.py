@@ -8,11 +8,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.configclouds import OpenStackCloud
-from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.configclouds import ONE_ZONE, OpenStackCloud
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.providers.machine_tags import market_of
 
 Record = Mapping[str, Any]
 
@@ -118,8 +119,8 @@ def instance(one: Server, settings: OpenStackCloud) -> Instance:
         node=one.node,
         generation=one.generation,
         instance_type=kind,
-        zone=one.tags.get(request.ZONE_KEY, request.ZONE),
-        market=_market(one.tags.get(request.MARKET, "")),
+        zone=one.tags.get(request.ZONE_KEY, ONE_ZONE),
+        market=market_of(one.tags.get(request.MARKET, "")),
         price=_price(one.tags, settings, kind),
         state=state_of(one),
         launched=one.created,
@@ -132,10 +133,6 @@ def _address(networks: Mapping[str, Sequence[Record]]) -> str | None:
     found = [address for cards in networks.values() for address in cards]
     found.sort(key=lambda a: (a.get("OS-EXT-IPS:type") == "floating", a.get("version") != 4))
     return str(found[0]["addr"]) if found else None
-
-
-def _market(word: str) -> Market:
-    return Market(word) if word in set(Market) else Market.RESERVED
 
 
 def _price(tags: Mapping[str, str], settings: OpenStackCloud, kind: str) -> float:

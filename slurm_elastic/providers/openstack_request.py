@@ -12,14 +12,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import OpenStackCloud
+from slurm_elastic.configclouds import NETWORK_WORDS, ONE_ZONE, OpenStackCloud
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_user_data import NOVA, compose
 from slurm_elastic.providers.joining import facts_of
 
-ZONE = "default"
-"""The zone of an offer where nova is to choose one."""
 TYPE = aws_tags.PREFIX + "type"
 MARKET = aws_tags.PREFIX + "market"
 ZONE_KEY = aws_tags.PREFIX + "zone"
@@ -27,7 +25,6 @@ MAX_VALUE = 255
 MAX_PER_CALL = 100
 """The list of so many nodes fits the metadata, whatever they are called."""
 _MAX_LABEL = 63
-_WORDS = ("none", "auto")
 
 
 def chunks(nodes: Sequence[str]) -> Iterator[tuple[int, Sequence[str]]]:
@@ -100,7 +97,7 @@ def body(
         "metadata": metadata(cluster, spec, nodes, settings.name),
         "user_data": base64.b64encode(document).decode(),
     }
-    if spec.offer.zone != ZONE:
+    if spec.offer.zone != ONE_ZONE:
         server["availability_zone"] = spec.offer.zone
     if settings.security_groups:
         server["security_groups"] = [{"name": group} for group in settings.security_groups]
@@ -115,4 +112,4 @@ def own_word(networks: Sequence[str]) -> str | None:
     """The word of nova in the place of networks, where no network is named."""
     if not networks:
         return "auto"
-    return networks[0] if networks[0] in _WORDS else None
+    return networks[0] if networks[0] in NETWORK_WORDS else None

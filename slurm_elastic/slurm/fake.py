@@ -185,10 +185,10 @@ class FakeSlurm:
         return self._jobs[job]
 
 
-_POWER = frozenset(
+POWER_STATES = frozenset(
     {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
 )
-_BASE = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
 
 
 def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
@@ -205,10 +205,10 @@ def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:
             )
             reason = reason or ""
         case "down":
-            states = (states - _BASE) | {"DOWN"}
+            states = (states - BASE_STATES) | {"DOWN"}
         case "power_down" | "power_down_asap" | "power_down_force":
-            states = (states - _POWER - _BASE - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
+            states = (states - POWER_STATES - BASE_STATES - {"DRAIN"}) | {"IDLE", "POWERED_DOWN"}
         case "power_up":
-            states = (states - _POWER) | {"POWERING_UP"}
+            states = (states - POWER_STATES) | {"POWERING_UP"}
     new_reason = node.reason if reason is None else reason
     return msgspec.structs.replace(node, states=frozenset(states), reason=new_reason)

@@ -17,18 +17,13 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm
 
 REQUEUE_HOLD = 121.0
 POWER_DOWN_LAG = 1.0
 
 Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
 """What slurmctld runs: kind (``resume``, ``suspend``, ``resume-fail``), nodes, jobs' nodes."""
-
-_POWER = frozenset(
-    {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
-)
-_BASE = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
 
 
 class TimedSlurm(FakeSlurm):
@@ -89,7 +84,7 @@ class TimedSlurm(FakeSlurm):
         node = self._nodes[name]
         if phase(node) is not Phase.POWERING_UP:
             return False
-        self._become(name, states=node.states - _POWER, address=address)
+        self._become(name, states=node.states - POWER_STATES, address=address)
         self._configure()
         return True
 
@@ -153,7 +148,7 @@ class TimedSlurm(FakeSlurm):
 
     def _power_up(self, node: SlurmNode) -> None:
         """The reason goes with it, a DRAIN stays (measured on 22.05.8)."""
-        states = node.states - _POWER | {"POWERING_UP", "NOT_RESPONDING"}
+        states = node.states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
         self._become(node.name, states=states, reason="")
         self._program("resume", [node.name], {})
 
@@ -186,7 +181,9 @@ class TimedSlurm(FakeSlurm):
     def _fail(self, name: str, reason: str, flags: set[str]) -> None:
         node = self._nodes[name]
         self._requeue_jobs_of(name)
-        states = ((node.states - _BASE - _POWER) | (node.states & {"POWERED_DOWN"})) | {"DOWN"}
+        states = ((node.states - BASE_STATES - POWER_STATES) | (node.states & {"POWERED_DOWN"})) | {
+            "DOWN"
+        }
         self._become(name, states=states | flags, reason=node.reason or reason)
 
     def _requeue_jobs_of(self, name: str) -> None:
@@ -240,7 +237,7 @@ class TimedSlurm(FakeSlurm):
         for name in names:
             states = self._nodes[name].states - {"IDLE"} | {"ALLOCATED"}
             if name in off:
-                states = states - _POWER | {"POWERING_UP", "NOT_RESPONDING"}
+                states = states - POWER_STATES | {"POWERING_UP", "NOT_RESPONDING"}
                 self._become(name, states=states)
             else:
                 self._nodes[name] = replace(self._nodes[name], states=frozenset(states))

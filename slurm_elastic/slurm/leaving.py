@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Launch, Ledger, Machine
 from slurm_elastic.ledger_rows import CAPACITY, POLICY
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm import controller, fragment
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.hostlist import compress
@@ -28,7 +28,6 @@ from slurm_elastic.slurm.siteconf import Line, names, read_lines
 
 log = logging.getLogger(__name__)
 
-_ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 _SHOWN = 10
 
 
@@ -146,7 +145,7 @@ def leave(
             " start it, or use --force"
         )
     jobs = SlurmCli(settings).jobs()
-    running = [job for job in jobs if gone.nodes & set(job.nodes) and job.states & _ON_NODES]
+    running = [job for job in jobs if gone.nodes & set(job.nodes) and job.states & ON_NODES]
     waiting = [
         job for job in jobs if "PENDING" in job.states and gone.partitions & set(job.partitions)
     ]

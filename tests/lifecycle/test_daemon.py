@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.errors import SlurmError, TransientError
-from slurm_elastic.lifecycle.daemon import SERVICE, Daemon
+from slurm_elastic.heartbeat import DAEMON
+from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.wake import WakeSocket
 from tests.lifecycle.world import World
 
@@ -119,7 +120,7 @@ def test_one_request_over_two_clouds_is_served_by_both(world: World) -> None:
 
 def test_it_beats(world: World) -> None:
     world.advance(20)
-    beat = world.ledger.heartbeat(SERVICE)
+    beat = world.ledger.heartbeat(DAEMON)
     assert beat is not None
     assert world.now - beat[0] <= 10
 
