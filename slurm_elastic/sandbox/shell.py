@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SandboxError
+from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.slurm.cli import SlurmCli
 
 T = TypeVar("T")
+BUSY = 60.0
+"""Seconds for which a read is repeated while slurmctld is too busy to answer."""
+_NO_ANSWER = ("timed out", "no answer in", "Zero Bytes were transmitted")
 _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 
 
@@ -76,15 +79,16 @@ class Shell:
 
     def job(self, job: int) -> dict[str, str]:
         """``scontrol show job``, field by field; finished jobs are known for MinJobAge."""
-        return fields(self.run(["scontrol", "--oneliner", "show", "job", str(job)]).stdout)
+        command = ["scontrol", "--oneliner", "show", "job", str(job)]
+        return fields(_answered(lambda: self.run(command)).stdout)
 
     def jobs(self) -> Sequence[SlurmJob]:
         """All jobs of the queue."""
-        return self.slurm.jobs()
+        return _answered(self.slurm.jobs)
 
     def nodes(self) -> Mapping[str, SlurmNode]:
         """All nodes by name."""
-        return self.slurm.nodes()
+        return _answered(self.slurm.nodes)
 
     def wait_for(
         self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
@@ -124,6 +128,19 @@ def fields(line: str) -> dict[str, str]:
     starts = list(_FIELD.finditer(line))
     ends = [m.start() for m in starts[1:]] + [len(line)]
     return {m[1]: line[m.end() : end].strip() for m, end in zip(starts, ends, strict=True)}
+
+
+def _answered(read: Callable[[], T]) -> T:
+    """Read from Slurm; again for up to BUSY seconds where the answer was late, no refusal."""
+    until = time.monotonic() + BUSY
+    while True:
+        try:
+            return read()
+        except SlurmElasticError as error:
+            late = any(words in str(error) for words in _NO_ANSWER)
+            if not late or time.monotonic() >= until:
+                raise
+        time.sleep(0.5)
 
 
 def _has_text(path: Path) -> bool:
