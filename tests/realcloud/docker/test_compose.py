@@ -62,9 +62,12 @@ def test_a_newcomers_job_runs_in_a_container(head: Host) -> None:
     def ended() -> bool:  # a command that comes while slurmctld reads its files anew is lost
         return "JobState=COMPLETED" in head.run(show, check=False).stdout
 
+    def output() -> list[str]:
+        return head.run(["cat", "/shared/demo/out"], check=False).stdout.split()
+
     wait_for(ended, "the job ends", log)
-    node = head.run(["cat", "/shared/demo/out"]).stdout.split()
-    assert node == ["bx1", "demo"]
+    wait_for(output, "its output is there", log)
+    assert output() == ["bx1", "demo"]
     assert "bx1" in head.run(["slurm-elastic", "status"]).stdout
 
 
