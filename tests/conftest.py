@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,3 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     side_by_side = bool(getattr(config.option, "numprocesses", None))
     items.sort(key=lambda item: (item.get_closest_marker("e2e") is None) == side_by_side)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Say at once what fails: a whole run takes a while."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\nfails: {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
