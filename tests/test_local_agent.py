@@ -274,7 +274,7 @@ def test_a_restarted_agent_knows_its_machines_and_ends_what_was_being_ended(run,
     eventually(lambda: machines(again).keys() == {"n1"})
     assert machines(again)["n1"]["process"] == before["n1"]["process"]
     assert launch(again, nodes=["n1", "n2"])["machines"][0]["id"] == before["n1"]["id"]
-    assert sorted(starts(settings)) == ["n1", "n2"]
+    eventually(lambda: sorted(starts(settings)) == ["n1", "n2"])
 
 
 def test_a_machine_started_just_before_a_crash_is_adopted_and_not_started_again(run, settings):
@@ -288,6 +288,7 @@ def test_a_machine_started_just_before_a_crash_is_adopted_and_not_started_again(
     again = run()
     assert machines(again)["n1"]["process"] == before["n1"]["process"]
     assert machines(again)["n1"]["state"] == "running"
+    eventually(lambda: starts(settings))
     assert starts(settings) == ["n1"]
 
 
@@ -432,4 +433,4 @@ def test_ended_machines_are_forgotten_after_a_while(run, settings, monkeypatch):
     eventually(lambda: not machines(agent))
     monkeypatch.setattr("slurm_elastic.local_driver._FORGET_AFTER", 0.0)
     eventually(lambda: not read_records(settings.directory))
-    assert [p.name for p in settings.directory.iterdir()] == ["lock"]
+    eventually(lambda: [p.name for p in settings.directory.iterdir()] == ["lock"])

@@ -49,7 +49,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")
     parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
     parser.add_argument(
-        "--boot", type=float, default=0.0, metavar="SECONDS", help="start each slurmd so much later"
+        "--boot",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="start each slurmd so much later (default 1: slurmctld does not believe in a boot in"
+        " the second in which it asked for it)",
     )
     parser.add_argument(
         "--never-boot", default="", metavar="NODES", help="machines that never come up"

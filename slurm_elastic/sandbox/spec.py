@@ -41,7 +41,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     drop: tuple[str, ...] = ()
     groups: tuple[str, ...] = ("nogroup", "root")
     boot_seconds: float = 2.0
-    local_boot_seconds: float = 0.0
+    local_boot_seconds: float = 1.0
     never_boot: str = ""
     dead_man: float | None = None
     prices: str | None = None

@@ -51,8 +51,9 @@ def under(site: Sandbox) -> Iterator[Callable[..., float]]:
         config["clouds"][0]["policies"] = dict(cloud or {})
         site.daemon_stop()
         site.layout.config.write_text(yaml.safe_dump(config))
+        since = time.time()  # the new daemon may decide at once
         site.daemon_start()
-        return time.time()
+        return since
 
     yield change
     for job in site.jobs():
