@@ -43,6 +43,8 @@ PACE = 5.0
 HISTORY = 30 * 86400.0
 ANEW = 60.0
 """Seconds between two counts of interruptions, and of old rows to forget."""
+Seen = Mapping[int, SlurmJob] | None
+"""Slurm's jobs by number; None where it could not be asked."""
 
 
 class Service:
@@ -175,7 +177,7 @@ class Service:
 
     # observe
 
-    def _jobs(self) -> Mapping[int, SlurmJob] | None:
+    def _jobs(self) -> Seen:
         """None while Slurm does not answer: what was known of running jobs then still serves to
         save them, and nothing else is done.
         """
@@ -302,13 +304,7 @@ class Service:
             reached={str(Step.PLANNED): now},
         )
 
-    def _advance(
-        self,
-        rescues: Iterable[Rescue],
-        jobs: Mapping[int, SlurmJob] | None,
-        leaving: frozenset[str],
-    ) -> None:
-        now = self.site.now()
+    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, leaving: frozenset[str]) -> None:
         for row in sorted(rescues, key=_urgency):
             if self._crew.busy(row.run.job):
                 continue
@@ -317,14 +313,17 @@ class Service:
             if one.over:
                 continue
             try:
-                if jobs is not None and self._is_safe(one, leaving):
-                    self._stay(one, jobs)
-                elif _due(one, now):
-                    self._crew.submit(one.run.job, _urgency(one), partial(self._work, one))
-                elif jobs is not None:
-                    self._watch(one, jobs.get(one.run.job))
+                self._step(one, jobs, leaving)
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
+
+    def _step(self, one: Rescue, jobs: Seen, leaving: frozenset[str]) -> None:
+        if jobs is not None and self._is_safe(one, leaving):
+            self._stay(one, jobs)
+        elif _due(one, self.site.now()):
+            self._crew.submit(one.run.job, _urgency(one), partial(self._work, one))
+        elif jobs is not None:
+            self._watch(one, jobs.get(one.run.job))
 
     def _watch(self, one: Rescue, job: SlurmJob | None) -> None:
         """What takes a Slurm command or a sync of the disk is the crew's: there may be many."""

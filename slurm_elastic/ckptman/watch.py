@@ -17,6 +17,10 @@ REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
+SETTLING = 2.0
+"""Seconds after a requeue in which slurmd refuses, as killed, a job that comes back to a node that
+it has left ("Job already killed, do not launch batch job"): the job would fail (22.05, measured).
+"""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
@@ -88,6 +92,8 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
             named = ",".join(job.required)
             moving.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
         if job.start > site.now() or job.reason == "BeginTime":
+            if _may_come_back(rescue) and site.now() - rescue.changed < SETTLING:
+                return rescue
             site.slurm.start_now(job.id)
             reach("rescue.hurried")
             return rescue
@@ -99,6 +105,11 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
         return rescue
     return _report(site, rescue, job.reason)
+
+
+def _may_come_back(rescue: Rescue) -> bool:
+    """Whether nodes of its run are left that it may get again: those threatened are drained."""
+    return not set(rescue.run.nodes) <= set(rescue.threatened)
 
 
 def _report(site: Site, rescue: Rescue, reason: str) -> Rescue:

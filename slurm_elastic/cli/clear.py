@@ -109,24 +109,30 @@ def _chosen(
     """The cool-downs (by key) and pools meant. A pool means its own offers, a cloud all of its."""
     if subjects is None:
         return {*keys, *paused, *(p.name for p in pools)}
+    return set().union(*(_meant(one, pools, clouds, keys, paused) for one in subjects))
+
+
+def _meant(
+    subject: str,
+    pools: Sequence[Pool],
+    clouds: set[str],
+    keys: Sequence[str],
+    paused: Sequence[str],
+) -> set[str]:
     by_name = {pool.name: pool for pool in pools}
-    chosen: set[str] = set()
-    for subject in subjects:
-        if subject in keys:
-            chosen.add(subject)
-        elif subject in by_name:
-            chosen |= {subject, *(key for key in keys if touches(key, by_name[subject]))}
-        elif subject in clouds:
-            mine = {p.name for p in pools if p.cloud == subject}
-            chosen |= mine | {key for key in keys if key.split("/")[0] == subject}
-        elif subject in paused:  # of a pool that the configuration has no more
-            chosen.add(subject)
-        else:
-            known = ", ".join((*keys, *by_name, *sorted(clouds)))
-            raise SlurmElasticError(
-                f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
-            )
-    return chosen
+    if subject in keys:
+        return {subject}
+    if subject in by_name:
+        return {subject, *(key for key in keys if touches(key, by_name[subject]))}
+    if subject in clouds:
+        mine = {p.name for p in pools if p.cloud == subject}
+        return mine | {key for key in keys if key.split("/")[0] == subject}
+    if subject in paused:  # of a pool that the configuration has no more
+        return {subject}
+    known = ", ".join((*keys, *by_name, *sorted(clouds)))
+    raise SlurmElasticError(
+        f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
+    )
 
 
 def _later(config: Config) -> str:

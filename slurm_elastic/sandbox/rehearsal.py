@@ -195,19 +195,23 @@ def _at(lease: Lease, price: float) -> Lease:
 
 def job_problems(watch: Watch, submitted: Collection[int]) -> list[str]:
     """What was wrong with the jobs and where they ran; empty: all as it should be."""
-    problems = []
-    for job in (watch.jobs.get(id_) or id_ for id_ in submitted):
-        if isinstance(job, int):
-            problems.append(f"job {job} was submitted and is not known to Slurm")
-        elif job.state != DONE:
-            problems.append(f"{job.name} (job {job.id}) is {job.state}, not {DONE}")
-        elif not set(job.nodes) <= set(watch.place(job).nodes):
-            problems.append(f"{job.name} ran on {', '.join(job.nodes)}: not in one partition")
-        elif len(job.nodes) != job.wanted:
-            problems.append(f"{job.name} ran on {len(job.nodes)} nodes, not on {job.wanted}")
+    problems = [why for id_ in submitted if (why := _job_problem(watch, id_))]
     used = {watch.place(job).cloud for job in watch.jobs.values() if job.nodes}
     unused = [p.cloud for p in watch.places.values() if p.cloud not in used]
     return problems + watch.too_early + [f"no job ran on {cloud}" for cloud in unused]
+
+
+def _job_problem(watch: Watch, id_: int) -> str | None:
+    job = watch.jobs.get(id_)
+    if job is None:
+        return f"job {id_} was submitted and is not known to Slurm"
+    if job.state != DONE:
+        return f"{job.name} (job {job.id}) is {job.state}, not {DONE}"
+    if not set(job.nodes) <= set(watch.place(job).nodes):
+        return f"{job.name} ran on {', '.join(job.nodes)}: not in one partition"
+    if len(job.nodes) != job.wanted:
+        return f"{job.name} ran on {len(job.nodes)} nodes, not on {job.wanted}"
+    return None
 
 
 def market_problems(machines: Iterable[Machine], decisions: Iterable[Decision]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.ckptman.watch import SETTLING
 from slurm_elastic.ckptrows import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from tests.ckptman.world import CkptWorld
@@ -207,6 +208,27 @@ def test_a_pending_job_that_slurm_still_shows_as_stopped_is_hurried(world: CkptW
     world.slurm.set_job(7, "STOPPED", nodes=(), reason="BeginTime", start=world.now + 121)
     world.advance(2, step=1.0)
     assert world.job(7).start == 0.0
+
+
+@pytest.mark.parametrize(("nodes", "least"), [(1, 0.0), (2, SETTLING)])
+def test_a_job_that_may_get_a_node_again_is_not_hurried_within_the_second(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, nodes: int, least: float
+) -> None:
+    """slurmd takes it for killed and lets it fail; where all its nodes are drained it cannot."""
+    world.slurm.submit(7, ("pub1", "pub2"), nodes)
+    world.until(lambda: "RUNNING" in world.job(7).states)
+    (first, *_) = world.job(7).nodes
+    for node in {"pub1", "pub2"} - set(world.job(7).nodes):
+        world.slurm.set_node(node, "DOWN", "CLOUD", reason="broken")
+    hurried: list[float] = []
+    start_now = world.slurm.start_now
+    monkeypatch.setattr(
+        world.slurm, "start_now", lambda job: (hurried.append(world.now), start_now(job))
+    )
+    world.interrupt(first)
+    world.until(lambda: bool(hurried))
+    (rescue,) = world.rescues()
+    assert hurried[0] - rescue.reached["requeued"] >= least
 
 
 def test_slurm_that_does_not_answer_keeps_nothing_from_being_saved(world: CkptWorld) -> None:

@@ -209,12 +209,12 @@ class ContainerWorld:
         return done
 
     def sbatch(self, script: str, *options: str, user: str = USER) -> int:
-        """Submit as a user does, from /shared/work; the job's number."""
+        """Submit as a user does, from /shared/jobs; the job's number."""
         name = f"{self.id}-{secrets.token_hex(4)}.sh"
         path = self.shared / "work" / name
         path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
-        words = ["sbatch", "--parsable", "--chdir=/shared/work", *options, f"/shared/work/{name}"]
+        words = ["sbatch", "--parsable", "--chdir=/shared/jobs", *options, f"/shared/jobs/{name}"]
         return int(self.slurm(*words, user=user).stdout.strip().partition(";")[0])
 
     def job(self, number: int) -> dict[str, str]:
