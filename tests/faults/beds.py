@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from emulated_ec2 import running_ec2
-from emulated_one import running_one
+from emulated import running_ec2, running_one
 from providers import local_bed
 from providers.aws_bed import AwsBed
 from providers.contract import UUID

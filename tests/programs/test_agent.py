@@ -7,10 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 
 import slurm_elastic
 from slurm_elastic.programs import agent
+from tests.imds import Metadata, serving
 
 PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 UP = "NodeName=pub1 Arch=x86_64\n   State=ALLOCATED+CLOUD ThreadsPerCore=1\n"
@@ -194,48 +193,26 @@ def test_a_slurmstepd_is_work_and_that_of_cgroups_is_none(step: Callable[..., Pa
     assert agent.busy("")
 
 
-class Metadata(BaseHTTPRequestHandler):
-    """IMDSv2: a token first, then everything with it; 404 where there is no warning."""
-
-    answers: dict[str, str] = {}  # noqa: RUF012 - one a test
-
-    def do_PUT(self) -> None:
-        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        self._say(200, "tok" if self.path == "/latest/api/token" else "")
-
-    def do_GET(self) -> None:
-        if self.headers["X-aws-ec2-metadata-token"] != "tok":
-            self._say(401, "")
-            return
-        answer = self.answers.get(self.path.removeprefix("/latest/"))
-        self._say(404 if answer is None else 200, answer or "")
-
-    def _say(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture
 def metadata() -> Iterator[str]:
-    Metadata.answers = {agent.INSTANCE: "i-7"}
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/latest/"
-        server.shutdown()
+    with serving(**{_below(agent.INSTANCE): "i-7"}) as url:
+        yield url
+
+
+def _below(path: str) -> str:
+    return path.removeprefix("meta-data/")
 
 
 def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
     source = agent.Metadata(metadata)
     assert source.warning(0) == ""
-    Metadata.answers[agent.REBALANCE] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
+    Metadata.answers[_below(agent.REBALANCE)] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
     assert source.warning(1) == "rebalance:0:i-7"
-    Metadata.answers[agent.INTERRUPTION] = '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
+    Metadata.answers[_below(agent.INTERRUPTION)] = (
+        '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
+    )
     assert source.warning(2) == "interruption:1795162920:i-7"
-    Metadata.answers[agent.INTERRUPTION] = "not json"
+    Metadata.answers[_below(agent.INTERRUPTION)] = "not json"
     assert source.warning(3) == "rebalance:0:i-7"
 
 
@@ -332,7 +309,7 @@ def test_a_warning_is_told_once_to_slurm(
     scontrol: Scontrol, metadata: str, running: Callable[..., Running]
 ) -> None:
     running(metadata=metadata)
-    Metadata.answers[agent.INTERRUPTION] = json.dumps(
+    Metadata.answers[_below(agent.INTERRUPTION)] = json.dumps(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
     )
     told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:i-7"

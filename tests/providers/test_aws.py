@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 from msgspec.structs import replace
 from providers.aws_bed import AwsBed
 from providers.contract import (

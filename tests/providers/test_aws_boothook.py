@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,40 +15,13 @@ from hypothesis import strategies as st
 from slurm_elastic.providers import aws_boothook
 from slurm_elastic.providers.aws_tags import in_order
 from slurm_elastic.providers.aws_user_data import MAX_BYTES, compose, program
-
-
-class Metadata(BaseHTTPRequestHandler):
-    """IMDSv2: a token first, then everything with it."""
-
-    answers: dict[str, str] = {}  # noqa: RUF012 - one a test
-
-    def do_PUT(self) -> None:
-        assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        self._say(200, "tok" if self.path == "/latest/api/token" else "")
-
-    def do_GET(self) -> None:
-        if self.headers["X-aws-ec2-metadata-token"] != "tok":
-            self._say(401, "")
-            return
-        answer = self.answers.get(self.path.removeprefix("/latest/meta-data/"))
-        self._say(404 if answer is None else 200, answer or "")
-
-    def _say(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None: ...
+from tests.imds import Metadata, serving
 
 
 @pytest.fixture
 def metadata() -> Iterator[str]:
-    Metadata.answers = {}
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/latest/"
-        server.shutdown()
+    with serving() as url:
+        yield url
 
 
 def boot(facts: dict[str, str], metadata: str, place: Path, patience: float = 60) -> int:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from botocore.config import Config
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 from providers.aws_bed import AwsBed
 from providers.contract import spec_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 from providers.aws_bed import AwsBed
 
 from slurm_elastic.model import Finding, Level

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from botocore.exceptions import ClientError
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace

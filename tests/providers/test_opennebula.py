@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated_one import running_one
+from emulated import running_one
 from msgspec.structs import replace
 from providers.contract import UUID, spec_for
 from providers.one_bed import FAST, INSTANTIATE, NAME, OneBed

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from emulated_one import running_one
+from emulated import running_one
 from providers.contract import (
     BulkContract,
     DelayedContract,

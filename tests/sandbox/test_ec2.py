@@ -18,7 +18,7 @@ import boto3
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
-from emulated_ec2 import running_ec2
+from emulated import running_ec2
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_control import Ec2Control
