@@ -180,7 +180,7 @@ class CriuWorld(ContainerWorld):
 
     def end(self, job: int, state: str = "COMPLETED") -> dict[str, str]:
         """Let the job come to its end; every step is there, once and in order."""
-        (self.shared / "work" / f"end-{job}").touch()
+        (self.shared / "jobs" / f"end-{job}").touch()
         shown = self.wait_job(job, state)
         steps = self.steps(job)
         assert steps == list(range(len(steps)))
@@ -194,7 +194,7 @@ class CriuWorld(ContainerWorld):
         self.wait_for(lambda: len(self.steps(job)) >= done + 3, f"job {job} goes on")
 
     def output(self, job: int) -> list[str]:
-        path = self.shared / "work" / f"out-{job}"
+        path = self.shared / "jobs" / f"out-{job}"
         return path.read_text().splitlines() if path.exists() else []
 
     def steps(self, job: int) -> list[int]:

@@ -83,10 +83,10 @@ def world(request: pytest.FixtureRequest, docker_engine: Engine) -> Iterator[Ela
 
 
 def test_plain_jobs_burst_into_containers_that_go_again(world: ElasticWorld) -> None:
-    go = world.shared / "work" / "go"
+    go = world.shared / "jobs" / "go"
     wait = "hostname; while [ ! -e go ]; do sleep 0.2; done"
     jobs = [world.sbatch(wait, "-o", "out-%j") for _ in range(4)]
-    outputs = [world.shared / "work" / f"out-{job}" for job in jobs]
+    outputs = [world.shared / "jobs" / f"out-{job}" for job in jobs]
     world.wait_for(lambda: all(o.exists() and o.read_text() for o in outputs), "all four run")
     go.touch()
     ran = [world.wait_job(job)["NodeList"] for job in jobs]
@@ -107,7 +107,7 @@ def test_a_job_of_two_nodes_has_two_hosts(world: ElasticWorld) -> None:
     job = world.sbatch("srun -l hostname", "-N2", "-o", "out-%j")
     shown = world.wait_job(job)
     assert shown["Partition"] == "boxes"
-    lines = (world.shared / "work" / f"out-{job}").read_text().split()
+    lines = (world.shared / "jobs" / f"out-{job}").read_text().split()
     hosts = sorted(lines[1::2])
     assert len(set(hosts)) == 2
     fresh = {c.labels["slurm-elastic.node"] for c in world.machines() if c.id not in before}

@@ -118,7 +118,7 @@ print(hashlib.sha256(data).hexdigest(), flush=True)
     assert world.ask(job, "stop")["ok"]["size"] > 1 << 30
     world.move(job)
     world.standing(job)
-    (world.shared / "work" / f"end-{job}").touch()
+    (world.shared / "jobs" / f"end-{job}").touch()
     world.wait_job(job)
     first, second = world.output(job)
     assert first == second
@@ -203,7 +203,7 @@ def test_an_image_that_would_come_back_as_root_is_not_restored(world: CriuWorld)
     log = json.loads((image.parents[1] / "status.json").read_text())["log"]
     assert "a task with uid 0" in " ".join(log)
     world.wait_more(job)
-    (world.shared / "work" / f"end-{job}").touch()
+    (world.shared / "jobs" / f"end-{job}").touch()
     world.wait_job(job)
     assert world.output(job)[0] == "start restart=1 args="  # anew, as alice
     gone(world, job)

@@ -21,7 +21,7 @@ def world(docker_engine: Engine, trixie: str) -> Iterator[ContainerWorld]:
 def test_a_job_runs_on_hosts_of_its_own(world: ContainerWorld) -> None:
     number = world.sbatch("srun -l hostname; id -un", "-N2", "-o", "/shared/jobs/out-%j")
     world.wait_job(number)
-    lines = (world.shared / "work" / f"out-{number}").read_text().split("\n")
+    lines = (world.shared / "jobs" / f"out-{number}").read_text().split("\n")
     assert sorted(lines) == ["", "0: n1", "1: n2", "alice"]
 
 

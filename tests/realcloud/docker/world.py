@@ -211,7 +211,7 @@ class ContainerWorld:
     def sbatch(self, script: str, *options: str, user: str = USER) -> int:
         """Submit as a user does, from /shared/jobs; the job's number."""
         name = f"{self.id}-{secrets.token_hex(4)}.sh"
-        path = self.shared / "work" / name
+        path = self.shared / "jobs" / name
         path.write_text(script if script.startswith("#!") else f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         words = ["sbatch", "--parsable", "--chdir=/shared/jobs", *options, f"/shared/jobs/{name}"]
@@ -261,10 +261,10 @@ class ContainerWorld:
 
     def _lay_out(self) -> None:
         self.directory.chmod(0o755)
-        for name in ("shared", "shared/log", "shared/work", "keys", "etc", "opt"):
+        for name in ("shared", "shared/log", "shared/jobs", "keys", "etc", "opt"):
             (self.directory / name).mkdir()
             (self.directory / name).chmod(
-                0o1777 if name in ("shared/log", "shared/work") else 0o755
+                0o1777 if name in ("shared/log", "shared/jobs") else 0o755
             )
         key = self.directory / "keys" / "munge.key"
         key.touch(mode=0o600)
