@@ -17,9 +17,8 @@ import boto3
 from botocore.config import Config as BotoConfig
 
 from benchmarks.cloud_clock import CloudClock
-from slurm_elastic import configfile
-from slurm_elastic.config import domain_pools
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config import configfile, domain_pools
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import LaunchSpec, Market, Offer
 from slurm_elastic.providers import aws_request
 from slurm_elastic.slurm.hostlist import expand

@@ -19,7 +19,7 @@ from msgspec import Struct
 from benchmarks.report import Report, Row, compared, noted, report
 from benchmarks.resume_runs import child_env, process, ready_url
 from slurm_elastic.config import Cluster, Timings
-from slurm_elastic.configclouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers.aws import AwsProvider

@@ -30,11 +30,11 @@ from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import Site, pools_by_node
 from slurm_elastic.ckptman.sources import Told
-from slurm_elastic.ckptrows import Rescue, Step
 from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configckpt import CheckpointSettings
-from slurm_elastic.configclouds import FakeCloud, InstanceType
+from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import (
     Instance,

@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from benchmarks.cloud_clock import CloudClock, cpu_seconds, peak_megabytes
-from slurm_elastic import configfile
+from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.site import Site

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from slurm_elastic.ledger_rows import Launch, Machine
+from slurm_elastic.ledger.rows import Launch, Machine
 from slurm_elastic.model import Usage
 
 

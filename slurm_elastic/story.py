@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from slurm_elastic.ledger_rows import Decision
+from slurm_elastic.ledger.rows import Decision
 from slurm_elastic.slurm.hostlist import expand
 
 FOLLOWED = 16

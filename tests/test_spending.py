@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger_marks import MINIMUM
+from slurm_elastic.ledger.marks import MINIMUM
 from slurm_elastic.model import Instance, InstanceState, Market
 
 T = 1_800_000_000.0

@@ -10,14 +10,14 @@ from ledger_cases import T0, instance, offer
 from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
-from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.model import InstanceState, Market
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
-from slurm_elastic.view_next import Outlook, brief, node_note, node_state
+from slurm_elastic.view.outlook import Outlook, brief, node_note, node_state
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.checkpointers.ssh import Shells
-from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
-from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.decide import JobFacts, estimate
 from slurm_elastic.ckptman.threats import Threat
 from slurm_elastic.ckptman.wishes import Choice
-from slurm_elastic.ledger_rows import Machine
+from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.checkpoint import Situation, observed_mtti

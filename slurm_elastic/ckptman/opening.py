@@ -26,8 +26,8 @@ from slurm_elastic.ckptman.sources import (
 from slurm_elastic.ckptman.wishes import policy_of
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
-from slurm_elastic.configckpt import METHODS
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.checkpoint import METHODS
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.checkpoint import watches_prices

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, Source, Told
 from slurm_elastic.ckptman.threats import cool_down, machine_of
-from slurm_elastic.ckptrows import Warned
+from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Notice

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import fits
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptrows import Rescue, Step
+from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun

@@ -22,7 +22,7 @@ from slurm_elastic.ckptman.sources import AnyOrder, SaveOrder, WithdrawOrder
 from slurm_elastic.ckptman.threats import Threat, close_over, settle_nodes, threats, withdraw
 from slurm_elastic.ckptman.watch import watch
 from slurm_elastic.ckptman.wishes import Choice, choose
-from slurm_elastic.ckptrows import Rescue, Step
+from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine

@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.configckpt import PoolCheckpoint
+from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.slurm.hostlist import expand

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptrows import Warned
+from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CoolDown, Notice, NoticeKind

@@ -7,8 +7,8 @@ from functools import cache
 
 from msgspec import Struct, field
 
-from slurm_elastic.configckpt import METHODS, SCOPES, CheckpointSettings, PoolCheckpoint
-from slurm_elastic.configckptfit import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
+from slurm_elastic.config.checkpoint import METHODS, SCOPES, CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.checkpoint_fit import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
 from slurm_elastic.policies.checkpoint import AnyPolicy, Never, parse
 
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")

@@ -20,15 +20,15 @@ from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.explain import explain, render
 from slurm_elastic.config import Config
-from slurm_elastic.configckpt import PoolCheckpoint
-from slurm_elastic.configfile import load
+from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.units import parse_duration
-from slurm_elastic.view_ckpt import CheckpointsView, checkpoints_view
+from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 
 KIND = "ckpt-"
 """What the kinds of our decisions begin with."""

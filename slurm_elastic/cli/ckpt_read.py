@@ -8,7 +8,7 @@ from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.view_ckpt import CheckpointFacts
+from slurm_elastic.view.checkpoints import CheckpointFacts
 
 DAY = 86400.0
 

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.units import format_size
-from slurm_elastic.view_ckpt import CheckpointsView
-from slurm_elastic.view_next import brief
+from slurm_elastic.view.checkpoints import CheckpointsView
+from slurm_elastic.view.outlook import brief
 
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"
 MIB = 1 << 20

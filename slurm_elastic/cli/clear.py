@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.configfile import load
+from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool

@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers.joining import program_of
 from slurm_elastic.slurm import check, install, plan, uninstall

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.configfile import load
+from slurm_elastic.config.configfile import load
 from slurm_elastic.doctor import clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm

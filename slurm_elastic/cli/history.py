@@ -11,7 +11,7 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import Progress
 
-from slurm_elastic.configfile import load as load_config
+from slurm_elastic.config.configfile import load as load_config
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
 from slurm_elastic.prices.trace import PriceTrace, load_trace

@@ -11,14 +11,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
-from slurm_elastic.configclouds import LocalCloud
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.local_agent import Agent
-from slurm_elastic.local_driver import AgentSettings
-from slurm_elastic.local_socket import Server
+from slurm_elastic.local.agent import Agent
+from slurm_elastic.local.driver import AgentSettings
+from slurm_elastic.local.listening import Server
 from slurm_elastic.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)

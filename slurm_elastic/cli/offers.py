@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.config import Config
-from slurm_elastic.configfile import load
+from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.site import Site

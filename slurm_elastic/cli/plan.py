@@ -14,8 +14,8 @@ from rich.console import Console
 
 from slurm_elastic.cli import history, plan_policy
 from slurm_elastic.cli.plan_tables import render
-from slurm_elastic.configfile import load_as
-from slurm_elastic.confignumbers import Dollars, Seconds
+from slurm_elastic.config.configfile import load_as
+from slurm_elastic.config.numbers import Dollars, Seconds
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first, usage_of
 from slurm_elastic.simulate.engine import Engine

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from slurm_elastic.cli import history
 from slurm_elastic.cli.simulate_tables import duration
-from slurm_elastic.configyaml import write
+from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.release import Order
 from slurm_elastic.policies.spelled import split

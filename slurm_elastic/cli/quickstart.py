@@ -14,11 +14,10 @@ from typing import Any
 
 from rich.console import Console
 
-from slurm_elastic import configfile
 from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
-from slurm_elastic.config import Config
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Location

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from slurm_elastic.config import Config
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Instance, Market

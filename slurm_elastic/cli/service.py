@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 

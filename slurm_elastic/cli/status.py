@@ -17,7 +17,7 @@ from rich.console import Console
 from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config
-from slurm_elastic.configfile import load
+from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger

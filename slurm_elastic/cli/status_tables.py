@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks, titled_table
-from slurm_elastic.view_next import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
-from slurm_elastic.view_rows import (
+from slurm_elastic.view.outlook import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
+from slurm_elastic.view.rows import (
     BreakerView,
     BudgetView,
     CloudView,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 
 from slurm_elastic.config import Config
-from slurm_elastic.configclouds import AnyCloud, OpenNebulaCloud
+from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.model import Finding, Level, Pool
 from slurm_elastic.protocols import Examinable, Provider

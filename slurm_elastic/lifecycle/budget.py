@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from slurm_elastic.config import Config
-from slurm_elastic.configpolicies import Budget
-from slurm_elastic.configrules import bounds_of, lease_of
+from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import Bounds, Spent

@@ -18,9 +18,9 @@ from concurrent.futures import Executor, Future
 
 import msgspec
 
-from slurm_elastic.configrules import inert
+from slurm_elastic.config.rules import inert
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger_rows import POLICY
+from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle import holds
 from slurm_elastic.lifecycle.counted import Counted
 from slurm_elastic.lifecycle.measure import Group, View, groups, read

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.ledger import Hold
-from slurm_elastic.ledger_rows import CAPACITY, POLICY
+from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Pool
 from slurm_elastic.model_slurm import SlurmNode

@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Protocol, runtime_checkable
 
 from slurm_elastic.config import Config
-from slurm_elastic.configjoin import CONSOLE, Ssh
+from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle import push

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import blocked_clouds
 from slurm_elastic.ledger import Machine
-from slurm_elastic.ledger_rows import CAPACITY, POLICY, Hold
+from slurm_elastic.ledger.rows import CAPACITY, POLICY, Hold
 from slurm_elastic.lifecycle.budget import stop_of
 from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held

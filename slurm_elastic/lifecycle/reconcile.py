@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Hold, Machine
-from slurm_elastic.ledger_rows import CAPACITY
+from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.place import place

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.ledger_rows import POLICY
+from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
-from slurm_elastic.configrules import rules_of
+from slurm_elastic.config.rules import rules_of
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.lifecycle.budget import stop_of
 from slurm_elastic.lifecycle.restarts import Restarts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import (
+from slurm_elastic.config.clouds import (
     AnyCloud,
     AwsCloud,
     DockerCloud,

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from msgspec import structs
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud, Strategy
+from slurm_elastic.config.clouds import AwsCloud, Strategy
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,

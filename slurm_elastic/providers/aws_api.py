@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.config import Config
 
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.providers.aws_client import open_client
 from slurm_elastic.providers.aws_errors import THROTTLES, translated

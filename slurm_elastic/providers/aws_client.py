@@ -16,7 +16,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
 
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.providers.aws_reading import READ, READ_OF_PLACEMENT
 
 if TYPE_CHECKING:

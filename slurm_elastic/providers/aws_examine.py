@@ -10,7 +10,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError
 
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Pool
 from slurm_elastic.providers.aws_api import Api

@@ -15,7 +15,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import Allocation, AwsCloud
+from slurm_elastic.config.clouds import Allocation, AwsCloud
 from slurm_elastic.model import LaunchSpec, Market, Offer
 from slurm_elastic.providers.aws_request import client_token, spot_bound, tag_list
 from slurm_elastic.providers.aws_tags import fleet_tags

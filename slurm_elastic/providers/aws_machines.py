@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import aws_reading, aws_tags
 from slurm_elastic.providers.aws_reading import Record

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.providers import aws_api, aws_tags

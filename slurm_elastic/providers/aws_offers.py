@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.configclouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.model import Market, Offer, Pool
 from slurm_elastic.providers import aws_api
 from slurm_elastic.providers.aws_api import Api

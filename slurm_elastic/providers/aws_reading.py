@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_tags import NodeNames

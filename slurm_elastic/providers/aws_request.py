@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import LaunchSpec, Market, Offer, Pool
 from slurm_elastic.providers.aws_tags import MAX_NODE_TAGS, node_tags, tags_of
 from slurm_elastic.providers.aws_user_data import compose

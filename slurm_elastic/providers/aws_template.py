@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import LaunchSpec, Market
 from slurm_elastic.providers import aws_tags

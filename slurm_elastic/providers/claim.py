@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct, field
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import AnyCloud
+from slurm_elastic.config.clouds import AnyCloud
 
 CLUSTER = "slurm-elastic:cluster"
 CLOUD = "slurm-elastic:cloud"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import DockerCloud, DockerType
+from slurm_elastic.config.clouds import DockerCloud, DockerType
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,

@@ -22,7 +22,7 @@ import docker
 import requests
 from docker.tls import TLSConfig
 
-from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.config.docker import DockerHost
 
 _limits = threading.local()
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import docker.errors
 
-from slurm_elastic.configclouds import DockerCloud
+from slurm_elastic.config.clouds import DockerCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.providers.docker_client import Client, deadline, open_client, until
 from slurm_elastic.providers.docker_errors import translated

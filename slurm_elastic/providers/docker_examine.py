@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic.configclouds import DockerCloud
+from slurm_elastic.config.clouds import DockerCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.providers.docker_client import Client

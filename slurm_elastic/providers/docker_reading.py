@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import AnyCloud, DockerCloud, DockerType
+from slurm_elastic.config.clouds import AnyCloud, DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import docker_request as request

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import DockerCloud, DockerType
+from slurm_elastic.config.clouds import DockerCloud, DockerType
 from slurm_elastic.model import LaunchSpec
 
 PREFIX = "slurm-elastic."

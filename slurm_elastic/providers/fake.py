@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
 from slurm_elastic.errors import CapacityError, ProviderError, QuotaError, TransientError
 from slurm_elastic.model import (
     Instance,

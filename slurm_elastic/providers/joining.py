@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.config.clouds import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.user_data import KINDS, read_part

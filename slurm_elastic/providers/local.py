@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import LocalCloud
+from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.local_wire import Answer, Launch, List, Message, Ping, Record, Terminate
+from slurm_elastic.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Notice, Offer, Pool
 
 ZONE = "local"

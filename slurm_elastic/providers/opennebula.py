@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import ONE_ZONE, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config.clouds import ONE_ZONE, OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import AnyCloud, OpenNebulaCloud
+from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.claim import Claim

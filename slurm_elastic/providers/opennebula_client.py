@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.configclouds import OpenNebulaCloud
+from slurm_elastic.config.clouds import OpenNebulaCloud
 
 try:
     from pyone.server_xrpc import OneServerXRPC as OneServer

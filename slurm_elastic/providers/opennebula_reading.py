@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.configclouds import ONE_ZONE, OpenNebulaCloud
+from slurm_elastic.config.clouds import ONE_ZONE, OpenNebulaCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.machine_tags import market_of

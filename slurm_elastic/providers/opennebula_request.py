@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import InstanceType, OneTemplate
+from slurm_elastic.config.clouds import InstanceType, OneTemplate
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import opennebula_context
 from slurm_elastic.providers.joining import facts_of

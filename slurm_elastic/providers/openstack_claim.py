@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import AnyCloud, OpenStackCloud
+from slurm_elastic.config.clouds import AnyCloud, OpenStackCloud
 from slurm_elastic.providers import claim
 from slurm_elastic.providers.claim import Claim
 

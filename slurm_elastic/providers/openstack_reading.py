@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.configclouds import ONE_ZONE, OpenStackCloud
+from slurm_elastic.config.clouds import ONE_ZONE, OpenStackCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers import openstack_request as request

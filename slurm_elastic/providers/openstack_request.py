@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import NETWORK_WORDS, ONE_ZONE, OpenStackCloud
+from slurm_elastic.config.clouds import NETWORK_WORDS, ONE_ZONE, OpenStackCloud
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_user_data import NOVA, compose

@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from slurm_elastic import nodeproc
-from slurm_elastic.configclouds import AnyCloud
+from slurm_elastic.config.clouds import AnyCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.endpoints import require_emulated
 from slurm_elastic.sandbox.layout import MARKER, Layout

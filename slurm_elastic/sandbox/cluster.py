@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic import configfile, local_records, nodeproc
+from slurm_elastic import nodeproc
+from slurm_elastic.config import configfile
 from slurm_elastic.errors import SandboxError, SlurmError
+from slurm_elastic.local import records as local_records
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.control import control, one_control
 from slurm_elastic.sandbox.daemons import (

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from slurm_elastic.configclouds import (
+from slurm_elastic.config.clouds import (
     AnyCloud,
     AwsCloud,
     DockerCloud,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic.errors import SandboxError
-from slurm_elastic.local_records import write_atomically
+from slurm_elastic.local.records import write_atomically
 from slurm_elastic.nodeproc import Machine
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import Ports, SandboxSpec

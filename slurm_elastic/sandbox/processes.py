@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from slurm_elastic import nodeproc
-from slurm_elastic.local_records import write_atomically
+from slurm_elastic.local.records import write_atomically
 from slurm_elastic.nodeproc import Machine, Process
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from slurm_elastic.ledger_rows import Decision, Machine
+from slurm_elastic.ledger.rows import Decision, Machine
 from slurm_elastic.model import Lease, Market
 from slurm_elastic.sandbox.shell import fields
 from slurm_elastic.slurm.hostlist import expand

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Cluster, Config
-from slurm_elastic.configclouds import OpenStackCloud
+from slurm_elastic.config import Cluster, Config, configfile
+from slurm_elastic.config.clouds import OpenStackCloud
 from slurm_elastic.providers.openstack_claim import claim_of
 from slurm_elastic.providers.openstack_client import Api
 from slurm_elastic.providers.openstack_errors import translated

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.configclouds import (
+from slurm_elastic.config.clouds import (
     AnyCloud,
     AwsCloud,
     DockerCloud,

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.configclouds import AnyCloud
-from slurm_elastic.configrules import fail_safe
+from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.slurm import conflicts

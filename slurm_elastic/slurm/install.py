@@ -20,8 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import (
     check,

@@ -19,7 +19,7 @@ from msgspec import Struct
 from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Launch, Ledger, Machine
-from slurm_elastic.ledger_rows import CAPACITY, POLICY
+from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm import controller, fragment
 from slurm_elastic.slurm.cli import SlurmCli

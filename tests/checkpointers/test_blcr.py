@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
 from slurm_elastic.checkpointers.ssh import Shells
-from slurm_elastic.configckpt import BlcrSettings
+from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.slurm.launcher import launchers

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.signal import SignalCheckpointer
-from slurm_elastic.configckpt import SignalSettings
+from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import SlurmJob

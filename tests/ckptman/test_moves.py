@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.ckptman.watch import SETTLING
-from slurm_elastic.ckptrows import Step
+from slurm_elastic.ckptstate.rows import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from tests.ckptman.world import CkptWorld
 

@@ -9,7 +9,7 @@ import pytest
 from slurm_elastic.ckptman.crew import Crew
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.configckpt import PriceSettings
+from slurm_elastic.config.checkpoint import PriceSettings
 from slurm_elastic.prices.book import Key, Points, PriceBook
 from tests.ckptman.world import CkptWorld
 

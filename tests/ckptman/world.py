@@ -23,9 +23,9 @@ from slurm_elastic.ckptman.sources import (
     WithdrawOrder,
     drop,
 )
-from slurm_elastic.ckptrows import Rescue
 from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.configckpt import CheckpointSettings
+from slurm_elastic.ckptstate.rows import Rescue
+from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model_slurm import SlurmJob
 from tests.lifecycle.world import PUB, Killed, World
 

@@ -12,8 +12,8 @@ import pytest
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
-from slurm_elastic.ckptrows import Rescue, Step, Warned
 from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.ckptstate.rows import Rescue, Step, Warned
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.ledger import Decision, Ledger

@@ -13,10 +13,9 @@ import pytest
 from ledger_cases import T0
 from rich.console import Console
 
-from slurm_elastic import configfile
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.doctor import clouds
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger

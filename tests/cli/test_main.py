@@ -231,7 +231,7 @@ def test_wrong_use_is_exit_2_with_the_usage(words: list[str], said: str) -> None
 def test_a_wrong_configuration_is_exit_2_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     body = (
-        "from slurm_elastic import configfile; from pathlib import Path;"
+        "from slurm_elastic.config import configfile; from pathlib import Path;"
         f" configfile.load(Path({str(path)!r})); return 0"
     )
     for content, said in (

@@ -11,10 +11,9 @@ import pytest
 from ledger_cases import T0
 from rich.console import Console
 
-from slurm_elastic import configfile
 from slurm_elastic.cli import offers
 from slurm_elastic.cli.main import main
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Breaker, CoolDown

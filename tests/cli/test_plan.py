@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from slurm_elastic.cli.main import main
-from slurm_elastic.configfile import load
+from slurm_elastic.config.configfile import load
 
 WORKLOAD = Path(__file__).parent.parent / "data" / "synthetic.swf"
 EXAMPLE = Path(__file__).parents[2] / "etc" / "slurm-elastic.yaml"

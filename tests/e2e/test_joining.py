@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic import configfile
-from slurm_elastic.configjoin import Join
+from slurm_elastic.config import configfile
+from slurm_elastic.config.joining import Join
 from slurm_elastic.providers.joining import program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD

@@ -16,7 +16,7 @@ from providers.one_bed import INSTANTIATE, OneBed
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AnyCloud, FakeCloud, InstanceType, Strategy
+from slurm_elastic.config.clouds import AnyCloud, FakeCloud, InstanceType, Strategy
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
-from slurm_elastic.configclouds import AnyCloud
-from slurm_elastic.configwho import Who
+from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.who import Who
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.site import Site

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
-from slurm_elastic.configclouds import FakeCloud
+from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from tests.lifecycle.world import SHAPE, World

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.configwho import Who
+from slurm_elastic.config.who import Who
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.daemon import Daemon

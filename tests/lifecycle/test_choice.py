@@ -9,7 +9,7 @@ import pytest
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import PoolSettings, Timings
-from slurm_elastic.configclouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.lifecycle.choice import WORTH_A_CALL
 from slurm_elastic.model import Limits, Location, Market

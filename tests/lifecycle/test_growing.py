@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.configclouds import FakeCloud
-from slurm_elastic.configpolicies import Budget, CloudPolicies, PoolPolicies, SitePolicies
-from slurm_elastic.configrules import fail_safe
-from slurm_elastic.configwho import Who
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.config.who import Who
 from slurm_elastic.ledger import Decision
-from slurm_elastic.ledger_rows import POLICY
+from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.fleet import Now, Plan

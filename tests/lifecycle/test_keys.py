@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import AwsCloud, InstanceType
-from slurm_elastic.configjoin import CONSOLE, Join, Ssh
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.keys import MungeKeys

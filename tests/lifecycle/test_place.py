@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.configclouds import FakeCloud
+from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.model import Instance, Limits, Location, Market
 from slurm_elastic.policies.phase import Phase, phase
 from tests.lifecycle.world import SHAPE, World, make_config

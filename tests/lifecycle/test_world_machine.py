@@ -29,7 +29,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger_rows import CAPACITY
+from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase

@@ -11,9 +11,9 @@ import os
 from hypothesis import HealthCheck, settings
 
 from slurm_elastic.config import Timings
-from slurm_elastic.configclouds import FakeCloud
-from slurm_elastic.configpolicies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.ledger_rows import CAPACITY
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Limits, Location
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from tests.lifecycle.test_world_machine import Chaos, WatchedWorld

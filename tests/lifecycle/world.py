@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
-from slurm_elastic.configclouds import FakeCloud, InstanceType
-from slurm_elastic.configwho import Who
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.config.who import Who
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.site import Site

@@ -8,7 +8,7 @@ import boto3
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud, InstanceType, Strategy
+from slurm_elastic.config.clouds import AwsCloud, InstanceType, Strategy
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -11,12 +11,12 @@ from providers.contract import UUID
 
 from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import LocalCloud
-from slurm_elastic.local_agent import Agent
-from slurm_elastic.local_driver import AgentSettings
-from slurm_elastic.local_records import read_records
-from slurm_elastic.local_socket import Server
-from slurm_elastic.local_wire import Answer, Launch
+from slurm_elastic.config.clouds import LocalCloud
+from slurm_elastic.local.agent import Agent
+from slurm_elastic.local.driver import AgentSettings
+from slurm_elastic.local.listening import Server
+from slurm_elastic.local.records import read_records
+from slurm_elastic.local.wire import Answer, Launch
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider

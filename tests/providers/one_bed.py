@@ -9,7 +9,7 @@ from pathlib import Path
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
+from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -10,7 +10,7 @@ from providers.contract import UUID
 from providers.nova_stand_in import PASSWORD, Kind, StandIn
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import Flavor, OpenStackCloud
+from slurm_elastic.config.clouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

@@ -27,7 +27,7 @@ from providers.contract import (
 )
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

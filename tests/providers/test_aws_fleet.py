@@ -26,7 +26,7 @@ from providers.contract import (
 )
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import Allocation, InstanceType
+from slurm_elastic.config.clouds import Allocation, InstanceType
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
 from slurm_elastic.protocols import Provider

@@ -15,7 +15,7 @@ from providers.contract import UUID, spec_for
 
 from benchmarks.ec2_buckets import run
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import Location
 from slurm_elastic.providers.aws import AwsProvider

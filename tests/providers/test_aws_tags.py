@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws_request import chunks
 from slurm_elastic.providers.aws_tags import (

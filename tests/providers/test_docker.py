@@ -29,8 +29,8 @@ from docker_proxy import PING_VERSION, EngineProxy, Fault, running_proxy
 from providers.contract import OTHER_UUID, UUID
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import DockerCloud, DockerType
-from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.config.clouds import DockerCloud, DockerType
+from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -550,8 +550,8 @@ def test_without_the_sdk_the_cloud_names_the_extra() -> None:
 import sys
 sys.modules["docker"] = None
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import DockerCloud, DockerType
-from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.config.clouds import DockerCloud, DockerType
+from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 cloud = DockerCloud(name="n", location="on-premises", hosts={"h": DockerHost()}, image="i",

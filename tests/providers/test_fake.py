@@ -17,7 +17,7 @@ from providers.contract import (
 )
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
 from slurm_elastic.errors import CapacityError, ProviderError
 from slurm_elastic.model import Instance, InstanceState, Location, Market, Pool
 from slurm_elastic.protocols import Provider

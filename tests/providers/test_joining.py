@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import (
+from slurm_elastic.config.clouds import (
     AnyCloud,
     AwsCloud,
     Flavor,
@@ -23,7 +23,7 @@ from slurm_elastic.configclouds import (
     OpenNebulaCloud,
     OpenStackCloud,
 )
-from slurm_elastic.configjoin import Join, Ssh
+from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import aws_request, open_provider

@@ -15,7 +15,7 @@ from providers.contract import FaultContract, LaunchContract, ScarceContract
 from providers.local_bed import POOL, LocalBed, provider_at
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import LocalCloud
+from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers import open_provider

@@ -19,7 +19,7 @@ from providers.contract import UUID, spec_for
 from providers.one_bed import FAST, INSTANTIATE, NAME, OneBed
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import OneTemplate
+from slurm_elastic.config.clouds import OneTemplate
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -601,7 +601,7 @@ def test_without_pyone_the_cloud_names_the_extra() -> None:
 import sys
 sys.modules["pyone"] = None
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import OneTemplate, OpenNebulaCloud
+from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 kind = OneTemplate(cpus=1, memory=1, template=1)

@@ -17,7 +17,7 @@ from providers.nova_stand_in import IMAGE, NO_HOST, Kind, StandIn
 from providers.stack_bed import CREATE, LIST, NAME, StackBed
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.configclouds import Flavor
+from slurm_elastic.config.clouds import Flavor
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

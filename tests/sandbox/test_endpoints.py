@@ -16,7 +16,7 @@ from emulated import running_ec2
 from msgspec.structs import replace
 from providers.contract import UUID
 
-from slurm_elastic.configclouds import (
+from slurm_elastic.config.clouds import (
     AwsCloud,
     FakeCloud,
     Flavor,
@@ -183,7 +183,7 @@ os.environ.clear()
 os.environ.update(kept)
 import msgspec
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.providers import open_provider
 settings = msgspec.json.decode(sys.stdin.buffer.read(), type=AwsCloud)
 provider = open_provider(settings, Cluster(name="c", uuid=sys.argv[1]))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic import local_records, nodeproc
+from slurm_elastic import nodeproc
+from slurm_elastic.local import records as local_records
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
 

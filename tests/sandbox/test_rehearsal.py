@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_elastic.ledger_rows import Decision, Machine
+from slurm_elastic.ledger.rows import Decision, Machine
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.sandbox.rehearsal import (
     JobRow,

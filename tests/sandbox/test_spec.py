@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic import configfile
+from slurm_elastic.config import configfile
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox import build
 from slurm_elastic.sandbox.cluster import Sandbox

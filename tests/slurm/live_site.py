@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.slurm import dryrun, siteconf
 from tests.ports import free_ports
 from tests.slurm import site_cases

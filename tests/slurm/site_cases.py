@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 
 ROOT = Path(__file__).parents[1]
 SITES = ROOT / "data" / "sites"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic import configfile
 from slurm_elastic.cli.main import main
+from slurm_elastic.config import configfile
 from tests.ports import free_ports
 from tests.slurm import site_cases
 

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic import configfile
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Hold, Ledger
 from slurm_elastic.slurm import includeline, plan

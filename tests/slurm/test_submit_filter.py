@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
-from slurm_elastic.configclouds import FakeCloud
-from slurm_elastic.configwho import Who
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.who import Who
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.hostlist import expand

@@ -10,8 +10,8 @@ from docker_proxy import EngineProxy, Fault
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import DockerCloud, DockerType
-from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.config.clouds import DockerCloud, DockerType
+from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,

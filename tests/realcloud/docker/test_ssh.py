@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import DockerCloud, DockerType
-from slurm_elastic.configdocker import DockerHost
+from slurm_elastic.config.clouds import DockerCloud, DockerType
+from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider

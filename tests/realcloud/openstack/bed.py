@@ -12,7 +12,7 @@ from providers.nova_stand_in import Kind, StandIn
 from providers.stack_bed import CREATE, POLICY
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.configclouds import Flavor, OpenStackCloud
+from slurm_elastic.config.clouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider

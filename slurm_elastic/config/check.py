@@ -1,0 +1,251 @@
+"""Whether names, paths and references of a configuration make sense. Pure; collects everything.
+
+What Slurm and the shell will read (partition, node and feature names, allow lists, paths) is held
+to safe characters here, so that nothing in the file can add a second option to slurm.conf.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from slurm_elastic.config.checkpoint_fit import CHECKPOINT_FITS
+from slurm_elastic.config.cloud_fit import CLOUD_FITS
+from slurm_elastic.config.docker_fit import check_docker
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.draft import Draft
+from slurm_elastic.config.fit import FITS
+from slurm_elastic.config.growth import GROWS
+from slurm_elastic.config.joining_fit import check_images, check_join
+from slurm_elastic.config.limit_fit import LIMIT_FITS
+from slurm_elastic.config.shape import nearest
+from slurm_elastic.policies.ranking import KEYS
+from slurm_elastic.slurm.hostlist import HostlistError, compress, expand
+
+NODE_ADDRESSES = ("registration", "provider")
+_LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
+_SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
+_LONGEST_NODE_NAME = 63
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_CLUSTER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+/-]{0,127}")
+_GRES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
+_RESERVED = ("default", "all")  # slurm.conf(5): not names but keywords in any case
+
+_NAME_FORM = "letters, digits, '_', '-' and '.', at most 63, starting with a letter or digit"
+_WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
+
+
+def check(draft: Draft) -> None:
+    """Add every complaint about the whole parts of a file to its problems."""
+    fits = (*CLOUD_FITS, *FITS, *LIMIT_FITS, *GROWS)
+    for one in (*_CHECKS, *fits, check_docker, check_join, check_images, *CHECKPOINT_FITS):
+        one(draft)
+
+
+def _cluster(draft: Draft) -> None:
+    name, identity = draft.value(("cluster", "name"), str), draft.value(("cluster", "uuid"), str)
+    if name is not None and not _CLUSTER.fullmatch(name):
+        hint = repr(name.lower()) if _CLUSTER.fullmatch(name.lower()) else None
+        expected = "slurm.conf's ClusterName: lower-case letters, digits, '_' and '-', at most 40"
+        draft.problems.add(("cluster", "name"), shown(name), expected, hint)
+    if identity is not None and not is_uuid(identity):
+        hint = repr(identity.lower()) if is_uuid(identity.lower()) else None
+        draft.problems.add(("cluster", "uuid"), shown(identity), UUID_FORM, hint)
+
+
+UUID_FORM = "a UUID in lower case, 8-4-4-4-12 hexadecimal digits"
+
+
+def is_uuid(text: str) -> bool:
+    """Whether ``text`` is a UUID in the one form that machines' tags are compared in."""
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _names(draft: Draft) -> None:
+    for section, key in (("clouds", "name"), ("clouds", "partition"), ("pools", "name")):
+        for i, name in draft.each(section, key, str).items():
+            _name(draft, (section, i, key), name)
+
+
+def _name(draft: Draft, at: KeyPath, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        draft.problems.add(at, shown(name), _NAME_FORM)
+    elif name.lower() in _RESERVED:
+        draft.problems.add(at, shown(name), "a name that is no keyword of Slurm")
+
+
+def _words(draft: Draft) -> None:
+    for at, words in _all_words(draft):
+        for i, word in enumerate(words):
+            if not _WORD.fullmatch(word):
+                draft.problems.add((*at, i), shown(word), _WORD_FORM)
+    for at, gres in _all_gres(draft):
+        for name in gres:
+            if not _GRES.fullmatch(name):
+                expected = "a gres name such as gpu or gpu:a100"
+                draft.problems.add((*at, name), shown(name), expected)
+    user = draft.value(("slurm", "user"), str)
+    if user is not None and not _NAME.fullmatch(user):
+        draft.problems.add(("slurm", "user"), shown(user), "a user name")
+
+
+def _all_words(draft: Draft) -> Iterable[tuple[KeyPath, tuple[str, ...]]]:
+    for i, words in draft.each("pools", "features", tuple).items():
+        yield ("pools", i, "features"), words
+    places: list[KeyPath] = [("who",), *(("clouds", i, "who") for i in draft.indices("clouds"))]
+    for place in places:
+        for key in ("accounts", "groups", "qos"):
+            yield (*place, key), draft.value((*place, key), tuple) or ()
+
+
+def _offer_names(draft: Draft) -> None:
+    """Types and zones are parts of ``Offer.key``, which is cut at slashes."""
+    for section, key in (("pools", "instance_types"), ("pools", "zones"), ("clouds", "zones")):
+        for i, words in draft.each(section, key, tuple).items():
+            for n, word in enumerate(words):
+                _name(draft, (section, i, key, n), word)
+    for key in ("types", "subnets"):
+        for i, mapping in draft.each("clouds", key, dict).items():
+            for word in mapping:
+                _name(draft, ("clouds", i, key, word), word)
+
+
+def _all_gres(draft: Draft) -> Iterable[tuple[KeyPath, Iterable[str]]]:
+    for i, gres in draft.each("pools", "gres", dict).items():
+        yield ("pools", i, "gres"), gres
+    for i, types in draft.each("clouds", "types", dict).items():
+        for name, kind in types.items():
+            yield ("clouds", i, "types", name, "gres"), kind.gres
+
+
+def _duplicates(draft: Draft) -> None:
+    names = draft.each("clouds", "name", str)
+    _once(draft, "clouds", "name", names, "a name that no other cloud has")
+    pools = draft.each("pools", "name", str)
+    _once(draft, "pools", "name", pools, "a name that no other pool has")
+    own = draft.each("clouds", "partition", str)
+    unique = {i: name for i, name in names.items() if list(names.values()).count(name) == 1}
+    partitions = dict(sorted((unique | own).items()))
+    _once(draft, "clouds", "partition", partitions, "a partition that no other cloud has")
+
+
+def _once(draft: Draft, section: str, key: str, names: dict[int, str], expected: str) -> None:
+    first: dict[str, int] = {}
+    for i, name in names.items():
+        other = first.setdefault(name, i)
+        if other != i:
+            words = f"{shown(name)}, which {section}[{other}] has already"
+            draft.problems.add((section, i, key), words, expected)
+
+
+def _pool_clouds(draft: Draft) -> None:
+    for i, cloud in draft.each("pools", "cloud", str).items():
+        if cloud not in draft.cloud_names:
+            expected = f"the name of a cloud: one of {', '.join(draft.cloud_names) or '(none)'}"
+            hint = nearest(cloud, draft.cloud_names)
+            draft.problems.add(("pools", i, "cloud"), shown(cloud), expected, hint)
+
+
+def _node_names(draft: Draft) -> None:
+    owner: dict[str, int] = {}
+    for i, hostlist in draft.each("pools", "nodes", str).items():
+        at = ("pools", i, "nodes")
+        if i not in draft.nodes:
+            draft.problems.add(at, shown(hostlist), _hostlist_form(hostlist))
+            continue
+        names = draft.nodes[i]
+        odd = [n for n in names if len(n) > _LONGEST_NODE_NAME or not _NAME.fullmatch(n)]
+        if odd or any(n.lower() in (*_RESERVED, "localhost") for n in names):
+            expected = f"names of {_NAME_FORM}, no keyword of Slurm"
+            draft.problems.add(at, shown(hostlist), expected)
+        _own_twice(draft, at, names)
+        _overlaps(draft, i, names, owner)
+
+
+def _own_twice(draft: Draft, at: KeyPath, names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        draft.problems.add(at, f"{compress(twice)} twice", "each node name once")
+
+
+def _overlaps(draft: Draft, i: int, names: list[str], owner: dict[str, int]) -> None:
+    """Complain once for each earlier pool that has some of ``names``."""
+    shared: dict[int, list[str]] = {}
+    for name in names:
+        other = owner.setdefault(name, i)
+        if other != i:
+            shared.setdefault(other, []).append(name)
+    for other, taken in shared.items():
+        whose = draft.problems.document.locate(("pools", other))
+        words = f"{compress(taken)}, which {whose} has already"
+        draft.problems.add(("pools", i, "nodes"), words, "node names that no other pool has")
+
+
+def _hostlist_form(text: str) -> str:
+    try:
+        expand(text)
+    except HostlistError as error:
+        why = str(error).removeprefix(f"hostlist {text!r}").lstrip(": ")  # said already
+        return f"a hostlist such as pub[1-8] ({why})"
+    return "a hostlist such as pub[1-8]"
+
+
+def _paths(draft: Draft) -> None:
+    for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
+        _path(draft, ("slurm", key), draft.value(("slurm", key), str))
+    _path(draft, ("state_dir",), draft.value(("state_dir",), str), _LONGEST_SOCKET - _SOCKET_NAME)
+    for i in draft.indices("clouds"):
+        at = ("clouds", i)
+        _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)
+        for key in ("user_data", "auth", "ca_file", "clouds_file"):
+            _path(draft, (*at, key), draft.value((*at, key), str))
+        for host in draft.value((*at, "hosts"), dict) or ():
+            for key in ("ca_file", "cert_file", "key_file"):
+                place = (*at, "hosts", host, key)
+                _path(draft, place, draft.value(place, str))
+    _path(draft, ("join", "template"), draft.value(("join", "template"), str))
+    for key in ("key", "munge_key", "target"):
+        _path(draft, ("join", "ssh", key), draft.value(("join", "ssh", key), str))
+
+
+def _path(draft: Draft, at: KeyPath, path: str | None, longest: int = 1000) -> None:
+    if path is None:
+        return
+    if not re.fullmatch(r"/[^\s\"'#=,;$`\\]*", path):
+        expected = "an absolute path without blanks, quotes and shell characters"
+        draft.problems.add(at, shown(path), expected)
+    elif len(path.encode()) > longest:
+        expected = f"at most {longest} bytes (a unix socket's address is short)"
+        draft.problems.add(at, f"a path of {len(path.encode())} bytes", expected)
+
+
+def _choices(draft: Draft) -> None:
+    for i, word in draft.each("clouds", "node_address", str).items():
+        if word not in NODE_ADDRESSES:
+            expected = f"one of {', '.join(NODE_ADDRESSES)}"
+            at = ("clouds", i, "node_address")
+            draft.problems.add(at, shown(word), expected, nearest(word, NODE_ADDRESSES))
+    for i, key in enumerate(draft.value(("ranking",), tuple) or ()):
+        if key not in KEYS:
+            expected = f"one of {', '.join(KEYS)}"
+            draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
+
+
+_CHECKS: tuple[Callable[[Draft], None], ...] = (
+    _cluster,
+    _names,
+    _words,
+    _offer_names,
+    _duplicates,
+    _pool_clouds,
+    _node_names,
+    _paths,
+    _choices,
+)

@@ -1,0 +1,169 @@
+"""The configuration file: read, checked as a whole, written out again.
+
+``load`` is the only place that raises ConfigError for it, with every complaint at once:
+``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``. The keys and defaults are those
+of ``config``; ``etc/slurm-elastic.yaml`` describes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Callable, Hashable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec.inspect as mi
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config
+from slurm_elastic.config import document as yaml_document
+from slurm_elastic.config.check import UUID_FORM, check, is_uuid
+from slurm_elastic.config.draft import Draft
+from slurm_elastic.config.shape import Problems, Shape, render
+from slurm_elastic.errors import ConfigError
+
+UUID_FILE = "cluster-uuid"
+MAX_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def load(path: Path) -> Config:
+    """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
+
+    Raises ConfigError for anything that is wrong with either file.
+    """
+    config = parse(_text(path), str(path))
+    kept = read_uuid(path)
+    if kept is None:
+        return config
+    if config.cluster.uuid not in (None, kept):
+        # Machines of the other identity would be nobody's: never seen, never deleted, still paid.
+        raise ConfigError(
+            f"{path}: cluster.uuid: found '{config.cluster.uuid}', expected '{kept}' as in"
+            f" {_uuid_file(path)}: remove one of them"
+        )
+    return replace(config, cluster=replace(config.cluster, uuid=kept))
+
+
+def parse(text: str, source: str) -> Config:
+    """The configuration in ``text``; ``source`` names it in the complaints of ConfigError."""
+    return _converted(text, source, Config, "cluster, clouds and pools", check)
+
+
+def load_as(path: Path, kind: type[T], keys: str) -> T:
+    """Another YAML file, as a Struct of its own; ``keys`` says what is expected in it.
+
+    Raises ConfigError with every complaint at once, in the same form.
+    """
+    return _converted(_text(path), str(path), kind, keys)
+
+
+def _converted(
+    text: str, source: str, kind: type[T], keys: str, also: Callable[[Draft], None] | None = None
+) -> T:
+    document = yaml_document.read(text, source)
+    if document.value is None:
+        raise ConfigError(f"{source}: found an empty file, expected {keys}")
+    problems = Problems(document)
+    shape = Shape(problems)
+    value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
+    if also:
+        also(Draft(problems, shape))
+    sentences = problems.sentences()
+    if sentences or not isinstance(value, kind):
+        raise ConfigError(*sentences)
+    return value
+
+
+def dump(config: Config) -> str:
+    """The effective configuration as YAML, defaults included; ``parse`` gives ``config`` back."""
+    return yaml_document.write(render(_schema(Config), config))
+
+
+def read_uuid(path: Path) -> str | None:
+    """The UUID kept beside the configuration ``path``; None if there is none.
+
+    Raises ConfigError if it cannot be read or is no UUID.
+    """
+    file = _uuid_file(path)
+    try:
+        found = file.read_bytes()[:100].decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    if not is_uuid(found):
+        raise ConfigError(f"{file}: found {yaml_document.shown(found)}, expected {UUID_FORM}")
+    return found
+
+
+def ensure_uuid(path: Path) -> str:
+    """The UUID kept beside the configuration ``path``; made now (mode 0644) if there is none.
+
+    Whoever comes first makes it, also of several at once. Raises ConfigError if it can be neither
+    read nor written.
+    """
+    kept = read_uuid(path)
+    if kept is not None:
+        return kept
+    file = _uuid_file(path)
+    try:
+        _create(file, f"{uuid.uuid4()}\n")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be written: {error.strerror}") from None
+    made = read_uuid(path)
+    if made is None:
+        raise ConfigError(f"{file}: was removed while it was made")
+    return made
+
+
+def _uuid_file(path: Path) -> Path:
+    return path.parent / UUID_FILE
+
+
+def _create(file: Path, text: str) -> None:
+    """Write ``file`` whole or not at all, and leave one that exists as it is."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as temporary:
+            os.fchmod(descriptor, 0o644)
+            temporary.write(text)
+            temporary.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            os.link(name, file)
+    finally:
+        os.unlink(name)
+    directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ConfigError(f"{path}: found more than {MAX_BYTES} bytes, expected a YAML file")
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: found byte 0x{error.object[error.start]:02x} at offset {error.start},"
+            " expected UTF-8 text"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: found a directory, expected a YAML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@cache
+def _schema(kind: Hashable) -> mi.Type:
+    return mi.type_info(kind)

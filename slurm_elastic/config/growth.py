@@ -1,0 +1,112 @@
+"""Whether the ``policies`` sections mean something, alone and together. Pure; see ``fit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.draft import Draft
+from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
+from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
+from slurm_elastic.policies.capacity import AnyGrowth, misfits, parse_growth
+from slurm_elastic.policies.fleet import PoolRules
+from slurm_elastic.policies.release import Delayed, Flagged, parse_release
+from slurm_elastic.units import format_duration
+
+_LEAST = 1
+"""Of a policy's numbers: none of them makes sense below."""
+
+
+def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
+    found: list[tuple[KeyPath, Policies | None]] = [
+        (("policies",), draft.value(("policies",), SitePolicies))
+    ]
+    found += [(("clouds", i, "policies"), c.policies) for i, c in draft.clouds.items()]
+    found += [(("pools", i, "policies"), p.policies) for i, p in draft.pools.items()]
+    yield from ((at, section) for at, section in found if section is not None)
+
+
+def _texts(draft: Draft) -> None:
+    """Each text by itself, where it stands."""
+    for at, section in _sections(draft):
+        _text(draft, (*at, "growth"), section.growth, parse_growth)
+        _text(draft, (*at, "release"), section.release, parse_release)
+        for i, window in enumerate(section.windows):
+            try:
+                parse_window(window)
+            except ValueError:
+                draft.problems.add((*at, "windows", i), shown(window), WINDOW_FORM)
+
+
+def _text(draft: Draft, at: KeyPath, text: str | None, parse: Callable[[str], object]) -> None:
+    if text is None:
+        return
+    try:
+        policy = parse(text)
+    except ValueError as error:
+        draft.problems.add(at, shown(text), f"a policy: {error}")
+        return
+    for name in getattr(policy, "__struct_fields__", ()):
+        value = getattr(policy, name)
+        if name in ("period", "size") or value is None:
+            continue
+        least = 0 if name in ("seconds", "on_premises", "wait_limit", "short") else _LEAST
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            expected = f"a whole number of at least {least} for {name}"
+            draft.problems.add(at, f"{name}={value!r}", expected)
+
+
+def _budgets(draft: Draft) -> None:
+    for at, section in _sections(draft):
+        budget = section.budget if isinstance(section, CloudPolicies) else Budget()
+        day, month = budget.per_day, budget.per_month
+        if day is not None and month is not None and day > month:
+            expected = f"at most per_month, {month:g}"
+            draft.problems.add((*at, "budget", "per_day"), f"{day:g}", expected)
+
+
+def _together(draft: Draft) -> None:
+    """What makes no sense in one pool, said at the pool; ``rules`` as the daemon will have them."""
+    site = draft.section("policies", SitePolicies, SitePolicies())
+    if site is None:
+        return
+    for i, pool in draft.pools.items():
+        cloud = draft.cloud_of(pool)
+        if cloud is None:
+            continue
+        try:
+            own = rules(site, cloud, pool)
+        except ValueError:
+            continue  # said by _texts
+        at = ("pools", i)
+        for why in (*misfits(own.growth, own.release, own.lease, own.boot), *_odd(own, site.look)):
+            draft.problems.add(at, _policies(own), f"policies that go together: {why}")
+        count = len(draft.nodes.get(i, ()))
+        if count and own.min_idle > (pool.max_nodes or count):
+            expected = f"at most {pool.max_nodes or count}, the machines that the pool may have"
+            draft.problems.add((*at, "policies", "min_idle"), f"{own.min_idle}", expected)
+
+
+def _odd(own: PoolRules, look: float) -> Iterator[str]:
+    """Why these rules make no sense in a daemon that looks every ``look`` seconds."""
+    release = own.release
+    if isinstance(release, Delayed) and own.public and own.lease > 1 and look >= release.before_end:
+        yield (
+            f"delayed lets go in the last {release.before_end} s of a lease, which a look every"
+            f" {format_duration(look)} may miss"
+        )
+    if isinstance(release, Flagged) and own.min_idle:
+        yield "flagged release lets go of machines that min_idle would start again"
+
+
+def _policies(own: PoolRules) -> str:
+    return f"growth {_name(own.growth)} with release {_name(own.release)}"
+
+
+def _name(policy: AnyGrowth | object) -> str:
+    config = getattr(policy, "__struct_config__", None)
+    return str(config.tag) if config is not None else "by Slurm"
+
+
+GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _together)
+"""Every check of this module, in the order of the file."""

@@ -1,0 +1,46 @@
+"""How fresh machines become nodes: the section ``join`` of the configuration, as frozen values."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from slurm_elastic.config.numbers import Port, Seconds
+
+CONSOLE = "console"
+"""``Ssh.host_key`` where each machine's own keys are read from its console output."""
+
+
+class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The munge key is brought to each machine by SSH, as ``user`` with the private ``key``.
+
+    ``munge_key`` is the copy of the key that SlurmUser may read. ``host_key`` is ``console``, or
+    the public key (``ssh-ed25519 AAAA...``) that all machines have from their image. ``timeout`` is
+    for one try at one machine, ``at_once`` how many are served at a time.
+    """
+
+    key: str
+    munge_key: str
+    user: str = "root"
+    port: Port = 22
+    host_key: str = CONSOLE
+    target: str = "/etc/munge/munge.key"
+    timeout: Seconds = 20.0
+    at_once: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What machines are told besides their node's name. Without ``head`` nothing: their image or
+    the cloud's ``user_data`` starts slurmd.
+
+    ``head`` (``name`` or ``name:port``) is where slurmd gets its configuration. ``template`` is a
+    site's own text in place of ``programs/join.sh``. The dead-man switch: a machine without job
+    that Slurm has not needed for ``heartbeat_timeout`` s runs ``stop_command``.
+    """
+
+    head: str | None = None
+    template: str | None = None
+    heartbeat_timeout: Seconds = 900.0
+    stop_command: str = "shutdown -h now"
+    ssh: Ssh | None = None

@@ -1,0 +1,21 @@
+"""What a number of the configuration means and may be; ``shape`` reads these, nothing else
+checks them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Seconds = Annotated[float, Meta(gt=0, extra={"unit": "duration"})]
+SlurmSeconds = Annotated[float, Meta(ge=1, le=65533, extra={"unit": "duration"})]  # 16 bits there
+SuspendSeconds = Annotated[float, Meta(ge=1, extra={"unit": "duration"})]
+SlurmTime = Annotated[float, Meta(ge=60, extra={"unit": "duration"})]  # Slurm counts minutes
+Mebibytes = Annotated[int, Meta(ge=1, extra={"unit": "size"})]
+Cpus = Annotated[int, Meta(ge=1, le=65533)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Dollars = Annotated[float, Meta(gt=0)]
+PerSecond = Annotated[float, Meta(gt=0)]
+PerHour = Annotated[float, Meta(ge=0)]

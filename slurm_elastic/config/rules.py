@@ -1,0 +1,116 @@
+"""What the ``policies`` sections come to, pool by pool; what parts of them have in common.
+
+The texts are checked when the file is read (``growth``), so nothing raises here after that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.policies import (
+    Budget,
+    CloudPolicies,
+    Policies,
+    PoolPolicies,
+    SitePolicies,
+)
+from slurm_elastic.model import Location
+from slurm_elastic.policies.capacity import (
+    Bounds,
+    Slurm,
+    SteadyStream,
+    Window,
+    parse_growth,
+)
+from slurm_elastic.policies.fleet import PoolRules
+from slurm_elastic.policies.release import Delayed, Idle, Order, parse_release
+
+BOOT = 120
+"""Seconds that a machine takes to be ready, where no section says."""
+MARGIN = 300.0
+"""Seconds by which Slurm's SuspendTime, the fail-safe, is later than the daemon."""
+WARM = 86400.0
+"""Seconds after which Slurm suspends a machine that is kept up without work."""
+_WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
+WINDOW_FORM = "HH:MM-HH:MM in UTC, such as 20:00-06:00, of two different times"
+
+
+def parse_window(text: str) -> Window:
+    """``20:00-06:00``; ValueError for anything else, and where both times are the same."""
+    match = _WINDOW.fullmatch(text)
+    if match is None or match[0][:5] == match[0][6:]:
+        raise ValueError(f"{text!r} is not {WINDOW_FORM}")
+    begin, end = (3600 * int(match[i]) + 60 * int(match[i + 1]) for i in (1, 3))
+    return Window(begin, end)
+
+
+def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
+    """How that pool's machines come and go."""
+    return rules(config.policies, config.cloud(pool.cloud), pool)
+
+
+def rules(site: SitePolicies, cloud: AnyCloud, pool: PoolSettings) -> PoolRules:
+    """The same, of parts. ValueError where a policy's text means nothing."""
+    sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
+    growth = next((s.growth for s in sections if s.growth is not None), None)
+    release = next((s.release for s in sections if s.release is not None), None)
+    windows = next((s.windows for s in sections if s.windows), ())
+    order: Order | None = next((s.order for s in sections if s.order is not None), None)
+    return PoolRules(
+        growth=Slurm() if growth is None else parse_growth(growth),
+        release=None if release is None else parse_release(release),
+        order=order,
+        lease=round(_first((s.lease for s in sections), 1)),
+        boot=round(_first((s.boot for s in sections), BOOT)),
+        windows=tuple(parse_window(text) for text in windows),
+        min_idle=pool.policies.min_idle,
+        public=cloud.location is Location.PUBLIC,
+    )
+
+
+def inert(config: Config) -> bool:
+    """Whether no section says anything: all is left to Slurm, and nothing needs to be looked at."""
+    plain = (Policies(), PoolPolicies(), CloudPolicies(), SitePolicies(look=config.policies.look))
+    sections: tuple[Policies, ...] = (
+        config.policies,
+        *(cloud.policies for cloud in config.clouds),
+        *(pool.policies for pool in config.pools),
+    )
+    return all(any(s == p and type(s) is type(p) for p in plain) for s in sections)
+
+
+def bounds_of(budget: Budget) -> Bounds:
+    """A budget as the bound that policies know."""
+    return Bounds(per_day=budget.per_day, per_month=budget.per_month)
+
+
+def lease_of(config: Config, cloud: AnyCloud) -> int:
+    """Seconds that the cloud bills at a time."""
+    return round(_first((cloud.policies.lease, config.policies.lease), 1))
+
+
+def fail_safe(config: Config, cloud: AnyCloud) -> float:
+    """Slurm's own SuspendTime (s) for the cloud's partition: later than what the daemon does."""
+    times = [config.suspend_time(cloud)]
+    times += [_latest(rules_of(config, p)) for p in config.pools if p.cloud == cloud.name]
+    return max(times)
+
+
+def _latest(own: PoolRules) -> float:
+    """After so many idle seconds even the last machine of the pool should have been let go."""
+    if own.min_idle or isinstance(own.growth, SteadyStream):
+        return WARM
+    release = own.release
+    if isinstance(release, Idle):
+        return release.seconds + MARGIN
+    if isinstance(release, Delayed):
+        by_lease = own.public and own.lease > 1
+        return (own.lease if by_lease else release.on_premises) + MARGIN
+    return 0.0
+
+
+def _first(values: Iterable[float | None], default: float) -> float:
+    return next((value for value in values if value is not None), default)

@@ -1,0 +1,351 @@
+"""Plain values to the frozen types of ``config``, collecting every complaint instead of the first.
+
+The types are the schema (read through ``msgspec.inspect``): fields, defaults, bounds, and in
+``Meta(extra={"unit": ...})`` what a number counts. Nothing is raised here; what does not fit is
+``BAD``, and so is all that contains it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Final
+
+import msgspec.inspect as mi
+
+from slurm_elastic.config.document import Document, KeyPath, shown
+from slurm_elastic.units import (
+    DURATION_FORMS,
+    SIZE_FORMS,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+)
+
+MOST = 10**12
+"""No number of ours is greater; keeps arithmetic and the ledger's integers safe."""
+
+_UNITS: Mapping[str, tuple[Callable[[str], float], str]] = {
+    "duration": (parse_duration, DURATION_FORMS),
+    "size": (parse_size, SIZE_FORMS),
+}
+
+
+class Bad:
+    """The type of ``BAD``."""
+
+
+BAD: Final = Bad()
+
+
+class Problems:
+    """The complaints about one document, each with its place."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self._found: list[tuple[int, str]] = []
+        for line, text in document.repeated:
+            self._add(line, text)
+
+    def add(self, at: KeyPath, found: str, expected: str, hint: str | None = None) -> None:
+        """``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
+        place = self.document.locate(at)
+        text = f"{place + ': ' if place else ''}found {found}, expected {expected}"
+        self._add(self.document.line(at), f"{text}; did you mean {hint}?" if hint else text)
+
+    def _add(self, line: int, text: str) -> None:
+        self._found.append((line, f"{self.document.source}:{line}: {text}"))
+
+    def sentences(self) -> tuple[str, ...]:
+        """All of them in the order of the file, each once."""
+        ordered = [text for _, text in sorted(self._found, key=lambda item: item[0])]
+        return tuple(dict.fromkeys(ordered))
+
+
+def nearest(word: str, words: Iterable[str]) -> str | None:
+    """The one of ``words`` that was probably meant, or None."""
+    by_lower = {w.lower(): w for w in words}
+    close = difflib.get_close_matches(word.lower().replace("-", "_"), by_lower, 1, 0.6)
+    close = close or difflib.get_close_matches(word.lower(), by_lower, 1, 0.5)
+    return by_lower[close[0]] if close else None
+
+
+def describe(value: object) -> str:
+    """A value as the file's author knows it, for the words after "found"."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return f"{str(value).lower()} (true or false)"
+    if isinstance(value, int | float):
+        text = f"{value:g}" if isinstance(value, float) else f"{value}"
+        return shown(text).strip("'")
+    if isinstance(value, str):
+        return f"{shown(value)} (text)"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+class Shape:
+    """One conversion. ``built`` has every value that is whole, by its path."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.built: dict[KeyPath, object] = {}
+        self._problems = problems
+
+    def convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
+        """``raw`` as ``kind``, or BAD."""
+        value = self._convert(kind, raw, at)
+        if value is not BAD:
+            self.built[at] = value
+        return value
+
+    def _convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
+        unit = _unit(kind)
+        kind = _bare(kind)
+        match kind:
+            case mi.StructType():
+                return self._struct(kind, raw, at)
+            case mi.UnionType():
+                return self._union(kind, raw, at)
+            case mi.VarTupleType():
+                return self._tuple(kind, raw, at)
+            case mi.DictType():
+                return self._dict(kind, raw, at)
+            case mi.EnumType():
+                return self._enum(kind, raw, at)
+            case mi.IntType() | mi.FloatType():
+                return self._number(kind, raw, at, unit)
+            case mi.BoolType():
+                return raw if isinstance(raw, bool) else self._wrong(at, raw, expectation(kind))
+            case _:
+                return self._text(raw, at)
+
+    def _wrong(self, at: KeyPath, raw: object, expected: str, hint: str | None = None) -> Bad:
+        self._problems.add(at, describe(raw), expected, hint)
+        return BAD
+
+    def _wrong_choice(self, at: KeyPath, raw: object, words: Iterable[str]) -> Bad:
+        if not isinstance(raw, str):
+            return self._wrong(at, raw, _one_of(words))
+        self._problems.add(at, shown(raw), _one_of(words), nearest(raw, words))
+        return BAD
+
+    def _struct(self, kind: mi.StructType, raw: object, at: KeyPath) -> object:
+        if not isinstance(raw, dict):
+            return self._wrong(at, raw, expectation(kind))
+        whole, meant = self._unknown_keys(kind, raw, at)
+        values: dict[str, object] = {}
+        for field in kind.fields:
+            if field.name in raw:
+                values[field.name] = self.convert(field.type, raw[field.name], (*at, field.name))
+                whole = whole and values[field.name] is not BAD
+            elif field.required:
+                whole = False
+                if field.name not in meant:
+                    self._problems.add(at, f"no {field.name!r}", expectation(field.type))
+        return kind.cls(**values) if whole else BAD
+
+    def _unknown_keys(
+        self, kind: mi.StructType, raw: Mapping[str, object], at: KeyPath
+    ) -> tuple[bool, set[str]]:
+        """Complain of keys that ``kind`` does not have; also the keys that were probably meant."""
+        known = _keys(kind)
+        free = [key for key in known if key not in raw]
+        unknown = [key for key in raw if key not in known]
+        meant: set[str] = set()
+        for key in unknown:
+            close = nearest(key, free)
+            meant |= {close} if close else set()
+            expected = f"one of {', '.join(sorted(known))}"
+            self._problems.add((*at, key), f"unknown key {shown(key)}", expected, close)
+        return not unknown, meant
+
+    def _union(self, kind: mi.UnionType, raw: object, at: KeyPath) -> object:
+        """Either ``X | None`` or structs told apart by their tag field."""
+        if any(isinstance(option, mi.NoneType) for option in kind.types):
+            return None if raw is None else self.convert(_options(kind)[0], raw, at)
+        tags = _tags(kind)
+        tag_field = next(iter(tags.values())).tag_field or ""
+        if not isinstance(raw, dict):
+            return self._wrong(at, raw, f"a mapping with the key {tag_field!r}")
+        if tag_field not in raw:
+            self._problems.add(at, f"no {tag_field!r}", _one_of(tags))
+            return BAD
+        tag = raw[tag_field]
+        if not isinstance(tag, str) or tag not in tags:
+            return self._wrong_choice((*at, tag_field), tag, tags)
+        return self.convert(tags[tag], raw, at)
+
+    def _tuple(self, kind: mi.VarTupleType, raw: object, at: KeyPath) -> object:
+        if not isinstance(raw, list):
+            return self._wrong(at, raw, expectation(kind), _as_list(kind.item_type, raw))
+        if len(raw) < (kind.min_length or 0):
+            self._problems.add(at, "an empty list", expectation(kind))
+            return BAD
+        items = tuple(self.convert(kind.item_type, v, (*at, i)) for i, v in enumerate(raw))
+        twice = [i for i, v in enumerate(raw) if isinstance(v, str) and v in raw[:i]]
+        for i in twice:
+            self._problems.add((*at, i), f"{shown(raw[i])} again", "each entry once")
+        return BAD if twice or any(item is BAD for item in items) else items
+
+    def _dict(self, kind: mi.DictType, raw: object, at: KeyPath) -> object:
+        if not isinstance(raw, dict):
+            return self._wrong(at, raw, expectation(kind))
+        if len(raw) < (kind.min_length or 0):
+            self._problems.add(at, "an empty mapping", expectation(kind))
+            return BAD
+        items = {k: self.convert(kind.value_type, v, (*at, k)) for k, v in raw.items()}
+        keys = [self._text(key, (*at, key)) for key in raw]
+        return BAD if BAD in keys or any(v is BAD for v in items.values()) else items
+
+    def _enum(self, kind: mi.EnumType, raw: object, at: KeyPath) -> object:
+        values = [member.value for member in kind.cls]
+        if isinstance(raw, str) and raw in values:
+            return kind.cls(raw)
+        return self._wrong_choice(at, raw, values)
+
+    def _text(self, raw: object, at: KeyPath) -> object:
+        if not isinstance(raw, str):
+            scalar = isinstance(raw, bool | int | float)
+            word = str(raw).lower() if isinstance(raw, bool) else str(raw)
+            return self._wrong(at, raw, "text", f"'{word}' in quotes" if scalar else None)
+        if not raw or not raw.isprintable() or raw != raw.strip():
+            expected = "text on one line, not empty, without blanks around it"
+            return self._wrong(at, raw, expected)
+        return raw
+
+    def _number(
+        self, kind: mi.IntType | mi.FloatType, raw: object, at: KeyPath, unit: str
+    ) -> object:
+        value: object = raw
+        if isinstance(raw, str) and unit:
+            try:
+                value = _UNITS[unit][0](raw)
+            except ValueError:
+                return self._wrong(at, raw, _UNITS[unit][1])
+        whole = isinstance(kind, mi.IntType)
+        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+            return self._wrong(at, raw, expectation(kind, unit), _unquoted(raw))
+        if not _within(kind, value):
+            most = f", at most {MOST}" if value > MOST else ""
+            return self._wrong(at, raw, expectation(kind, unit) + most)
+        return float(value) if isinstance(kind, mi.FloatType) else value
+
+
+def expectation(kind: mi.Type, unit: str = "") -> str:
+    """What ``kind`` takes, for the words after "expected"."""
+    unit, kind = unit or _unit(kind), _bare(kind)
+    match kind:
+        case mi.IntType() | mi.FloatType():
+            return _expected_number(kind, unit)
+        case mi.StructType():
+            return f"a mapping with the keys {', '.join(_keys(kind))}"
+        case mi.UnionType():
+            return expectation(_options(kind)[0])
+        case mi.VarTupleType():
+            least = f" with at least {kind.min_length} entry" if kind.min_length else ""
+            return f"a list{least}, each entry {_entry(kind.item_type)}"
+        case mi.DictType():
+            least = f" with at least {kind.min_length} key" if kind.min_length else ""
+            return f"a mapping{least}, each value {_entry(kind.value_type)}"
+        case mi.EnumType():
+            return _one_of([member.value for member in kind.cls])
+        case mi.BoolType():
+            return "true or false"
+        case _:
+            return "text"
+
+
+def _entry(kind: mi.Type) -> str:
+    nested = isinstance(_bare(kind), mi.StructType | mi.UnionType)
+    return "a mapping" if nested else expectation(kind)
+
+
+def _expected_number(kind: mi.IntType | mi.FloatType, unit: str) -> str:
+    noun = "a whole number" if isinstance(kind, mi.IntType) else "a number"
+    noun = _UNITS[unit][1] if unit else noun
+    counted = {"duration": " s", "size": " MiB"}.get(unit, "")
+    comma = "," if unit else ""
+    if kind.le is not None:
+        return f"{noun}{comma} from {kind.ge or 0}{counted} to {kind.le}{counted}"
+    if kind.gt is not None:
+        return f"{noun}{comma} above {kind.gt}{counted}"
+    return f"{noun}{comma} of at least {kind.ge or 0}{counted}"
+
+
+def _within(kind: mi.IntType | mi.FloatType, value: float) -> bool:
+    """Bounds of the type; without one, not negative. NaN and infinity are never within."""
+    if not -MOST <= value <= MOST:
+        return False
+    above = value > kind.gt if kind.gt is not None else value >= (kind.ge or 0)
+    return above and value <= (MOST if kind.le is None else kind.le)
+
+
+def _as_list(item: mi.Type, raw: object) -> str | None:
+    """A lone text as the list that it was probably meant to be."""
+    if not isinstance(raw, str) or not raw.isprintable():
+        return None
+    words = [member.value for member in item.cls] if isinstance(item, mi.EnumType) else [raw]
+    word = nearest(raw, words) if isinstance(item, mi.EnumType | mi.StrType) else None
+    return f"[{word}]" if word else None
+
+
+def _unquoted(raw: object) -> str | None:
+    return (
+        f"{int(raw)} without quotes"
+        if isinstance(raw, str) and raw.isdecimal() and raw.isascii()
+        else None
+    )
+
+
+def _bare(kind: mi.Type) -> mi.Type:
+    return kind.type if isinstance(kind, mi.Metadata) else kind
+
+
+def _unit(kind: mi.Type) -> str:
+    extra = kind.extra if isinstance(kind, mi.Metadata) else None
+    return str((extra or {}).get("unit", ""))
+
+
+def _options(kind: mi.UnionType) -> list[mi.Type]:
+    return [option for option in kind.types if not isinstance(option, mi.NoneType)]
+
+
+def _tags(kind: mi.UnionType) -> dict[str, mi.StructType]:
+    structs = [o for o in _options(kind) if isinstance(o, mi.StructType)]
+    return {str(struct.tag): struct for struct in structs if struct.tag is not None}
+
+
+def _keys(kind: mi.StructType) -> list[str]:
+    tag = [kind.tag_field] if kind.tag_field else []
+    return [*tag, *(field.name for field in kind.fields)]
+
+
+def _one_of(words: Iterable[str]) -> str:
+    return f"one of {', '.join(words)}"
+
+
+def render(kind: mi.Type, value: object) -> object:
+    """A value of ``kind`` as plain values: what ``Shape.convert`` takes back to the same value."""
+    unit, kind = _unit(kind), _bare(kind)
+    if value is None:
+        return None
+    match kind:
+        case mi.UnionType() if _tags(kind):
+            return render(next(s for s in _tags(kind).values() if s.cls is type(value)), value)
+        case mi.UnionType():
+            return render(_options(kind)[0], value)
+        case mi.StructType():
+            tag = {kind.tag_field: kind.tag} if kind.tag_field else {}
+            fields = {f.name: render(f.type, getattr(value, f.name)) for f in kind.fields}
+            return tag | fields
+        case mi.VarTupleType() if isinstance(value, tuple):
+            return [render(kind.item_type, item) for item in value]
+        case mi.DictType() if isinstance(value, dict):
+            return {key: render(kind.value_type, item) for key, item in value.items()}
+    if unit == "duration" and isinstance(value, float):
+        return format_duration(value)
+    if unit == "size" and isinstance(value, int):
+        return format_size(value)
+    return value.value if isinstance(value, Enum) else value

@@ -1,0 +1,326 @@
+"""The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
+
+``<state_dir>/ledger.db``, schema 4 (``pragma user_version``), made and migrated by
+``schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
+
+    launches           one launch call a row, written before the call
+      generation (key), request (correlation id), pool, cloud, nodes, jobs, minimum,
+      offer (or a list of several), state intent|done|failed, created, finished, error
+    machines           one instance a row, for ever: what was paid
+      cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
+      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered
+    cool_downs         key, until, code, reason, strikes; kept a while after they are over
+    holds              node and kind (key), pool, reason, since, until
+    breakers           pool (key), failures, until, reason: machines that never registered
+    lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
+    decisions          id, at, correlation, kind, subjects, reason, detail
+    decision_subjects  subject, decision: the look-up by node or ``job:ID``
+    heartbeats         service (key), at, pid
+    health             name (key), checked, error, code
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import astuple
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import schema as ledger_schema
+from slurm_elastic.ledger.marks import STRIKES_KEPT, Marks
+from slurm_elastic.ledger.rows import (
+    DONE,
+    FAILED,
+    GONE,
+    INTENT,
+    LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
+    MACHINE_JOBS,
+    MACHINE_VALUES,
+    SEEN,
+    Decision,
+    Health,
+    Hold,
+    Launch,
+    Machine,
+    decision_from,
+    launch_from,
+    launch_of_spec,
+    launch_row,
+    machine_from,
+    machine_row,
+    same_call,
+    seen_values,
+    to_json,
+    worst_price,
+)
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec
+
+__all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
+
+
+class Ledger(Marks):
+    """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
+    remember must not spend. Safe for several threads and processes (busy time-out 10 s).
+
+    ``read_only`` needs no right to write in the directory, makes nothing, and raises
+    SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._lock = threading.RLock()
+        opened = ledger_schema.open_reader if read_only else ledger_schema.open_writer
+        self._db = opened(path, ledger_schema.LEDGER)
+
+    def close(self) -> None:
+        """Close the file; closing twice is no error."""
+        with self._lock:
+            self._db.close()
+
+    # launches
+
+    def intend(self, spec: LaunchSpec, request: str, now: float) -> None:
+        """Write down a launch before the cloud is called; ``request`` is the correlation id.
+
+        Again with the same content: nothing happens. Raises SlurmElasticError when the generation
+        stands for another launch or for one that has failed (a new call needs a new generation,
+        or its machines would have no open intent).
+        """
+        new = launch_of_spec(spec, request, now)
+        with self._transaction() as db:
+            old = self._launch(spec.generation)
+            if old is None:
+                values = ", ".join("?" * len(launch_row(new)))
+                sql = f"insert into launches ({LAUNCH_COLUMNS}) values ({values})"
+                db.execute(sql, launch_row(new))
+            elif not same_call(old, new):
+                raise SlurmElasticError(
+                    f"generation {spec.generation} already stands for another launch, of "
+                    f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
+                )
+            elif old.state == FAILED:
+                raise SlurmElasticError(
+                    f"generation {spec.generation} has failed: {old.error}; "
+                    "a new call needs a new generation"
+                )
+
+    def launched(self, generation: str, instances: Sequence[Instance], now: float) -> None:
+        """The cloud's answer: the launch is done and these machines are live, in one transaction.
+
+        Again: nothing happens, but machines that a first, shorter answer lacked are added. A
+        launch that was given up as failed becomes done too: its machines exist. Raises
+        SlurmElasticError for an unknown generation or a machine known from another launch.
+        """
+        with self._transaction() as db:
+            launch = self._known(generation)
+            for instance in instances:
+                self._insert(instance, launch.pool, launch, now)
+            db.execute(
+                "update launches set state = ?, finished = coalesce(finished, ?), error = null "
+                "where generation = ?",
+                (DONE, now, generation),
+            )
+
+    def failed(self, generation: str, error: str, now: float) -> None:
+        """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
+        with self._transaction() as db:
+            self._known(generation)
+            db.execute(
+                "update launches set state = ?, finished = ?, error = ? "
+                "where generation = ? and state = ?",
+                (FAILED, now, error, generation, INTENT),
+            )
+
+    def open_launches(self) -> tuple[Launch, ...]:
+        """Intents whose call is not known to have answered, oldest first."""
+        return self._launches("state = 'intent'")
+
+    def launch(self, generation: str) -> Launch | None:
+        """The launch of that generation."""
+        with self._lock:
+            return self._launch(generation)
+
+    # machines
+
+    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
+        """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
+        where, values = "ended is null", ()  # type: tuple[str, tuple[float, ...]]
+        if ended_since is not None:
+            where, values = "ended is null or ended >= ?", (ended_since,)
+        sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
+        return tuple(machine_from(row) for row in self._select(sql, *values))
+
+    def observe(self, cloud: str, seen: Sequence[Instance], now: float) -> None:
+        """Take in a complete read of ``cloud`` that *began* at ``now``.
+
+        Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
+        one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
+        (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
+        last seen at ``now`` or later. Machines that the ledger does not know are not inserted:
+        see ``adopt``.
+        """
+        ids = to_json([i.id for i in seen])
+        with self._transaction() as db:
+            db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
+            db.execute(
+                "update machines set misses = misses + 1 where cloud = ? and ended is null "
+                "and last_seen < ? and launched < ? and id not in (select value from json_each(?))",
+                (cloud, now, now, ids),
+            )
+
+    def adopt(self, instance: Instance, pool: str, now: float, worst: float = 0.0) -> None:
+        """Take in a machine that bears our tags but that the ledger does not know.
+
+        One that it knows is brought up to date as by ``observe``. ``worst`` is what it may come
+        to ($/h), for where its launch is not known.
+        """
+        with self._transaction() as db:
+            launch = self._launch(instance.generation)
+            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
+            db.execute(SEEN, seen_values(instance, instance.cloud, now))
+
+    def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
+        """Slurm has the nodes of these machines up; the first time counts."""
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set registered = ? "
+                "where cloud = ? and id = ? and registered is null",
+                [(now, cloud, id_) for id_ in ids],
+            )
+
+    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+        """Write down that these are to be terminated, before the cloud is called.
+
+        The first intent stands; machines that have ended or are not known are left alone.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set suspending = ?, why = ? "
+                "where cloud = ? and id = ? and suspending is null and ended is null",
+                [(now, why, cloud, id_) for id_ in ids],
+            )
+
+    def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+        """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
+        end stand.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
+                "where cloud = ? and id = ? and ended is null",
+                [(now, str(InstanceState.TERMINATED), why, cloud, id_) for id_ in ids],
+            )
+
+    # decisions, heartbeat, health
+
+    def record(self, *decisions: Decision) -> None:
+        """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
+        with self._transaction() as db:
+            for d in decisions:
+                detail = None if d.detail is None else to_json(d.detail)
+                row = (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
+                number = db.execute(
+                    "insert into decisions (at, correlation, kind, subjects, reason, detail) "
+                    "values (?, ?, ?, ?, ?, ?)",
+                    row,
+                ).lastrowid
+                db.executemany(
+                    "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
+                    [(subject, number) for subject in d.subjects],
+                )
+
+    def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions about a node or ``job:ID``, oldest first."""
+        rows = self._select(
+            "select d.* from decision_subjects s join decisions d on d.id = s.decision "
+            "where s.subject = ? order by d.at desc, d.id desc limit ?",
+            subject,
+            limit,
+        )
+        return tuple(decision_from(row) for row in reversed(rows))
+
+    def beat(self, service: str, now: float, pid: int) -> None:
+        """Sign of life of a service."""
+        with self._transaction() as db:
+            sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
+            db.execute(sql, (service, now, pid))
+
+    def heartbeat(self, service: str) -> tuple[float, int] | None:
+        """The service's last sign of life: when, and its process id."""
+        rows = self._select("select at, pid from heartbeats where service = ?", service)
+        return (float(rows[0]["at"]), int(rows[0]["pid"])) if rows else None
+
+    def report_health(self, health: Health) -> None:
+        """How a cloud or ``slurm`` answered just now."""
+        with self._transaction() as db:
+            sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
+            db.execute(sql, astuple(health))
+
+    def health(self) -> tuple[Health, ...]:
+        """The last answer of each cloud and of ``slurm``, by name."""
+        rows = self._select("select name, checked, error, code from health order by name")
+        return tuple(Health(name=r[0], checked=r[1], error=r[2], code=r[3]) for r in rows)
+
+    def prune(self, before: float) -> int:
+        """Forget decisions and long-over cool-downs from before that time; how many decisions.
+
+        Launches and machines stay: they are what was paid.
+        """
+        with self._transaction() as db:
+            db.execute("delete from cool_downs where until < ?", (before - STRIKES_KEPT,))
+            db.execute(
+                "delete from decision_subjects where decision in "
+                "(select id from decisions where at < ?)",
+                (before,),
+            )
+            return db.execute("delete from decisions where at < ?", (before,)).rowcount
+
+    # inside
+
+    def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
+        sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
+        return tuple(launch_from(row) for row in self._select(sql, *values))
+
+    def _launch(self, generation: str) -> Launch | None:
+        rows = self._launches("generation = ?", generation)
+        return rows[0] if rows else None
+
+    def _known(self, generation: str) -> Launch:
+        launch = self._launch(generation)
+        if launch is None:
+            raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
+        return launch
+
+    def _insert(
+        self,
+        instance: Instance,
+        pool: str,
+        launch: Launch | None,
+        now: float,
+        worst: float = 0.0,
+    ) -> None:
+        """Insert a machine unless it is known; it must then be of the same launch."""
+        sql = "select generation from machines where cloud = ? and id = ?"
+        rows = self._select(sql, instance.cloud, instance.id)
+        if rows:
+            known = rows[0]["generation"]
+            if known != instance.generation:
+                raise SlurmElasticError(
+                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
+                    f"{known}; the cloud now has it as {instance.generation}"
+                )
+            return
+        over = instance.state == InstanceState.TERMINATED
+        machine = Machine(
+            instance=instance,
+            pool=pool,
+            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
+            last_seen=now,
+            ended=now if over else None,
+            why=GONE if over else None,
+            worst_price=worst_price(instance, launch) or worst,
+        )
+        sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
+        self._db.execute(sql, machine_row(machine))

@@ -1,0 +1,158 @@
+"""What the ledger keeps beside launches and machines: cool-downs, breakers, holds, lifted requeues.
+
+Part of ``ledger.Ledger``, which opens the file and describes its tables.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from msgspec.structs import astuple
+
+from slurm_elastic.ledger.rows import CAPACITY, Hold, cool_down_from, hold_from
+from slurm_elastic.model import Breaker, CoolDown
+
+STRIKES_KEPT = 3600.0
+"""How long (s) after its end a cool-down still counts for the length of the next."""
+
+MINIMUM = 60.0
+"""Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
+
+SPENT = """
+    with leases as (
+        select price, launched, max(coalesce(ended, ?3) - launched, 0) as seconds
+        from machines
+        where cloud = ?1 and (ended is null or ended >= ?2 - ?4)
+    ), paid as (
+        select price, launched, case
+            when ?4 <= 1 then max(seconds, ?5)
+            else max(cast(seconds / ?4 as integer)
+                + (seconds > ?4 * cast(seconds / ?4 as integer)), 1) * ?4
+            end as seconds
+        from leases
+    )
+    select sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars from paid
+"""
+"""cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
+machine was bought; of one that began before the span, what lies in it.
+"""
+
+
+class Marks:
+    """All methods are one transaction each; ``_db`` is opened by the ledger."""
+
+    _db: sqlite3.Connection
+    _lock: threading.RLock
+
+    def cool_down(self, cool_down: CoolDown) -> None:
+        """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
+        with self._transaction() as db:
+            db.execute(
+                "insert or replace into cool_downs (key, until, code, reason, strikes) "
+                "values (?, ?, ?, ?, ?)",
+                astuple(cool_down),
+            )
+
+    def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
+        """Those that are not over at ``now``, by key."""
+        rows = self._select("select * from cool_downs where until > ? order by key", now)
+        return tuple(cool_down_from(row) for row in rows)
+
+    def strikes(self, key: str, now: float) -> int:
+        """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was
+        over an hour ago or longer.
+        """
+        rows = self._select(
+            "select strikes from cool_downs where key = ? and until > ?", key, now - STRIKES_KEPT
+        )
+        return int(rows[0]["strikes"]) if rows else 0
+
+    def clear_cool_down(self, key: str) -> bool:
+        """Forget the cool-down of ``key`` and its strikes; whether there was one."""
+        with self._transaction() as db:
+            return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
+
+    def set_breaker(self, breaker: Breaker) -> None:
+        """Takes the place of what was known of the pool."""
+        with self._transaction() as db:
+            db.execute(
+                "insert or replace into breakers (pool, failures, until, reason) "
+                "values (?, ?, ?, ?)",
+                astuple(breaker),
+            )
+
+    def breakers(self) -> tuple[Breaker, ...]:
+        """Of all pools whose last machines never registered, by name."""
+        rows = self._select("select pool, failures, until, reason from breakers order by pool")
+        return tuple(Breaker(pool=r[0], failures=r[1], until=r[2], reason=r[3]) for r in rows)
+
+    def clear_breaker(self, pool: str) -> bool:
+        """The pool starts with a clean sheet; whether there was anything on it."""
+        with self._transaction() as db:
+            return db.execute("delete from breakers where pool = ?", (pool,)).rowcount > 0
+
+    def hold(self, holds: Sequence[Hold]) -> None:
+        """Remember these holds; a node's new hold takes the place of an earlier of its kind."""
+        with self._transaction() as db:
+            db.executemany(
+                "insert or replace into holds (node, pool, reason, since, until, kind) "
+                "values (?, ?, ?, ?, ?, ?)",
+                [astuple(h) for h in holds],
+            )
+
+    def holds(self) -> tuple[Hold, ...]:
+        """All holds, over or not, by node; of one node POLICY before CAPACITY."""
+        return tuple(hold_from(r) for r in self._select("select * from holds order by 1, 2 desc"))
+
+    def review_holds(self, pool: str, now: float) -> int:
+        """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
+        with self._transaction() as db:
+            sql = "update holds set until = min(until, ?) where pool = ? and kind = 'capacity'"
+            return db.execute(sql, (now, pool)).rowcount
+
+    def release(self, nodes: Sequence[str], kind: str = CAPACITY) -> None:
+        """Forget the holds of that kind of these nodes."""
+        rows = [(node, kind) for node in nodes]
+        with self._transaction() as db:
+            db.executemany("delete from holds where node = ? and kind = ?", rows)
+
+    def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
+        """What the cloud's machines cost from ``since`` until ``now``: see SPENT."""
+        row = self._select(SPENT, cloud, since, now, float(lease), MINIMUM)[0]
+        return float(row["dollars"] or 0.0)
+
+    def lift_requeue(self, job: int, restarts: int, now: float) -> None:
+        """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
+        with self._transaction() as db:
+            sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
+            db.execute(sql, (job, restarts, now))
+
+    def lifted_requeues(self) -> tuple[tuple[int, int], ...]:
+        """Jobs whose own setting is not put back yet, each with its restarts at that time."""
+        rows = self._select("select job, restarts from lifted_requeues order by job")
+        return tuple((row["job"], row["restarts"]) for row in rows)
+
+    def requeue_put_back(self, job: int) -> None:
+        """The job has its own setting again, or is gone."""
+        with self._transaction() as db:
+            db.execute("delete from lifted_requeues where job = ?", (job,))
+
+    # inside
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("begin immediate")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+
+    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()

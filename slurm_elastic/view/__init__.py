@@ -1,0 +1,326 @@
+"""Ledger x Slurm x configuration, joined to the one value that ``status`` shows. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from slurm_elastic.accounting import usage
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.clouds import AnyCloud, LocalCloud
+from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
+from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.strays import stray
+from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
+from slurm_elastic.view.outlook import (
+    BOOTING,
+    DOWN,
+    HELD,
+    IDLE,
+    IN_USE,
+    POWERED_DOWN,
+    Outlook,
+    node_note,
+    node_state,
+)
+from slurm_elastic.view.rows import (
+    BreakerView,
+    BudgetView,
+    CloudView,
+    CoolDownView,
+    DaemonView,
+    Facts,
+    HoldView,
+    InstanceView,
+    JobView,
+    LaunchView,
+    NodesView,
+    PoolView,
+    StatusView,
+    TotalView,
+)
+
+__all__ = ["Facts", "StatusView", "status_view"]
+
+DAY = 86400.0
+"""Seconds; how far back ended machines count."""
+
+
+class _Join:
+    """The facts, opened up by node, pool and cloud."""
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        self.config = config
+        self.facts = facts
+        self.pools = domain_pools(config, expand)
+        self.pool_by_name = {p.name: p for p in self.pools}
+        self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
+        self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
+        self.clouds = {c.name: c for c in config.clouds}
+        self.live = [m for m in facts.machines if m.ended is None]
+        self.usage: Usage = usage(self.live, facts.open_launches)
+        self.hold_of = {h.node: h for h in facts.holds}
+        self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
+        for job in facts.jobs:
+            for name in job.nodes:
+                self.jobs_of[name].append(job)
+        self.newest: dict[str, Machine] = {}
+        for machine in self.live:
+            other = self.newest.get(machine.instance.node)
+            if machine.suspending is None and (other is None or _order(other) < _order(machine)):
+                self.newest[machine.instance.node] = machine
+        with_machine = {m.instance.node for m in self.live}
+        self.state_of = {
+            name: node_state(
+                self.node(name), self.hold_of.get(name), has_machine=name in with_machine
+            )
+            for pool in self.pools
+            for name in pool.nodes
+            if facts.nodes is not None
+        }
+
+    def node(self, name: str) -> SlurmNode | None:
+        return (self.facts.nodes or {}).get(name)
+
+    def states(self, pools: Iterable[Pool]) -> dict[str, int]:
+        names = (name for pool in pools for name in pool.nodes)
+        found = Counter(self.state_of[name] for name in names if name in self.state_of)
+        first = (IN_USE, IDLE, BOOTING, HELD, DOWN)
+        order = [s for s in first if s in found] + sorted(found.keys() - set(first))
+        return {state: found[state] for state in order}
+
+    def place(self, machine: Machine) -> tuple[int, float]:
+        """Where a machine stands in the list: by its node in the configuration, then by age."""
+        return self.rank_of.get(machine.instance.node, len(self.rank_of)), machine.instance.launched
+
+    def price_now(self, machines: Iterable[Machine]) -> float:
+        return sum(m.instance.price for m in machines)
+
+
+def _order(machine: Machine) -> tuple[str, str]:
+    return machine.instance.generation, machine.instance.id
+
+
+def status_view(config: Config, facts: Facts) -> StatusView:
+    """Join everything that was read into what ``status`` shows."""
+    join = _Join(config, facts)
+    blocked = blocked_clouds(config)
+    return StatusView(
+        at=facts.now,
+        cluster=config.cluster.name,
+        daemon=_daemon(config, facts),
+        slurm_error=facts.slurm_error,
+        ledger_error=facts.ledger_error,
+        clouds=tuple(_cloud(join, cloud, blocked.get(cloud.name)) for cloud in config.clouds),
+        pools=tuple(_pool(join, pool) for pool in join.pools),
+        nodes=_nodes(join),
+        instances=tuple(_instance(join, m) for m in sorted(join.live, key=join.place)),
+        launches=tuple(_launch(launch, facts.now) for launch in facts.open_launches),
+        cool_downs=tuple(_cool_down(c, facts.now) for c in facts.cool_downs),
+        holds=_holds(facts),
+        totals=_totals(facts),
+        checkpoints=_checkpoints(config, facts),
+        breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
+        budgets=tuple(_budget(config, *one) for one in facts.spent.items()),
+    )
+
+
+def _budget(config: Config, cloud: str, spent: Spent) -> BudgetView:
+    own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
+    return BudgetView(
+        cloud=cloud,
+        day=spent.day,
+        per_day=own.per_day,
+        month=spent.month,
+        per_month=own.per_month,
+    )
+
+
+def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
+    if facts.checkpoints is None:
+        return None
+    stale = config.timings.heartbeat_stale
+    return checkpoints_view(facts.checkpoints, facts.machines, facts.now, stale)
+
+
+def _daemon(config: Config, facts: Facts) -> DaemonView:
+    at, pid = facts.heartbeat or (None, None)
+    clouds = {cloud.name for cloud in config.clouds}
+    age = None if at is None else max(0.0, facts.now - at)
+    fresh = age is not None and age <= config.timings.heartbeat_stale
+    return DaemonView(
+        alive=fresh and facts.process_found is not False,
+        heartbeat=at,
+        age=age,
+        pid=pid,
+        process_found=facts.process_found,
+        pending_requests=facts.pending,
+        problems=tuple(
+            f"{h.name}: {h.error}" for h in facts.health if h.error and h.name not in clouds
+        ),
+    )
+
+
+def _cloud(join: _Join, cloud: AnyCloud, blocked: str | None) -> CloudView:
+    pools = [p for p in join.pools if p.cloud == cloud.name]
+    health = next((h for h in join.facts.health if h.name == cloud.name), None)
+    scope = f"cloud:{cloud.name}"
+    capacity = cloud.capacity if isinstance(cloud, LocalCloud) else None
+    limits = [n for n in (cloud.limits.nodes, capacity) if n is not None]
+    return CloudView(
+        name=cloud.name,
+        location=str(cloud.location),
+        provider=str(cloud.__struct_config__.tag),
+        partition=cloud.partition_name,
+        nodes=sum(len(p.nodes) for p in pools),
+        states=join.states(pools),
+        machines=join.usage.nodes.get(scope, 0),
+        limit=min(limits, default=None),
+        price_now=join.price_now(m for m in join.live if m.instance.cloud == cloud.name),
+        price_worst=join.usage.dollars_per_hour.get(scope, 0.0),
+        price_limit=cloud.limits.dollars_per_hour,
+        blocked=blocked,
+        problem=health.error.removeprefix(f"{cloud.name}: ") if health and health.error else None,
+        checked=health.checked if health else None,
+    )
+
+
+def _pool(join: _Join, pool: Pool) -> PoolView:
+    return PoolView(
+        name=pool.name,
+        cloud=pool.cloud,
+        nodes=compress(pool.nodes),
+        count=len(pool.nodes),
+        states=join.states([pool]),
+        machines=join.usage.nodes.get(f"pool:{pool.name}", 0),
+        limit=pool.max_nodes,
+        markets=tuple(str(m) for m in pool.markets),
+    )
+
+
+def _nodes(join: _Join) -> tuple[NodesView, ...]:
+    """Nodes of the same cloud, state and reason together; powered-down ones are left out."""
+    groups: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for pool in join.pools:
+        for name in pool.nodes:
+            state = join.state_of.get(name, POWERED_DOWN)
+            if state != POWERED_DOWN:
+                note = node_note(state, join.node(name), join.hold_of.get(name), join.facts.now)
+                groups[pool.cloud, state, note].append(name)
+    return tuple(
+        NodesView(state=state, cloud=cloud, nodes=compress(names), count=len(names), note=note)
+        for (cloud, state, note), names in groups.items()
+    )
+
+
+def _instance(join: _Join, machine: Machine) -> InstanceView:
+    i, now = machine.instance, join.facts.now
+    jobs = [j for j in join.jobs_of[i.node] if machine.suspending is None]
+    return InstanceView(
+        id=i.id,
+        node=i.node,
+        pool=machine.pool,
+        cloud=i.cloud,
+        instance_type=i.instance_type,
+        zone=i.zone,
+        market=str(i.market),
+        price=i.price,
+        state=str(i.state),
+        address=i.address,
+        launched=i.launched,
+        age=max(0.0, now - i.launched),
+        cost=machine.lease.cost(now),
+        jobs=tuple(JobView(id=j.id, user=j.user, state=",".join(sorted(j.states))) for j in jobs),
+        next=_next(join, machine, jobs),
+    )
+
+
+def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
+    i = machine.instance
+    newest = join.newest.get(i.node, machine) if i.node else machine
+    if machine.suspending is None and newest is not machine:
+        return f"double of {newest.instance.id}: one of them will be deleted"
+    why = stray(i, join.clouds, join.pool_of)
+    if why and machine.suspending is None and (i.cloud not in join.clouds or not i.node):
+        return f"stray: {why}"
+    pool = join.pool_by_name.get(machine.pool)
+    if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
+        return "unknown: Slurm does not answer"
+    outlook = Outlook(join.config, join.clouds.get(i.cloud), join.facts.now)
+    return outlook.of(machine, join.node(i.node), jobs, pool.max_age if pool else None)
+
+
+def _launch(launch: Launch, now: float) -> LaunchView:
+    return LaunchView(
+        generation=launch.generation,
+        request=launch.request,
+        pool=launch.pool,
+        offer=launch.offer.key,
+        nodes=compress(launch.nodes),
+        count=len(launch.nodes),
+        age=max(0.0, now - launch.created),
+    )
+
+
+def _cool_down(cool_down: CoolDown, now: float) -> CoolDownView:
+    return CoolDownView(
+        key=cool_down.key,
+        code=cool_down.code,
+        reason=cool_down.reason,
+        strikes=cool_down.strikes,
+        until=cool_down.until,
+        left=cool_down.until - now,
+    )
+
+
+def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
+    return BreakerView(
+        pool=breaker.pool,
+        failures=breaker.failures,
+        limit=config.timings.boot_failures,
+        until=breaker.until,
+        left=None if breaker.until is None else max(0.0, breaker.until - now),
+    )
+
+
+def _holds(facts: Facts) -> tuple[HoldView, ...]:
+    groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
+    for hold in facts.holds:
+        until = hold.until if hold.kind == CAPACITY else 0.0
+        groups[hold.pool, hold.reason, until, hold.kind].append(hold.node)
+    return tuple(
+        HoldView(
+            pool=pool,
+            nodes=compress(names),
+            count=len(names),
+            reason=reason,
+            until=until,
+            left=max(0.0, until - facts.now),
+            kind=kind,
+        )
+        for (pool, reason, until, kind), names in groups.items()
+    )
+
+
+def _totals(facts: Facts) -> tuple[TotalView, ...]:
+    by_market: defaultdict[str, list[Machine]] = defaultdict(list)
+    for machine in facts.machines:
+        if machine.ended is None or machine.ended >= facts.now - DAY:
+            by_market[str(machine.instance.market)].append(machine)
+    return tuple(_total(market, by_market[market], facts.now) for market in sorted(by_market))
+
+
+def _total(market: str, machines: Sequence[Machine], now: float) -> TotalView:
+    live = [m for m in machines if m.ended is None]
+    ended = [m for m in machines if m.ended is not None]
+    return TotalView(
+        market=market,
+        machines=len(live),
+        price_now=sum(m.instance.price for m in live),
+        cost_live=sum(m.lease.cost(now) for m in live),
+        cost_ended=sum(m.lease.cost(now) for m in ended),
+        ended=len(ended),
+    )

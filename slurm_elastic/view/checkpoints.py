@@ -1,0 +1,125 @@
+"""What ``status`` and ``ckpt list`` say of checkpoints. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ledger.rows import Machine
+from slurm_elastic.model import Image
+
+
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
+    """What was read of slurm-elastic-ckptman's memory."""
+
+    heartbeat: tuple[float, int] | None = None
+    images: Sequence[Image] = ()
+    warned: Sequence[Warned] = ()
+    rescues: Sequence[Rescue] = ()
+
+
+class SavedView(Struct, frozen=True, kw_only=True):
+    """The last good image of a job: ``age`` seconds, ``size`` bytes (0: the application's own)."""
+
+    job: int
+    label: str
+    method: str
+    node: str
+    number: int
+    age: float
+    size: int
+    seconds: float
+
+
+class ThreatView(Struct, frozen=True, kw_only=True):
+    """A notice that stands; ``left`` seconds, where a deadline is known."""
+
+    node: str
+    kind: str
+    left: float | None
+    reason: str
+
+
+class MoveView(Struct, frozen=True, kw_only=True):
+    """A job on its way off its nodes, or that was within the last day. ``took`` seconds so far, or
+    in all.
+    """
+
+    job: int
+    label: str
+    step: str
+    nodes: tuple[str, ...]
+    left: float | None
+    took: float
+    image: int | None
+    note: str
+    over: bool
+
+
+class CheckpointsView(Struct, frozen=True, kw_only=True):
+    """All of it. ``alive``: slurm-elastic-ckptman's sign of life is fresh, ``age`` seconds old."""
+
+    alive: bool
+    age: float | None
+    saved: tuple[SavedView, ...]
+    threats: tuple[ThreatView, ...]
+    moves: tuple[MoveView, ...]
+
+
+def checkpoints_view(
+    facts: CheckpointFacts, machines: Sequence[Machine], now: float, stale: float
+) -> CheckpointsView:
+    """Join what is remembered with the machines; ``stale`` (s) as ``timings.heartbeat_stale``."""
+    age = None if facts.heartbeat is None else max(now - facts.heartbeat[0], 0.0)
+    node_of = {m.instance.id: m.instance.node for m in machines}
+    newest: dict[int, Image] = {}
+    for image in sorted(facts.images, key=lambda i: i.taken):
+        newest[image.job] = image
+    return CheckpointsView(
+        alive=age is not None and age <= stale,
+        age=age,
+        saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
+        threats=tuple(_threat(w, node_of, now) for w in facts.warned),
+        moves=tuple(_move(r, now) for r in facts.rescues),
+    )
+
+
+def _saved(image: Image, now: float) -> SavedView:
+    return SavedView(
+        job=image.job,
+        label=image.label,
+        method=image.method,
+        node=image.node,
+        number=image.number,
+        age=max(now - image.taken, 0.0),
+        size=image.size,
+        seconds=image.seconds,
+    )
+
+
+def _threat(warned: Warned, node_of: Mapping[str, str], now: float) -> ThreatView:
+    notice = warned.notice
+    node = node_of.get(notice.instance, notice.node) or notice.instance
+    return ThreatView(
+        node=node,
+        kind=str(notice.kind),
+        left=None if notice.deadline is None else notice.deadline - now,
+        reason=notice.reason or warned.source,
+    )
+
+
+def _move(rescue: Rescue, now: float) -> MoveView:
+    end = rescue.changed if rescue.over else now
+    return MoveView(
+        job=rescue.run.job,
+        label=rescue.run.label,
+        step=str(rescue.step),
+        nodes=rescue.threatened,
+        left=None if rescue.deadline is None or rescue.over else rescue.deadline - now,
+        took=max(end - rescue.began, 0.0),
+        image=None if rescue.image is None else rescue.image.number,
+        note=rescue.note,
+        over=rescue.over,
+    )

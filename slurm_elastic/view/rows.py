@@ -1,0 +1,227 @@
+"""What ``status`` reads and what it shows, as values.
+
+``StatusView`` as JSON is the document of ``slurm-elastic status --json``: within one ``version``
+fields are added, never renamed or removed. Times are Unix seconds, durations seconds, money US
+dollars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.ledger.rows import Health, Hold, Launch, Machine
+from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.view.checkpoints import CheckpointFacts, CheckpointsView
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """All that was read, at ``now``. ``nodes`` and ``jobs`` are None where Slurm did not answer,
+    ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
+    ``machines`` holds the live ones and those that ended in the last 24 hours.
+    ``process_found`` says whether the daemon's process exists on this host (None: not looked).
+    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all.
+    """
+
+    now: float
+    nodes: Mapping[str, SlurmNode] | None = None
+    jobs: Sequence[SlurmJob] = ()
+    slurm_error: str | None = None
+    ledger_error: str | None = None
+    machines: Sequence[Machine] = ()
+    open_launches: Sequence[Launch] = ()
+    cool_downs: Sequence[CoolDown] = ()
+    holds: Sequence[Hold] = ()
+    breakers: Sequence[Breaker] = ()
+    health: Sequence[Health] = ()
+    heartbeat: tuple[float, int] | None = None
+    process_found: bool | None = None
+    pending: int | None = None
+    checkpoints: CheckpointFacts | None = None
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+
+
+class DaemonView(Struct, frozen=True, kw_only=True):
+    """slurm-elasticd. ``alive``: its heartbeat is fresh and its process is not known to be gone;
+    ``age`` is the heartbeat's. ``problems`` are what Slurm and the clouds last answered.
+    """
+
+    alive: bool
+    heartbeat: float | None
+    age: float | None
+    pid: int | None
+    process_found: bool | None
+    pending_requests: int | None
+    problems: tuple[str, ...] = ()
+
+
+class CloudView(Struct, frozen=True, kw_only=True):
+    """A cloud. ``states`` counts its nodes by state; ``limit`` is the most nodes it may have and
+    ``machines`` those that are paid now (open launches included). Dollars an hour: ``price_now``
+    at today's prices, ``price_worst`` as the limits count.
+    """
+
+    name: str
+    location: str
+    provider: str
+    partition: str
+    nodes: int
+    states: dict[str, int]
+    machines: int
+    limit: int | None
+    price_now: float
+    price_worst: float
+    price_limit: float | None
+    blocked: str | None
+    problem: str | None
+    checked: float | None
+
+
+class PoolView(Struct, frozen=True, kw_only=True):
+    """A pool. ``states`` counts its nodes by state."""
+
+    name: str
+    cloud: str
+    nodes: str
+    count: int
+    states: dict[str, int]
+    machines: int
+    limit: int | None
+    markets: tuple[str, ...]
+
+
+class NodesView(Struct, frozen=True, kw_only=True):
+    """Nodes of one cloud in the same state for the same reason; ``nodes`` is a hostlist."""
+
+    state: str
+    cloud: str
+    nodes: str
+    count: int
+    note: str
+
+
+class JobView(Struct, frozen=True, kw_only=True):
+    """A job on a machine."""
+
+    id: int
+    user: str
+    state: str
+
+
+class InstanceView(Struct, frozen=True, kw_only=True):
+    """A machine that is paid now; ``cost`` is so far, ``next`` what will happen to it."""
+
+    id: str
+    node: str
+    pool: str
+    cloud: str
+    instance_type: str
+    zone: str
+    market: str
+    price: float
+    state: str
+    address: str | None
+    launched: float
+    age: float
+    cost: float
+    jobs: tuple[JobView, ...]
+    next: str
+
+
+class LaunchView(Struct, frozen=True, kw_only=True):
+    """A launch whose call is not known to have answered."""
+
+    generation: str
+    request: str
+    pool: str
+    offer: str
+    nodes: str
+    count: int
+    age: float
+
+
+class CoolDownView(Struct, frozen=True, kw_only=True):
+    """An offer, or a whole market of a cloud (stars in ``key``), not asked for
+    ``left`` seconds.
+    """
+
+    key: str
+    code: str
+    reason: str
+    strikes: int
+    until: float
+    left: float
+
+
+class BreakerView(Struct, frozen=True, kw_only=True):
+    """A pool whose last machines booted but never registered, ``failures`` in a row. ``left`` is
+    how long it is still paused: 0 when the next machine is on trial, None if it is not paused.
+    """
+
+    pool: str
+    failures: int
+    limit: int
+    until: float | None
+    left: float | None
+
+
+class HoldView(Struct, frozen=True, kw_only=True):
+    """Nodes of a pool that are kept from Slurm: for ``left`` s more (``kind`` ``capacity``), or
+    until the site's policies start them (``policy``).
+    """
+
+    pool: str
+    nodes: str
+    count: int
+    reason: str
+    until: float
+    left: float
+    kind: str = "capacity"
+
+
+class TotalView(Struct, frozen=True, kw_only=True):
+    """One market: what runs, what it costs an hour, and dollars of the live machines so far and
+    of those that ended in the last 24 hours.
+    """
+
+    market: str
+    machines: int
+    price_now: float
+    cost_live: float
+    cost_ended: float
+    ended: int
+
+
+class BudgetView(Struct, frozen=True, kw_only=True):
+    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), and the bounds."""
+
+    cloud: str
+    day: float
+    per_day: float | None
+    month: float
+    per_month: float | None
+
+
+class StatusView(Struct, frozen=True, kw_only=True):
+    """Everything ``status`` shows."""
+
+    at: float
+    cluster: str
+    daemon: DaemonView
+    slurm_error: str | None
+    ledger_error: str | None
+    clouds: tuple[CloudView, ...]
+    pools: tuple[PoolView, ...]
+    nodes: tuple[NodesView, ...]
+    instances: tuple[InstanceView, ...]
+    launches: tuple[LaunchView, ...]
+    cool_downs: tuple[CoolDownView, ...]
+    holds: tuple[HoldView, ...]
+    totals: tuple[TotalView, ...]
+    breakers: tuple[BreakerView, ...] = ()
+    checkpoints: CheckpointsView | None = None
+    budgets: tuple[BudgetView, ...] = ()
+    version: int = field(default=1)

@@ -1,0 +1,73 @@
+"""What the ``policies`` sections come to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.rules import fail_safe, inert, parse_window, rules_of
+from slurm_elastic.policies.capacity import Bursts, Slurm, Window
+from slurm_elastic.policies.release import Delayed, Idle
+
+GOOD = (Path(__file__).parents[1] / "data" / "config" / "good.yaml").read_text()
+
+
+def config(site: str = "", aws: str = "", gpu: str = "") -> Config:
+    text = GOOD.replace("limits:\n", f"policies: {{{site}}}\nlimits:\n", 1)
+    text = text.replace(
+        "    region: us-east-1\n", f"    region: us-east-1\n    policies: {{{aws}}}\n"
+    )
+    return configfile.parse(f"{text}    policies: {{{gpu}}}\n", "site.yaml")
+
+
+def test_the_narrower_section_goes_first_key_by_key() -> None:
+    made = config(
+        "growth: bursts(waste=60), release: idle(300), boot: 3m",
+        "lease: 1h, release: delayed(before_end=180)",
+        "growth: slurm, min_idle: 1",
+    )
+    std, pub, gpu = (rules_of(made, pool) for pool in made.pools)
+    assert (std.growth, std.release, std.lease) == (Bursts(waste=60), Idle(300), 1)
+    assert (pub.growth, pub.release, pub.lease) == (Bursts(waste=60), Delayed(before_end=180), 3600)
+    assert (gpu.growth, gpu.release, gpu.min_idle) == (Slurm(), Delayed(before_end=180), 1)
+    assert {std.boot, pub.boot, gpu.boot} == {180}
+    assert (std.public, pub.public) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("sections", "seconds"),
+    [
+        ({}, 600),
+        ({"aws": "release: idle(900)"}, 1200),
+        ({"aws": "release: idle(60)"}, 600),
+        ({"aws": "lease: 1h, release: delayed(before_end=180)"}, 3900),
+        ({"aws": "release: delayed(on_premises=1200)"}, 1500),
+        ({"gpu": "min_idle: 1"}, 86400),
+        ({"aws": "growth: steady_stream, release: flagged"}, 86400),
+    ],
+)
+def test_the_fail_safe_is_later_than_the_daemon(sections: dict[str, str], seconds: int) -> None:
+    made = config(**sections)
+    assert fail_safe(made, made.cloud("aws")) == seconds
+    assert fail_safe(made, made.cloud("onprem")) == 600
+
+
+def test_without_a_word_all_is_left_to_slurm() -> None:
+    assert inert(configfile.parse(GOOD, "site.yaml"))
+    assert inert(config("look: 5s"))
+    for sections in (
+        {"site": "lease: 1h"},
+        {"aws": "budget: {per_day: 5}"},
+        {"gpu": "min_idle: 1"},
+    ):
+        assert not inert(config(**sections))
+
+
+def test_windows() -> None:
+    assert parse_window("20:00-06:30") == Window(72000, 23400)
+    for wrong in ("20-06", "24:00-06:00", "06:00-06:00", "6:00-7:00", ""):
+        with pytest.raises(ValueError, match=re.escape(repr(wrong))):
+            parse_window(wrong)
