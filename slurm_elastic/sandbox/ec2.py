@@ -3,8 +3,8 @@
 ``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
 writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
 partial launches (moto starts MinCount machines whatever MaxCount says), fleets, client tokens,
-stock, faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its
-state is in memory: it ends with the process.
+stock, faults, delayed visibility, spot prices and interruptions, and the SQS queue that tells of
+these; ``ec2_control`` steers it. Its state is in memory: it ends with the process.
 """
 
 from __future__ import annotations
@@ -158,6 +158,8 @@ class Front:
 
     def _api(self, environ: Environ, body: bytes) -> Answer:
         call = parse(body, environ.get("HTTP_AUTHORIZATION", ""))
+        if call.service == "sqs":
+            return self._queues(environ, call, body)
         with self._lock:
             self.cloud.calls[call.action] += 1
             self.cloud.access_keys.add(call.key)
@@ -171,6 +173,16 @@ class Front:
         with self._lock:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
+
+    def _queues(self, environ: Environ, call: Call, body: bytes) -> Answer:
+        """SQS speaks JSON; the form is not read, and no fault or limit of EC2's is about it."""
+        action = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
+        with self._lock:
+            self.cloud.calls[action] += 1
+            self.cloud.access_keys.add(call.key)
+            self.cloud.queue.ready(call.region)
+            answer = self._forward(environ, body)
+        return replace(answer, type="application/x-amz-json-1.0")
 
     def _target(self, call: Call) -> Target:
         target = call.target
