@@ -7,6 +7,7 @@ the machine has to have); FILE has the answers of now as a JSON object.
 from __future__ import annotations
 
 import json
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -63,5 +64,12 @@ class Written(Metadata):
         return said
 
 
+class Server(ThreadingHTTPServer):
+    def server_bind(self) -> None:
+        """Without asking for the address's name: where no name server answers, that takes long."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = ADDRESS, 80
+
+
 if __name__ == "__main__":
-    ThreadingHTTPServer((ADDRESS, 80), Written).serve_forever()
+    Server((ADDRESS, 80), Written).serve_forever()

@@ -49,6 +49,7 @@ AGENT = (
     "/opt/slurm-elastic/slurm_elastic/programs/agent.py",
     "/etc/agent",
 )
+LISTENS = ("ss", "-Hltn", "src", f"{ADDRESS}:80")
 LOOK = 0.25
 """Seconds between two looks at EC2's machines."""
 BOOT = (
@@ -109,6 +110,10 @@ class SpotWorld(CriuWorld):
     def queue(self) -> str:
         """The URL of EC2's queue, as the head reaches it."""
         return f"{self.endpoint}/{ACCOUNT}/{QUEUE}"
+
+    def state(self) -> str:
+        """With the ends of the logs: there are many who could be the culprit."""
+        return f"{super().state()}\n{self.logs(12)}"
 
     # what is known
 
@@ -208,7 +213,7 @@ class SpotWorld(CriuWorld):
                 {
                     "name": "aws", "provider": "aws", "location": "public", "region": "us-east-1",
                     "endpoint": self.endpoint, "image": IMAGE,
-                    "zones": ["us-east-1a", "us-east-1b"],
+                    "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
                     "types": {"c5.large": {"cpus": 2, "memory": "4G", "price": 0.085}},
                 },
             ],
@@ -263,6 +268,9 @@ class Hypervisor:
         host.run(["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"])
         imds = ["/usr/bin/python3", "/shared/imds/imds.py", f"/shared/imds/{machine.id}"]
         host.start(imds, f"{machine.node}.imds")
+        self._world.wait_for(
+            lambda: host.run(LISTENS, check=False).stdout, "the metadata service listens"
+        )
         settings = {"node": machine.node, "heartbeat_timeout": "900", "stop_command": "true",
                     "metadata": IMDS}  # fmt: skip
         host.put("/etc/agent", "".join(f"{k}={v}\n" for k, v in settings.items()))
