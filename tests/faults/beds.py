@@ -259,10 +259,7 @@ class Docker(DockerBed):
             return True
         count = None if fault in FOR_GOOD else times(fault, call)
         self.proxy.fail(
-            *(
-                replace(self.WIRE[fault], match=match, times=count)
-                for match in self.REQUESTS[call]
-            )
+            *(replace(self.WIRE[fault], match=match, times=count) for match in self.REQUESTS[call])
         )
         return True
 
