@@ -238,6 +238,41 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     assert held(site) == []
 
 
+def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_bought(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    """No look comes in between: the first one is over when the job is there."""
+    budgets = {"account_budgets": {"biology": {"per_month": 0.0002}}}
+    under(**budgets, look="1h")
+    running = site.submit("sleep 600", *FULL, "--account=biology")
+    running_nodes(site, [running])
+    why = "account biology has spent $0.00"
+    site.wait_for(lambda: why in _told(site, "status"), 60, "the money is spent")
+    refused = site.submit("sleep 1", *FULL, "--account=biology")
+    site.wait_for(lambda: _kinds(site, refused) & {"refused"}, 60, "its node is not bought")
+    site.wait_for(lambda: _is_pending(site, refused), 60, "it is requeued")
+    assert len(machines(site, ended=False)) == 1
+    assert held(site) == [], "other accounts may have every node"
+    other = site.submit("sleep 600", *FULL, "--account=physics")
+    running_nodes(site, [running, other])
+    under(**budgets)
+    site.wait_for(lambda: _begin_later(site, {refused}), 60, "the next look lets it begin later")
+    assert why in _told(site, "explain", str(refused))
+    assert len(machines(site)) == 2
+
+
+def _is_pending(site: Sandbox, job: int) -> bool:
+    return any(j.id == job and "PENDING" in j.states for j in site.jobs())
+
+
+def _kinds(site: Sandbox, job: int) -> set[str]:
+    book = ledger(site)
+    try:
+        return {d.kind for d in book.decisions(f"job:{job}")}
+    finally:
+        book.close()
+
+
 def _begin_later(site: Sandbox, jobs: set[int]) -> bool:
     """All of them, and every task of an array."""
     mine = [j for j in site.jobs() if j.id in jobs or j.array in jobs]
