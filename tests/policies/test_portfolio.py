@@ -124,9 +124,7 @@ def test_who_cannot_see_ahead_never_holds_more_than_was_ever_used(
     usage = usage_of([level for level in levels for _ in range(2 * WEEK)])
     bought = online(usage, classes, 1.0)
     for week in range(len(usage) + 1):
-        held = sum(
-            b.machines for b in bought if b.week <= week < b.week + classes[b.kind].weeks
-        )
+        held = sum(b.machines for b in bought if b.week <= week < b.week + classes[b.kind].weeks)
         assert held <= max(levels)
 
 
