@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto
+from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto, ec2_quotas
 from slurm_elastic.sandbox.ec2_api import (
     Call,
     answer_xml,
@@ -66,6 +66,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 
 
+_DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
 _IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
@@ -125,8 +126,11 @@ class Front:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
         path = environ.get("PATH_INFO", "")
+        wanted = environ.get("HTTP_X_AMZ_TARGET", "")
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
+        elif wanted.startswith(ec2_quotas.TARGET):
+            answer = self._quota(wanted.removeprefix(ec2_quotas.TARGET), body)
         else:
             answer = self._api(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
@@ -168,9 +172,24 @@ class Front:
         refusal = self._strike(target, Stage.ENTRY)
         if refusal:
             return refusal
+        if call.params.get("DryRun") == "true":
+            return _error(_DRY_RUN)
         with self._lock:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
+
+    def _quota(self, action: str, body: bytes) -> Answer:
+        """Another service of Amazon's, whose errors have another form."""
+        with self._lock:
+            self.cloud.calls[action] += 1
+            told = ec2_quotas.told(body, self.cloud.quotas)
+        target = Target(action=action)
+        fault = self.cloud.faults.take(target, Stage.ENTRY)
+        error = fault.error("") if fault else None
+        result = error or told
+        if isinstance(result, bytes):
+            return Answer(200, result, ec2_quotas.JSON)
+        return Answer(result.status, ec2_quotas.error_json(result), ec2_quotas.JSON)
 
     def _target(self, call: Call) -> Target:
         target = call.target
