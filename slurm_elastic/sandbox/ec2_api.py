@@ -15,7 +15,7 @@ from msgspec import Struct
 from slurm_elastic.sandbox.ec2_faults import Ec2Error, Target
 
 NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
-_CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/([^/]*)/")
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]*)/[^/]*/([^/]*)/")
 
 # moto writes it without the slash.
 ElementTree.register_namespace("", NAMESPACE.rstrip("/"))
@@ -28,7 +28,6 @@ class Call(Struct, frozen=True, kw_only=True):
     params: dict[str, str]
     key: str = ""
     region: str = "us-east-1"
-    service: str = "ec2"
 
     @property
     def target(self) -> Target:
@@ -83,12 +82,8 @@ def parse(body: bytes, authorization: str) -> Call:
     """Read a signed form request."""
     params = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     signed = _CREDENTIAL.search(authorization)
-    action = params.get("Action", "")
-    if signed is None:
-        return Call(action=action, params=params)
-    return Call(
-        action=action, params=params, key=signed[1], region=signed[2], service=signed[3]
-    )  # fmt: skip
+    key, region = (signed[1], signed[2]) if signed else ("", "us-east-1")
+    return Call(action=params.get("Action", ""), params=params, key=key, region=region)
 
 
 def error_xml(error: Ec2Error) -> bytes:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.sandbox import ec2_quotas
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
@@ -151,6 +152,7 @@ class EmulatedCloud:
         self.access_keys: set[str] = set()
         self.visible_after = 0.0
         self.buckets = Buckets()
+        self.quotas = ec2_quotas.shipped()
         self.events: dict[str, Event] = {}
 
     def zone_of(self, call: Call) -> str:

@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 ACCOUNT = "123456789012"
+TARGET = "AmazonSQS."
+"""What SQS's actions begin with in the header X-Amz-Target."""
+JSON = "application/x-amz-json-1.0"
 QUEUE = "interruptions"
 LEAD = 120.0
 """Seconds from the warning to the interruption (EC2 user guide): an event has no other deadline."""

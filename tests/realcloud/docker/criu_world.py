@@ -216,7 +216,7 @@ class CriuWorld(ContainerWorld):
 
     def run_of(self, job: int) -> dict[str, Any]:
         """The job's run as the service would see it."""
-        shown = self.job(job)
+        shown = self.wait_for(lambda: self.job(job), f"slurmctld knows job {job}")
         return {
             "job": job, "label": self.name(job), "attempt": int(shown["Restarts"]), "user": "alice",
             "uid": 2000, "gid": 2000, "nodes": [shown["NodeList"]], "partition": "static",
