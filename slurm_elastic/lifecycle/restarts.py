@@ -19,6 +19,15 @@ PATIENCE = 120.0
 """Seconds to wait for a requeued job to be pending (COMPLETING takes 11 s on a half-up job)."""
 
 
+REQUEUE_HOLD = 130.0
+"""Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
+
+
+def is_requeue_hold(job: SlurmJob, now: float) -> bool:
+    """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
+    return job.restarts > 0 and now < job.start <= now + REQUEUE_HOLD
+
+
 class Restarts:
     """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
     own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
@@ -27,10 +36,12 @@ class Restarts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._expected: dict[int, tuple[SlurmJob, float]] = {}
+        self._patient: set[int] = set()
 
-    def expect(self, job: SlurmJob, clock: float) -> None:
-        """``job`` (as it was before) is being requeued."""
+    def expect(self, job: SlurmJob, clock: float, *, hurry: bool = True) -> None:
+        """``job`` (as it was before) is being requeued; without ``hurry`` its hold stays."""
         with self._lock:
+            (self._patient.discard if hurry else self._patient.add)(job.id)
             if job.id in self._expected:  # its own requeue setting is the one it had at first
                 job = replace(job, requeue=self._expected[job.id][0].requeue)
             self._expected[job.id] = (job, clock + PATIENCE)
@@ -56,7 +67,8 @@ class Restarts:
         for before, deadline in self._snapshot():
             job = queue.get(before.id)
             try:
-                if job is None or clock > deadline or _hurried(slurm, before, job, now):
+                patient = before.id in self._patient
+                if job is None or clock > deadline or _hurried(slurm, before, job, now, patient):
                     self._forget(before, deadline)
                     _put_back(slurm, ledger, before, job)
             except SlurmError:
@@ -72,18 +84,21 @@ class Restarts:
         with self._lock:
             if self._expected.get(before.id) == (before, deadline):
                 del self._expected[before.id]
+                self._patient.discard(before.id)
 
     def _postpone(self, before: SlurmJob, deadline: float) -> None:
         with self._lock:
             self._expected[before.id] = self._expected.pop(before.id, (before, deadline))
 
 
-def _hurried(slurm: Slurm, before: SlurmJob, job: SlurmJob, now: float) -> bool:
+def _hurried(slurm: Slurm, before: SlurmJob, job: SlurmJob, now: float, patient: bool) -> bool:
     """Whether nothing is left to do for the job."""
     if "PENDING" not in job.states or "COMPLETING" in job.states:
         return job.restarts > before.restarts and bool(job.states & {"RUNNING", "CONFIGURING"})
     if job.start <= now and job.reason != "BeginTime":
         return job.restarts > before.restarts
+    if patient:
+        return True
     slurm.start_now(job.id)
     log.info("requeued job may start at once job=%d", job.id)
     return True

@@ -45,7 +45,7 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
     older = replace(moved, step=Step.SAVING, changed=moved.began)
-    world.service._advance([older], world.ckpt.jobs.read(), frozenset())
+    world.service._advance([older], world.ckpt.jobs.read(), {})
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.rescues() == [moved]
 
