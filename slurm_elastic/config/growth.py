@@ -16,8 +16,6 @@ from slurm_elastic.policies.release import Delayed, Flagged, parse_release
 from slurm_elastic.units import format_duration
 
 _ACCOUNT = re.compile(r"[^\sA-Z,'\"()|=]+")
-_LEAST = 1
-"""Of a policy's numbers: none of them makes sense below."""
 
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
@@ -45,18 +43,9 @@ def _text(draft: Draft, at: KeyPath, text: str | None, parse: Callable[[str], ob
     if text is None:
         return
     try:
-        policy = parse(text)
+        parse(text)
     except ValueError as error:
         draft.problems.add(at, shown(text), f"a policy: {error}")
-        return
-    for name in getattr(policy, "__struct_fields__", ()):
-        value = getattr(policy, name)
-        if name in ("period", "size") or value is None:
-            continue
-        least = 0 if name in ("seconds", "on_premises", "wait_limit", "short") else _LEAST
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            expected = f"a whole number of at least {least} for {name}"
-            draft.problems.add(at, f"{name}={value!r}", expected)
 
 
 def _budgets(draft: Draft) -> None:

@@ -13,22 +13,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct
-
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.spelled import Policy, Whole, WholeOver, spell
 
 
-class Idle(Struct, frozen=True, tag="idle"):
+class Idle(Policy, frozen=True, tag="idle"):
     """When a machine has been idle for ``seconds``."""
 
-    seconds: int = 600
+    seconds: Whole = 600
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """``since`` + ``seconds``, or now."""
         return max(since + self.seconds, now)
 
 
-class AtOnce(Struct, frozen=True, tag="on_demand"):
+class AtOnce(Policy, frozen=True, tag="on_demand"):
     """As soon as a machine is idle."""
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
@@ -36,17 +34,13 @@ class AtOnce(Struct, frozen=True, tag="on_demand"):
         return max(since, now)
 
 
-class Delayed(Struct, frozen=True, tag="delayed"):
+class Delayed(Policy, frozen=True, tag="delayed"):
     """A public machine ``before_end`` seconds before its paid lease ends; one on the premises, or
     paid by the second, when it has been idle for ``on_premises`` seconds.
     """
 
-    on_premises: int = 600
-    before_end: int = 180
-
-    def __post_init__(self) -> None:
-        if self.before_end < 1:
-            raise ValueError(f"before_end is {self.before_end}, expected seconds over 0")
+    on_premises: Whole = 600
+    before_end: WholeOver = 180
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
         """The first time from now on at which the lease is about to end."""
@@ -56,7 +50,7 @@ class Delayed(Struct, frozen=True, tag="delayed"):
         return now if margin <= self.before_end else now + margin - self.before_end
 
 
-class Flagged(Struct, frozen=True, tag="flagged"):
+class Flagged(Policy, frozen=True, tag="flagged"):
     """Elastic Site's: what the growth policy flags goes when idle; a flag is never taken back.
 
     A growth policy without a ``surplus`` flags every idle machine once the queue is empty.
