@@ -144,8 +144,7 @@ class Service:
         begun = self._begin(plans, view, found)
         standing = {r.run.job: r for r in (*rescues, *begun)}
         self._moving = bool(standing)
-        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
-        self._advance(standing.values(), jobs, leaving)
+        self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken)
@@ -304,7 +303,8 @@ class Service:
             reached={str(Step.PLANNED): now},
         )
 
-    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, leaving: frozenset[str]) -> None:
+    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
+        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
         for row in sorted(rescues, key=_urgency):
             if self._crew.busy(row.run.job):
                 continue
@@ -313,7 +313,7 @@ class Service:
             if one.over:
                 continue
             try:
-                self._step(one, jobs, leaving)
+                self._step(moving.hasten(self.site, one, found), jobs, leaving)
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
 

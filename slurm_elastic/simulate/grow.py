@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from slurm_elastic.policies.capacity import (
@@ -41,7 +40,7 @@ class Grower:
         jobs: Jobs,
         scenario: Scenario,
         pools: Sequence[Machines],
-        needs: Sequence[array[int]],
+        needs: Sequence[Sequence[int]],
         start: int = 0,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
@@ -129,8 +128,7 @@ class Grower:
             return Spent()
         total = 0.0
         for _, machines in self.growing:
-            machines.passed(now)
-            total += machines.up_area / 3600 * machines.pool.price
+            total += machines.up_seconds(now) / 3600 * machines.pool.price
         clock = now + self.start
         for name, length in (("day", DAY), ("month", MONTH)):
             if self._budget[name][0] != clock // length:
