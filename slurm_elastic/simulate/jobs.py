@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 class Job(NamedTuple):
     """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
-    (seconds); ``procs`` are processors; ``user``, ``partition`` and ``account`` the history's own numbers.
+    (seconds); ``procs`` are processors; ``user``, ``partition`` and ``account`` the history's own
+    numbers.
     """
 
     number: int

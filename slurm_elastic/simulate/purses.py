@@ -1,7 +1,8 @@
 """What each account has spent in a simulation, by ``policies.accounts``'s rule.
 
-Money is read off the pools' own books (batches and leases), so that a run without budgets of accounts
-pays nothing for this. Machine-seconds count at the on-demand price, as for the cluster's budget.
+Money is read off the pools' own books (batches and leases), so that a run without budgets of
+accounts pays nothing for this. Machine-seconds count at the on-demand price, as for the cluster's
+budget.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Purses:
             book.enter(shares)
 
     def over(self, account: str, now: int) -> Overdrawn | None:
-        """Why the account gets no new public machine, and until when (Unix time); None if it does."""
+        """Why the account gets no new public machine, until when (Unix time); None if it does."""
         bounds = self.bounds.get(account)
         if bounds is None:
             return None
@@ -86,6 +87,9 @@ class _Book:
         self._price = machines.pool.price / 3600
         self._shares: list[Shares] = []
         self._live: dict[int, int] = {}
+        if machines.pool.standing:  # batch 0, for nobody
+            self._shares.append({})
+            self._live[0] = machines.pool.standing
         self._read = 0
         self._over: dict[str, float] = {}
 
@@ -97,7 +101,7 @@ class _Book:
             self._live[batch] = live[batch]
 
     def charged(self, now: int) -> dict[str, float]:
-        """Dollars by account until ``now``: of leases that were over by then, and of what was up."""
+        """Dollars by account until ``now``: of leases that were over by then and of what was up."""
         self._close(now)
         start = self._machines.batch_start
         found = dict(self._over)

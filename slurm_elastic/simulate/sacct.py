@@ -3,8 +3,8 @@
 The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
 the same jobs. What cannot be used is left out and answered with its line (or place) and a reason.
 
-- ``sacct -X -P --format=JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS``
-  (any order, more fields do no harm); times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
+- ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
+  times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
 - processors are those allocated, or else those asked for; steps (``12.batch``) are left out;
 - a job that was cancelled while it waited is only counted; one that has not ended is left out;
 - a limit of UNLIMITED or Partition_Limit is the run time.

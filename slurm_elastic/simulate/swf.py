@@ -156,7 +156,8 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
     if procs <= 0:
         history.complaints.add(number, "no processors, left out")
         return None
-    if not min(values[1], values[8]) > -(2**40) or max(values[1], run, procs, values[8]) > 2**40:
+    used = (values[0], values[1], run, procs, values[8], *values[11:13], *values[15:16])
+    if not -(2**40) < min(used) <= max(used) <= 2**40:
         history.complaints.add(number, "beyond all measure, left out")
         return None
     history.overtime += 0 < values[8] < run
