@@ -291,7 +291,8 @@ class Service:
             moves = self._to_saving(moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
-                self._crew.submit(plan.facts.run.job, (NEVER, 0.0), self._saver.work(plan))
+                work = self._saver.work(plan)
+                self._crew.submit(plan.facts.run.job, plan.order, work, periodic=True)
         return moves
 
     def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
@@ -402,7 +403,7 @@ class Service:
         facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
         plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
         self._saver.expect(number, dump_seconds(world, number))
-        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan))
+        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan), periodic=True)
 
 
 def _urgency(rescue: Rescue) -> Order:
