@@ -309,8 +309,8 @@ def stages(count: int) -> list[Row]:
 
 
 def hand(site: Sandbox) -> float:
-    """The two commands at once, in a loop that looks as often as it can. Its node is drained, as one
-    that is taken away is: a job that comes back to it within two seconds is refused by slurmd.
+    """The two commands at once, in a loop that looks as often as it can. Its node is drained, as
+    one that is taken away is: slurmd refuses a job that comes back to it within two seconds.
     """
     job = _start(site)
     node = site.job(job)["NodeList"]
