@@ -12,15 +12,12 @@ from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
 
 REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
-SETTLING = 2.0
-"""Seconds after a requeue in which slurmd refuses, as killed, a job that comes back to a node that
-it has left ("Job already killed, do not launch batch job"): the job would fail (22.05, measured).
-"""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
@@ -91,9 +88,9 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
             moving.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if not may_hurry(rescue.run.nodes, rescue.threatened, rescue.changed, site.now()):
+            return rescue
         if job.start > site.now() or job.reason == "BeginTime":
-            if _may_come_back(rescue) and site.now() - rescue.changed < SETTLING:
-                return rescue
             site.slurm.start_now(job.id)
             reach("rescue.hurried")
             return rescue
@@ -105,11 +102,6 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
         return rescue
     return _report(site, rescue, job.reason)
-
-
-def _may_come_back(rescue: Rescue) -> bool:
-    """Whether nodes of its run are left that it may get again: those threatened are drained."""
-    return not set(rescue.run.nodes) <= set(rescue.threatened)
 
 
 def _report(site: Site, rescue: Rescue, reason: str) -> Rescue:
