@@ -8,10 +8,7 @@ strategy, moto 5.2.5, two cores, Slurm's commands as here; medians).
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from benchmarks.environments import environment
 from benchmarks.peer_cloud import CLUSTER, DOMAIN, QUEUE, REGION, RESOURCE, TABLE
 from benchmarks.resume_runs import LIMIT, REPO, Measured, child_env, process, resume_file
 from benchmarks.stub_slurm import StubSlurm
@@ -27,7 +25,6 @@ from slurm_elastic.slurm.hostlist import compress
 
 RELEASE = "3.16.1"
 _PACKAGE = f"aws-parallelcluster-node=={RELEASE}"
-_INSTALL_LIMIT = 120.0
 
 PUBLISHED = {
     1: Measured(wall=0.303, outside=0.295, cpu=0.30, megabytes=72, launches=1, calls=3, scontrol=2),
@@ -139,33 +136,5 @@ def configure(place: Path, zone: str, nodes: Sequence[str], jobs: int) -> None:
 
 
 def install() -> Path | str:
-    """The peer's Python, installed once and kept; or why there is none."""
-    place = _cache() / f"parallelcluster-{RELEASE}-{sys.implementation.cache_tag}"
-    python = place / "bin" / "python"
-    if (place / "complete").exists():
-        return python
-    steps = (
-        [sys.executable, "-m", "venv", "--clear", str(place)],
-        [str(python), "-m", "pip", "install", "-q", "--retries", "1", _PACKAGE],
-    )
-    for step in steps:
-        try:
-            done = subprocess.run(
-                step, capture_output=True, text=True, timeout=_INSTALL_LIMIT, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
-        if done.returncode != 0:
-            return (done.stderr.strip().splitlines() or ["pip says nothing"])[-1]
-    (place / "complete").touch()
-    return python
-
-
-def _cache() -> Path:
-    """Where it is kept from run to run; only for this once where nothing can be kept."""
-    for parent in (Path("/var/cache"), Path.home() / ".cache"):
-        if os.access(parent, os.W_OK):
-            place = parent / "slurm-elastic" / "bench"
-            place.mkdir(parents=True, exist_ok=True)
-            return place
-    return Path(tempfile.mkdtemp(prefix="bench-peer-"))
+    """The peer's Python, or why there is none."""
+    return environment("parallelcluster", RELEASE, _PACKAGE)

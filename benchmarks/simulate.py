@@ -2,7 +2,7 @@
 
 The bare loop has none of the simulator's features: no machines that come and go, no bills, no
 prices. Reading the history is not counted. Every case is run several times, in turns with the bare
-loop; the best of each counts, as the machine may be shared.
+loop; the best of each counts, as the machine may be shared. AccaSim does the first history, too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 
+from benchmarks import accasim_peer
 from benchmarks.bare_easy import bare_easy
 from benchmarks.report import Report, Row, at_least, bounded, noted, report
 from benchmarks.traces import VARIABLE, history
@@ -28,6 +29,7 @@ from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 HISTORIES = (("SDSC-SP2-1998-4.2-cln", 128, 1), ("SDSC-DS-2004-2.1-cln", 1664, 8))
+PEERS = HISTORIES[0][0]
 SHORT = 5000
 BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
 
@@ -35,6 +37,10 @@ BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
 def main(arguments: Sequence[str]) -> Report:
     parser = argparse.ArgumentParser(prog="scripts/bench simulate")
     parser.add_argument("--rounds", type=int, default=3, help="of each case (default 3)")
+    parser.add_argument(
+        "--peer-jobs", type=int, metavar="N", help="AccaSim does the first N jobs (default: all)"
+    )
+    parser.add_argument("--no-peer", action="store_true", help="leave AccaSim out")
     options = parser.parse_args(arguments)
     rows: list[Row] = []
     for name, nodes, procs in HISTORIES:
@@ -42,14 +48,26 @@ def main(arguments: Sequence[str]) -> Report:
         if path is None:
             print(f"{name}: not at hand, its rows are left out (set ${VARIABLE})", file=sys.stderr)
             continue
-        rows += of_history(name, swf.load(path).jobs, nodes, procs, options)
+        title, jobs = "-".join(name.split("-")[:2]), swf.load(path).jobs
+        rows += of_history(title, jobs, nodes, procs, options)
+        if name == PEERS and not options.no_peer:
+            rows += beside_accasim(title, jobs, nodes, options)
     return report("simulate", rows)
+
+
+def beside_accasim(name: str, jobs: Jobs, nodes: int, options: argparse.Namespace) -> Sequence[Row]:
+    if options.peer_jobs:
+        jobs = jobs.only(range(min(options.peer_jobs, len(jobs))))
+    found = accasim_peer.rows(name, jobs, nodes, options.rounds)
+    if isinstance(found, str):
+        print(f"{found}: its rows are left out", file=sys.stderr)
+        return ()
+    return found
 
 
 def of_history(
     name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
 ) -> list[Row]:
-    name = "-".join(name.split("-")[:2])
     first = jobs.only(range(SHORT))
     cases: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(jobs, nodes),

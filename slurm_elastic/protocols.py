@@ -152,6 +152,18 @@ class Slurm(Protocol):
         """Remove the BeginTime hold that a requeue puts on a PENDING job."""
         ...
 
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """Give PENDING jobs another list of partitions, and let them begin in so many seconds (0:
+        now). No error where one is pending no longer.
+        """
+        ...
+
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=... requeue=0|1``: whether Slurm may requeue the job."""
         ...

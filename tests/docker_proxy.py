@@ -25,7 +25,7 @@ class Fault:
 
     ``status`` answers with ``message``; ``body`` with these very bytes; ``silent`` says nothing;
     ``after`` does it when the engine has carried the call out; ``drop`` ends the connection.
-    ``delay``: that many seconds later.
+    ``delay``: that many seconds later; with nothing else it is the engine's own answer that is late.
     """
 
     status: int = 0
@@ -37,6 +37,10 @@ class Fault:
     delay: float = 0.0
     match: str = ""
     times: int | None = None
+
+    @property
+    def late_only(self) -> bool:
+        return not (self.status or self.silent or self.drop)
 
 
 @dataclass
@@ -135,11 +139,13 @@ class _Answers(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         fault = self.server_proxy.fault_for(f"{self.command} {self.path}")
-        if fault is not None and not fault.after:
+        if fault is not None and not fault.after and not fault.late_only:
             return self._fail(fault)
         status, answer = self._upstream(body)
-        if fault is not None:
+        if fault is not None and not fault.late_only:
             return self._fail(fault)
+        if fault is not None:
+            self.server_proxy.woken.wait(fault.delay)
         return self._answer(status, answer)
 
     do_GET = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - http.server looks for these names

@@ -144,8 +144,7 @@ class Service:
         begun = self._begin(plans, view, found)
         standing = {r.run.job: r for r in (*rescues, *begun)}
         self._moving = bool(standing)
-        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
-        self._advance(standing.values(), jobs, leaving)
+        self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken)
@@ -270,7 +269,8 @@ class Service:
             moves = self._to_saving(moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
-                self._crew.submit(plan.facts.run.job, (NEVER, 0.0), self._saver.work(plan))
+                work = self._saver.work(plan)
+                self._crew.submit(plan.facts.run.job, plan.order, work, periodic=True)
         return moves
 
     def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
@@ -304,7 +304,8 @@ class Service:
             reached={str(Step.PLANNED): now},
         )
 
-    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, leaving: frozenset[str]) -> None:
+    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
+        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
         for row in sorted(rescues, key=_urgency):
             if self._crew.busy(row.run.job):
                 continue
@@ -313,7 +314,7 @@ class Service:
             if one.over:
                 continue
             try:
-                self._step(one, jobs, leaving)
+                self._step(moving.hasten(self.site, one, found), jobs, leaving)
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
 
@@ -380,7 +381,7 @@ class Service:
         facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
         plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
         self._saver.expect(number, dump_seconds(world, number))
-        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan))
+        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan), periodic=True)
 
 
 def _urgency(rescue: Rescue) -> Order:

@@ -11,8 +11,11 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import Progress
 
+from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
+from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.capacity import Bounds
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
 from slurm_elastic.prices.trace import PriceTrace, load_trace
 from slurm_elastic.simulate import sacct, swf
@@ -89,8 +92,11 @@ def read(args: argparse.Namespace) -> Setting:
         availability=load_availability(args.availability) if args.availability else None,
     )
     pools, notes = pools_of(config, world)
+    accounts = _accounts(config, history, notes)
     base = Scenario(
         pools=pools,
+        bounds=bounds_of(config.policies.budget),
+        accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
         depth=args.depth,
@@ -123,6 +129,18 @@ def count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
+
+
+def _accounts(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
+    """The budgets of those accounts that the history has jobs of, by its numbers."""
+    found = {}
+    for name, budget in config.policies.account_budgets.items():
+        number = history.account(name)
+        if number is None:
+            notes.append(f"the history has no job of account {name}, which has a budget")
+        else:
+            found[str(number)] = bounds_of(budget)
+    return found
 
 
 def _checkpoints(args: argparse.Namespace) -> Checkpoints:

@@ -58,9 +58,16 @@ def refuse(
 
 
 def give_back(
-    site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str, correlation: str
+    site: Site,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    correlation: str,
+    *,
+    hurry: bool = True,
 ) -> set[str]:
-    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere.
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere, at
+    once where ``hurry``.
 
     Not a node that an admin has drained, as power_down would undo that: it runs into its
     ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
@@ -72,7 +79,7 @@ def give_back(
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.restarts.expect(job, site.monotonic(), given)
+        site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
     site.slurm.update_nodes(
         ours, state="POWER_DOWN_FORCE", reason=hold_reason(why), address=NOWHERE

@@ -23,12 +23,14 @@ PATIENCE = 120.0
 
 class _Expected(Struct, frozen=True):
     """A job as it was ``before`` its requeue, the nodes that it cannot get again, until when (s) it
-    is looked for, and since when (s) it is known to have left its nodes. Of monotonic time.
+    is looked for, whether its hold is to be lifted, and since when (s) it is known to have left its
+    nodes. Of monotonic time.
     """
 
     before: SlurmJob
     gone: frozenset[str]
     deadline: float
+    hurry: bool = True
     left: float | None = None
 
 
@@ -41,12 +43,16 @@ class Restarts:
         self._lock = threading.Lock()
         self._expected: dict[int, _Expected] = {}
 
-    def expect(self, job: SlurmJob, clock: float, gone: Collection[str]) -> None:
-        """``job`` (as it was before) is being requeued, as these nodes of its are ``gone``."""
+    def expect(
+        self, job: SlurmJob, clock: float, gone: Collection[str], *, hurry: bool = True
+    ) -> None:
+        """``job`` (as it was before) is being requeued, as these nodes of its are ``gone``; without
+        ``hurry`` its hold stays.
+        """
         with self._lock:
             if job.id in self._expected:  # its own requeue setting is the one it had at first
                 job = replace(job, requeue=self._expected[job.id].before.requeue)
-            self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE)
+            self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
 
     def recall(self, ledger: Ledger, clock: float) -> None:
         """Those that an earlier daemon lifted ``--no-requeue`` for and did not put back."""
@@ -114,8 +120,10 @@ def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: flo
     again = job.restarts > one.before.restarts
     if not _waits(job):
         return again and bool(job.states & {"RUNNING", "CONFIGURING"})
-    if job.start <= now and job.reason != "BeginTime":
+    if job.begin <= now:  # ``start`` may be the estimate of when one that waits gets its nodes
         return again
+    if not one.hurry:
+        return True
     if one.left is None or not may_hurry(one.before.nodes, one.gone, one.left, clock):
         return False
     slurm.start_now(job.id)

@@ -19,7 +19,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from slurm_elastic.model import Action, Notice
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.spelled import (
+    DalyOrder,
+    Policy,
+    Seconds,
+    SecondsOver,
+    Share,
+    spell,
+)
 
 HOUR = 3600.0
 NEVER = math.inf
@@ -72,7 +79,7 @@ def checkpoint(situation: Situation, reason: str) -> Action:
     return Action(kind="checkpoint", subject=situation.job, reason=reason)
 
 
-class Never(Struct, frozen=True, tag="none"):
+class Never(Policy, frozen=True, tag="none"):
     """No checkpoints: an interrupted job begins anew."""
 
     def decide(self, situation: Situation) -> Action | None:  # noqa: ARG002
@@ -84,14 +91,14 @@ class Never(Struct, frozen=True, tag="none"):
         return NEVER
 
 
-class Hour(Struct, frozen=True, tag="hour"):
+class Hour(Policy, frozen=True, tag="hour"):
     """Once in each paid hour, ``margin`` seconds before its end.
 
     The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
     its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
     """
 
-    margin: float = 200.0
+    margin: Seconds = 200.0
 
     def decide(self, situation: Situation) -> Action | None:
         """Within the margin, unless a checkpoint was completed within it already."""
@@ -114,7 +121,7 @@ class Hour(Struct, frozen=True, tag="hour"):
         return end - min(max(self.margin, situation.dump), HOUR), end
 
 
-class Threshold(Struct, frozen=True, tag="threshold"):
+class Threshold(Policy, frozen=True, tag="threshold"):
     """``Hour``, and when the price exceeds the middle between what it was and the bid.
 
     The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
@@ -122,8 +129,8 @@ class Threshold(Struct, frozen=True, tag="threshold"):
     mean weighted by time. Above the bid the machine is lost anyway.
     """
 
-    margin: float = 200.0
-    period: float = 600.0
+    margin: Seconds = 200.0
+    period: SecondsOver = 600.0
 
     def decide(self, situation: Situation) -> Action | None:
         """By the hour, else by the price."""
@@ -162,18 +169,14 @@ class Threshold(Struct, frozen=True, tag="threshold"):
         return situation.launched + periods * self.period
 
 
-class ThresholdStatic(Struct, frozen=True, tag="threshold_static"):
+class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
     """``Hour``, and when a price has risen since the last checkpoint to within ``band`` of the bid.
 
     That is what ckptman's published code does in place of the paper's THRESHOLD.
     """
 
-    band: float = 0.2
-    margin: float = 200.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.band < 1:
-            raise ValueError(f"band is {self.band:g}, expected a share between 0 and 1")
+    band: Share = 0.2
+    margin: Seconds = 200.0
 
     def decide(self, situation: Situation) -> Action | None:
         """By the hour, else by the price."""
@@ -193,22 +196,16 @@ class ThresholdStatic(Struct, frozen=True, tag="threshold_static"):
         return Hour(self.margin).wake(situation)
 
 
-class Daly(Struct, frozen=True, tag="daly"):
+class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
     interruption (``mtti`` here overrides it; where nothing is known, six hours are taken).
 
     ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
     """
 
-    mtti: float | None = None
-    order: int = 2
-    least: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.order not in (1, 2):
-            raise ValueError(f"order is {self.order}, expected 1 (Young) or 2 (Daly)")
-        if self.mtti is not None and not self.mtti > 0:
-            raise ValueError(f"mtti is {self.mtti:g}, expected seconds over 0")
+    mtti: SecondsOver | None = None
+    order: DalyOrder = 2
+    least: Seconds = 30.0
 
     def decide(self, situation: Situation) -> Action | None:
         """When the interval since the last checkpoint is over."""
@@ -228,13 +225,13 @@ class Daly(Struct, frozen=True, tag="daly"):
         return max(rule(situation.dump, mtti), self.least)
 
 
-class OnNotice(Struct, frozen=True, tag="on_notice"):
+class OnNotice(Policy, frozen=True, tag="on_notice"):
     """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
 
     ``slack`` seconds are kept free for what happens between the decision and the dump.
     """
 
-    slack: float = 5.0
+    slack: Seconds = 5.0
 
     def decide(self, situation: Situation) -> Action | None:
         """For the first warning that no checkpoint has answered and that leaves time for one."""
@@ -256,14 +253,18 @@ class OnNotice(Struct, frozen=True, tag="on_notice"):
         return notice.deadline is None or needed <= notice.deadline
 
 
-class FirstOf(Struct, frozen=True, tag="first_of"):
+class FirstOf(Policy, frozen=True, tag="first_of"):
     """The first of several policies that acts."""
 
     policies: tuple[AnyPolicy, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.policies:
             raise ValueError("first_of needs at least one policy")
+        for one in self.policies:
+            if not isinstance(one, Policy):
+                raise ValueError(f"{one!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
 
     def decide(self, situation: Situation) -> Action | None:
         """The first action."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from botocore.exceptions import ClientError
 from msgspec import structs
@@ -27,11 +28,19 @@ from slurm_elastic.model import (
     Instance,
     InstanceState,
     LaunchSpec,
+    Market,
     Notice,
     Offer,
     Pool,
 )
-from slurm_elastic.providers import aws_api, aws_examine, aws_request, aws_tags
+from slurm_elastic.providers import (
+    aws_api,
+    aws_examine,
+    aws_quotas,
+    aws_request,
+    aws_rights,
+    aws_tags,
+)
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import claim_of
 from slurm_elastic.providers.aws_errors import MISMATCH
@@ -179,8 +188,34 @@ class AwsProvider:
         self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
 
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
-        """Image, subnets, security groups, credentials' expiry, clock."""
-        return aws_examine.examine(self._api, self._settings, pools, self._clock)
+        """Image, subnets, security groups, credentials' expiry, clock, quotas and rights."""
+        return (
+            *aws_examine.examine(self._api, self._settings, pools, self._clock),
+            *aws_examine.chosen_images(self._images, pools),
+            *aws_quotas.examine(self._settings, pools),
+            *aws_rights.examine(
+                self._api,
+                aws_rights.attempts(
+                    self._settings, self._cluster, pools, self._trials(pools), self._any_machine()
+                ),
+            ),
+        )
+
+    def _trials(self, pools: Sequence[Pool]) -> Iterator[aws_rights.Trial]:
+        """A launch for each market in use; what cannot be read is told by another finding."""
+        seen: set[Market] = set()
+        for pool in pools:
+            with suppress(ProviderError):
+                image = self._images.of(pool)
+                for offer in self._offers.of(pool):
+                    if offer.market not in seen:
+                        seen.add(offer.market)
+                        yield aws_rights.Trial(spec=aws_rights.trial(pool, offer), image=image)
+
+    def _any_machine(self) -> str | None:
+        with suppress(ProviderError):
+            return next((i.id for i in self._listed()), None)
+        return None
 
     # launching
 

@@ -13,7 +13,9 @@ from botocore.exceptions import BotoCoreError
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Pool
+from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers.aws_api import Api
+from slurm_elastic.providers.aws_images import Images
 
 SKEW = 60.0
 """Seconds; EC2 refuses requests signed five minutes off (API reference, RequestExpired)."""
@@ -28,13 +30,6 @@ def examine(
         *_subnets(api, settings, pools),
         *_groups(api, settings),
         _expiry(settings, clock()),
-        Finding(
-            what="quota",
-            level=Level.NOTE,
-            found="EC2 does not tell how many machines the account may have",
-            advice="compare limits with the vCPU quotas (Service Quotas, EC2) of your account; "
-            "a launch beyond them is refused and cools its market down",
-        ),
     )
 
 
@@ -58,6 +53,20 @@ def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator
             advice=f"set clouds[].image to an image of region {settings.region}",
         )
     yield from _clock_skew(answer, clock())
+
+
+def chosen_images(images: Images, pools: Sequence[Pool]) -> Iterator[Finding]:
+    """Those that pools look for by name or tags."""
+    for pool in pools:
+        if pool.image is None or pool.image.id is not None:
+            continue
+        what = f"image of pool {pool.name}"
+        try:
+            found = images.of(pool)
+        except ProviderError as error:
+            yield _refused(what, error, f"an image with {wanted(pool.image)}")
+        else:
+            yield Finding(what=what, level=Level.OK, found=f"{found} has {wanted(pool.image)}")
 
 
 def _clock_skew(answer: Mapping[str, Any], now: float) -> Iterator[Finding]:

@@ -3,15 +3,14 @@
 ``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
 writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
 partial launches (moto starts MinCount machines whatever MaxCount says), fleets, client tokens,
-stock, faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its
-state is in memory: it ends with the process.
+stock, faults, delayed visibility, spot prices and interruptions, and the SQS queue that tells of
+these; ``ec2_control`` steers it. Its state is in memory: it ends with the process.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import logging
 import os
 import re
@@ -29,7 +28,7 @@ from msgspec.structs import replace
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto
+from slurm_elastic.sandbox import ec2_control, ec2_events, ec2_fleet, ec2_moto, ec2_quotas
 from slurm_elastic.sandbox.ec2_api import (
     Call,
     answer_xml,
@@ -66,6 +65,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 
 
+_DRY_RUN = Ec2Error("DryRunOperation", 412, "Request would have succeeded, but DryRun flag is set.")
 _IMAGE = elements(imageId=IMAGE, imageState="available", name="emulated machine")
 _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
@@ -125,8 +125,13 @@ class Front:
         size = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(size)
         path = environ.get("PATH_INFO", "")
+        wanted = environ.get("HTTP_X_AMZ_TARGET", "")
         if path.startswith(PREFIX):
             answer = self._control(environ["REQUEST_METHOD"], path, body)
+        elif wanted.startswith(ec2_quotas.TARGET):
+            answer = self._quota(wanted.removeprefix(ec2_quotas.TARGET), body)
+        elif wanted.startswith(ec2_events.TARGET):
+            answer = self._queues(wanted.removeprefix(ec2_events.TARGET), environ, body)
         else:
             answer = self._api(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
@@ -168,9 +173,33 @@ class Front:
         refusal = self._strike(target, Stage.ENTRY)
         if refusal:
             return refusal
+        if call.params.get("DryRun") == "true":
+            return _error(_DRY_RUN)
         with self._lock:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
+
+    def _queues(self, action: str, environ: Environ, body: bytes) -> Answer:
+        """SQS, of which no fault and no limit of EC2's is."""
+        region = parse(b"", environ.get("HTTP_AUTHORIZATION", "")).region
+        with self._lock:
+            self.cloud.calls[action] += 1
+            self.cloud.queue.ready(region)
+            answer = self._forward(environ, body)
+        return replace(answer, type=ec2_events.JSON)
+
+    def _quota(self, action: str, body: bytes) -> Answer:
+        """Another service of Amazon's, whose errors have another form."""
+        with self._lock:
+            self.cloud.calls[action] += 1
+            told = ec2_quotas.told(body, self.cloud.quotas)
+        target = Target(action=action)
+        fault = self.cloud.faults.take(target, Stage.ENTRY)
+        error = fault.error("") if fault else None
+        result = error or told
+        if isinstance(result, bytes):
+            return Answer(200, result, ec2_quotas.JSON)
+        return Answer(result.status, ec2_quotas.error_json(result), ec2_quotas.JSON)
 
     def _target(self, call: Call) -> Target:
         target = call.target
@@ -297,21 +326,7 @@ class Front:
         return Ec2Error("SpotMaxPriceTooLow", 400, text)
 
     def _forward(self, environ: Environ, body: bytes) -> Answer:
-        """Hand a request to moto."""
-        status = 500
-
-        def start(line: str, _headers: object, _exc: object = None) -> None:
-            nonlocal status
-            status = int(line.split()[0])
-
-        inner = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
-        inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        chunks = self._moto(inner, start)
-        try:
-            return Answer(status, b"".join(chunks))
-        finally:
-            if hasattr(chunks, "close"):
-                chunks.close()
+        return Answer(*ec2_moto.ask(self._moto, environ, body))
 
 
 def _digest(call: Call) -> bytes:

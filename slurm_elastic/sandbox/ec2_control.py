@@ -1,6 +1,6 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
-``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``,
+``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``, ``quotas``,
 ``settings``, ``interrupt``, ``shut-down``, ``schedule``, ``buckets``, ``advance``, ``reset``.
 Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
@@ -42,6 +42,11 @@ class _Price(_Order, frozen=True, kw_only=True):
 class _Trace(_Order, frozen=True, kw_only=True):
     trace: str
     speed: float = 1.0
+
+
+class _Quota(_Order, frozen=True, kw_only=True):
+    code: str
+    vcpus: float | None
 
 
 class _Settings(_Order, frozen=True, kw_only=True):
@@ -109,6 +114,15 @@ def _prices(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     return tuple(cloud.prices.quotes(now))
 
 
+def _quotas(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    order = msgspec.json.decode(body, type=_Quota)
+    if order.vcpus is None:
+        cloud.quotas.pop(order.code, None)
+    else:
+        cloud.quotas[order.code] = order.vcpus
+    return cloud.quotas
+
+
 def _settings(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     cloud.visible_after = msgspec.json.decode(body, type=_Settings).visible_after
     return {"visible_after": cloud.visible_after}
@@ -151,6 +165,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "faults": _faults,
     "stock": _stock,
     "prices": _prices,
+    "quotas": _quotas,
     "settings": _settings,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
@@ -180,6 +195,10 @@ class Ec2Control(Steering):
     def price(self, type_: str, zone: str, price: float | None) -> None:
         """Set the spot price ($/h) where the patterns fit; None gives it back to the trace."""
         self._ask("POST", "prices", _Price(type=type_, zone=zone, price=price))
+
+    def quota(self, code: str, vcpus: float | None) -> None:
+        """Have Service Quotas tell so many vCPUs for a quota of EC2; None: it knows no such one."""
+        self._ask("POST", "quotas", _Quota(code=code, vcpus=vcpus))
 
     def replay(self, trace: Path, speed: float = 1.0) -> None:
         """Replay a price trace from its beginning, so many of its seconds a second."""

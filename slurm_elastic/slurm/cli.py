@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -129,6 +130,28 @@ class SlurmCli:
         """``scontrol update jobid=JOB starttime=now``."""
         self._run("scontrol", "update", f"jobid={self._label(job)}", "starttime=now")
 
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """``scontrol update jobid=JOB,JOB partition=... starttime=now+SECONDS``: no time of day,
+        which scontrol and we might read in two time zones.
+        """
+        fields = [f"partition={','.join(partitions)}"] if partitions else []
+        if begin_in is not None:
+            fields.append(
+                f"starttime=now+{math.ceil(begin_in)}" if begin_in > 0 else "starttime=now"
+            )
+        for part in _batches((self._label(job), "") for job in jobs):
+            try:
+                self._run("scontrol", "update", f"jobid={','.join(k for k, _ in part)}", *fields)
+            except SlurmError as error:
+                if not _only_started(error):
+                    raise
+
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=JOB requeue=0|1``."""
         self._run("scontrol", "update", f"jobid={self._label(job)}", f"requeue={int(requeue)}")
@@ -179,6 +202,9 @@ class SlurmCli:
 
     def _run(self, *command: str) -> str:
         self.calls[command[0]] += 1
+        if not os.path.exists(self._settings.conf):
+            # Slurm's commands would look for it for a minute.
+            raise SlurmError(command, 1, f"there is no {self._settings.conf}")
         path = os.path.join(self._settings.bin_dir, command[0])
         env = {
             "SLURM_CONF": self._settings.conf,
@@ -210,6 +236,14 @@ class SlurmCli:
 def _form(version: tuple[int, int]) -> str:
     """The option that asks for a form of JSON that we know; empty before there was data_parser."""
     return next((option for since, option in _DATA_PARSERS if version >= since), "")
+
+
+def _only_started(error: SlurmError) -> bool:
+    """Whether an update was refused for what started meanwhile, and for nothing else."""
+    lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    over = ("Job is no longer pending execution", "Job/step already completing or completed")
+    fine = (*over, "No error")
+    return bool(lines) and all(any(words in line for words in fine) for line in lines)
 
 
 def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

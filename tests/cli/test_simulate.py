@@ -137,3 +137,26 @@ def test_accounting_as_input(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         main(["--config", str(EXAMPLE), "simulate", "--sacct", str(file), "--json", str(out)]) == 0
     )
     assert json.loads(out.read_text())["rows"][0]["figures"]["jobs"] == 20
+
+
+def test_budgets_of_the_configuration_stop_public_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second job waits for the next day, and with it nothing is different but its wait."""
+    file = tmp_path / "sacct.txt"
+    rows = ("1|ann|physics|0|7200|120|40|40", "2|ann|physics|3600|60|10|40|40",
+            "3|bob|chemistry|3600|60|10|40|40")  # fmt: skip
+    head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
+    file.write_text("\n".join((head, *rows)) + "\n")
+    waits = []
+    for budgets in ("", "  account_budgets: {physics: {per_day: 0.01}, nobody: {per_day: 1}}\n"):
+        site = tmp_path / "site.yaml"
+        policies = f"policies:\n{budgets}" if budgets else ""
+        site.write_text(EXAMPLE.read_text() + policies)
+        out = tmp_path / "out.json"
+        arguments = ["simulate", "--sacct", str(file), "--json", str(out)]
+        assert main(["--config", str(site), *arguments]) == 0
+        waits.append(json.loads(out.read_text())["rows"][0]["figures"]["mean_wait"])
+    assert waits[1] > waits[0] + 20_000, "a day for one of three"
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the history has no job of account nobody, which has a budget" in told

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from docker_proxy import Fault as EngineFault
+from docker_proxy import running_proxy
 from emulated import running_ec2, running_one
 from providers import local_bed
 from providers.aws_bed import AwsBed
@@ -14,12 +18,16 @@ from providers.local_bed import LocalBed
 from providers.nova_stand_in import Kind, StandIn
 from providers.one_bed import INSTANTIATE, OneBed
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+from realcloud.docker.bed import KINDS as REFUSALS
+from realcloud.docker.bed import DockerBed
+from realcloud.docker.engine import Engine
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AnyCloud, FakeCloud, InstanceType, Strategy
+from slurm_elastic.config.clouds import AnyCloud, DockerType, FakeCloud, InstanceType, Strategy
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import docker_request as labels
 from slurm_elastic.providers.fake import FakeAccount, FakeProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -194,6 +202,82 @@ class Local(LocalBed):
 
     def standing(self) -> object:
         return tuple(self._struck)
+
+
+class Docker(DockerBed):
+    """A real engine; what goes wrong does so on the way to it, but for a host without slots."""
+
+    name = "docker"
+    pool = Pool(
+        name="box", cloud="boxes", nodes=("bx1", "bx2"), cpus=1, real_memory=600,
+        instance_types=("small",), markets=(Market.RESERVED,),
+    )  # fmt: skip
+    ANSWER_IN = 15.0
+    """Seconds: containers of a busy machine take some."""
+    REQUESTS = {  # noqa: RUF012
+        "launch": ("^POST .*/containers/create", "^POST .*/start$"),
+        "list": ("^GET .*/containers/json",),
+        "terminate": ("^POST .*/kill",),
+    }
+    WIRE = {  # noqa: RUF012
+        "throttle": EngineFault(status=429, message="too many requests"),
+        "internal": EngineFault(status=500, message="context deadline exceeded"),
+        "reset before": EngineFault(drop=True),
+        "reset after": EngineFault(drop=True, after=True),
+        "time-out": EngineFault(silent=True, after=True),
+        "slow answer": EngineFault(delay=0.2),
+        "wrong data": EngineFault(status=200, body=b"<html>log in</html>", after=True),
+        "auth": REFUSALS[AuthError],
+        "quota": REFUSALS[QuotaError],
+    }
+
+    def __init__(self, engine: Engine, image: str, place: Path) -> None:
+        self._stack = ExitStack()
+        proxy = self._stack.enter_context(running_proxy(place / "engine.sock", engine.socket))
+        super().__init__(engine, proxy, image)
+        self._neighbour: Any = None
+
+    def close(self) -> None:
+        super().close()
+        self._stack.close()
+
+    def settings(self, **more: object) -> AnyCloud:  # type: ignore[override]
+        types = {"small": DockerType(cpus=1, memory=1024, price=0.02)}
+        return super().settings(**({"timeout": self.ANSWER_IN, "types": types} | more))
+
+    def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
+        return super().open(UUID, self.ANSWER_IN)
+
+    def alive(self) -> set[str]:
+        return super().alive() - ({self._neighbour.id[:12]} if self._neighbour else set())
+
+    def strike(self, fault: str, call: str) -> bool:
+        if fault in FOR_GOOD and call != "launch":
+            return False
+        if fault == "capacity":
+            self._fill()
+            return True
+        count = None if fault in FOR_GOOD else times(fault, call)
+        self.proxy.fail(
+            *(replace(self.WIRE[fault], match=match, times=count) for match in self.REQUESTS[call])
+        )
+        return True
+
+    def _fill(self) -> None:
+        """Another cluster's container takes all slots of the host."""
+        self._neighbour = self.client.containers.run(
+            self.image, ["sleep", "infinity"], detach=True, init=True, network=self.id,
+            labels={labels.CLUSTER: "another", labels.CPUS: str(self.slots)},
+        )  # fmt: skip
+
+    def heal(self) -> None:
+        super().heal()
+        if self._neighbour is not None:
+            self._neighbour.remove(force=True, v=True)
+            self._neighbour = None
+
+    def standing(self) -> object:
+        return tuple(self.proxy.faults)
 
 
 class _Babbling(FakeProvider):

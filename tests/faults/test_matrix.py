@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from slurm_elastic.policies.phase import Phase, phase
-from tests.faults.beds import FOR_GOOD, KINDS, all_beds
+from tests.faults.beds import FOR_GOOD, KINDS, Docker, all_beds
 from tests.faults.bench import Bench
 
-PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack")
+PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack", "docker")
 CALLS = ("launch", "list", "terminate")
 HIDDEN = "hidden for 60 s"
 FAULTS = (*KINDS, HIDDEN)
@@ -49,7 +49,7 @@ def bench(request: pytest.FixtureRequest, beds: Beds) -> Iterator[Bench]:
     # The local agent's socket and its slurmd's want a short path that others may enter.
     with tempfile.TemporaryDirectory(prefix="se-faults-", dir="/tmp") as place:
         Path(place).chmod(0o755)
-        bed = beds[request.getfixturevalue("provider")](Path(place))
+        bed = _bed(request, beds, Path(place))
         made = Bench(bed, Path(place))
         yield made
         bed.heal()
@@ -58,6 +58,16 @@ def bench(request: pytest.FixtureRequest, beds: Beds) -> Iterator[Bench]:
             bed.close()
 
 
+def _bed(request: pytest.FixtureRequest, beds: Beds, place: Path) -> Any:
+    """An engine is started when the first test wants it, and skips those where there can be none."""
+    provider = request.getfixturevalue("provider")
+    if provider != Docker.name:
+        return beds[provider](place)
+    engine = request.getfixturevalue("docker_engine")
+    return Docker(engine, request.getfixturevalue("trixie"), place)
+
+
+@pytest.mark.timeout(1800)  # the first time the engine's image is built
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -1,0 +1,62 @@
+"""The simulator's speed beside its peers: what they are given, and what is said without them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from benchmarks import accasim_peer, environments, simulate
+from slurm_elastic.simulate import swf
+from slurm_elastic.simulate.jobs import Jobs
+
+SYNTHETIC = Path(__file__).parent.parent / "data" / "synthetic.swf"
+OPTIONS = argparse.Namespace(rounds=1, peer_jobs=None, no_peer=False)
+
+
+@pytest.fixture
+def jobs() -> Jobs:
+    return swf.load(SYNTHETIC).jobs
+
+
+def test_the_peer_gets_the_very_same_jobs(jobs: Jobs) -> None:
+    again = swf.read(accasim_peer.history_lines(jobs), swf.History())
+    assert again.complaints.sentences() == []
+    assert [list(column) for column in again.jobs.columns[:6]] == [
+        list(column) for column in jobs.columns[:6]
+    ]
+
+
+def test_a_peer_that_cannot_be_installed_is_left_out_with_a_sentence(
+    jobs: Jobs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(environments, "_cache", lambda: tmp_path)
+    monkeypatch.setattr(environments.sys, "executable", str(tmp_path / "no-python"))
+    assert simulate.beside_accasim("synthetic", jobs, 16, OPTIONS) == ()
+    assert "AccaSim cannot be installed" in capsys.readouterr().err
+
+
+def test_a_peer_that_fails_is_left_out_with_its_last_words(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho it broke >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(accasim_peer, "environment", lambda *_: python)
+    assert accasim_peer.rows("synthetic", jobs, 16, 1) == "AccaSim failed (it broke)"
+
+
+def test_both_are_shown_with_their_goals(
+    jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho \'{{"jobs": {len(jobs)}, "seconds": 9e9, "wait": 1e9}}\'\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(accasim_peer, "environment", lambda *_: python)
+    speed, wait = simulate.beside_accasim("synthetic", jobs, 16, OPTIONS)
+    assert (speed.goal, speed.ok) == ("ratio >= 100", True)
+    assert (wait.goal, wait.ok) == ("ratio 1 +- 0.02", False)
