@@ -16,12 +16,14 @@ from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
@@ -66,9 +68,11 @@ class Engine:
         self.runs = Runs(jobs, scenario, self.pools)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
         self.events: list[int] = []
-        self.queue = Queue(
-            jobs, scenario, self.pools, self.needs, self.grower, self.runs, self._start
-        )
+        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        self.queue = Queue(*parts, self._start)
+        if scenario.accounts:
+            purses = Purses(scenario.accounts, self.pools, origin)
+            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds)
         self.readies: list[int] = []
         self.last_ready = -NEVER
@@ -218,6 +222,10 @@ class Engine:
         machines.expect(expected, job, need)
         heappush(self.events, end << 35 | job)
 
+    def _later(self, when: int, job: int | None) -> None:
+        """A job comes back then, or the queue is looked at."""
+        self._push(when, LOOK if job is None else ARRIVE, job or 0)
+
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
         ready = now
@@ -246,14 +254,15 @@ class Engine:
             self._push(self.looks, LOOK, 0)
 
     def _launch(self, now: int) -> None:
-        queue = self.queue
-        for pool, count in self.grower.wanted(queue.waiting, queue.head, self.runs.running, now):
-            machines = self.pools[pool]
-            for batch, part, ready in machines.launch(count, now):
-                self._expect_boot(machines, batch, part, ready)
-                self._push(ready, BOOT, batch * _POOLS + pool)
-            self._watch(pool, now)
-            queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+        queue, running = self.queue, self.runs.running
+        for jobs, own in queue.classes(now):
+            for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
+                machines = self.pools[pool]
+                for batch, part, ready in machines.launch(count, now):
+                    self._expect_boot(machines, batch, part, ready)
+                    self._push(ready, BOOT, batch * _POOLS + pool)
+                self._watch(pool, now)
+                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
 
     def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""

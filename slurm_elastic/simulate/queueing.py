@@ -11,7 +11,7 @@ stands: nothing else can have changed for the others but the time, which never h
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.grow import Grower
@@ -40,7 +40,8 @@ class Queue:
         runs: Runs,
         start: Callable[[int, int, int, int], None],
     ) -> None:
-        self.limit, self.scenario, self.pools, self.needs = jobs.limit, scenario, pools, needs
+        self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
+        self.pools, self.needs = pools, needs
         self.grower, self.runs, self.start = grower, runs, start
         self.depth, self.reuse = scenario.depth, scenario.reuse
         self.direct = isinstance(scenario.growth, Slurm)
@@ -63,6 +64,10 @@ class Queue:
         elif not self._place(job, now):
             insort(self.waiting, job)
             self.full = self.waiting[0] == job
+
+    def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
+        """The waiting jobs for which machines may be started ahead, and whether own ones only."""
+        return ((self.waiting, False),)
 
     def schedule(self, now: int) -> None:
         """Look at the whole queue: start, reserve for the first that cannot, backfill."""
@@ -118,7 +123,10 @@ class Queue:
             return 0
         if not self.direct or missing > machines.room:
             return None
-        if not (self.grower.free_of_bounds or self.grower.may_launch(missing, now)):
+        if not (
+            self.grower.free_of_bounds
+            or self.grower.may_launch(missing, now, public=machines.pool.public)
+        ):
             return None
         return machines.boot_seconds(missing)
 
@@ -163,8 +171,8 @@ class Queue:
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        for pool, machines in enumerate(self.pools):
-            need = self.needs[pool][job]
+        for pool, machines, needs in self._each:
+            need = needs[job]
             if need > machines.idle and self._boot_wait(machines, need, now) is None:
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
@@ -175,10 +183,9 @@ class Queue:
         """Reserve where the job is expected to fit first; when that is."""
         limit = self.limit[job]
         times = [
-            profile.earliest(self.needs[pool][job], limit) for pool, profile in enumerate(profiles)
+            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
         ]
-        soonest = min(times)
+        soonest, pool = min(times, default=(FAR, 0))
         if soonest < FAR:
-            pool = times.index(soonest)
             profiles[pool].use(soonest, self.needs[pool][job], limit)
         return soonest
