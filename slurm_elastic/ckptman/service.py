@@ -220,6 +220,7 @@ class Service:
             mtti=self._mtti,
             expected=settings.expected,
             bid=settings.prices.bid,
+            leases=site.leases,
         )
 
     # decide

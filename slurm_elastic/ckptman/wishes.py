@@ -20,13 +20,15 @@ _SIGNAL_CHECKS = {
     "stop_signal": (is_signal, SIGNAL_FORM),
     "scope": (lambda word: word in SCOPES, f"one of {', '.join(SCOPES)}"),
     "saved": (is_sign, SIGN_FORM),
+    "blocking": (lambda word: word in ("yes", "no"), "yes or no"),
 }
 
 
 class Choice(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
-    save ends the run, so it is only made to move the job.
+    save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
+    it is saved; an application that saves itself may say that it does not.
     """
 
     method: str
@@ -34,6 +36,11 @@ class Choice(Struct, frozen=True, kw_only=True):
     options: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     move_only: bool = False
+
+    @property
+    def blocking(self) -> bool:
+        """Only ``signal`` has the option."""
+        return self.options.get("blocking") != "no"
 
 
 def choose(
