@@ -77,8 +77,11 @@ def _tried(api: Api, attempt: Attempt) -> Finding | None:
     except TransientError as error:
         return _other(attempt, error, Level.NOTE, "ask again later")
     except ProviderError as error:
-        if error.code == GRANTED or error.code in NO_TEMPLATE:
+        if error.code == GRANTED:
             return None
+        if error.code in NO_TEMPLATE:
+            # Ours are made with the first launch, and EC2 reads them to know what is to be done.
+            return _other(attempt, error, Level.NOTE, "look again when a machine has been launched")
         return _other(
             attempt, error, Level.WRONG, "put right in the cloud's settings what it names"
         )

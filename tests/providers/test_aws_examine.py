@@ -144,6 +144,14 @@ class TestRights:
             "right to CreateFleet (on-demand)",
         }
 
+    def test_a_right_that_is_not_proven_is_not_called_granted(self, control: Ec2Control) -> None:
+        bed = FleetBed(control)
+        code = "InvalidLaunchTemplateName.NotFoundException"
+        bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
+        found = examined(bed, image=IMAGE)
+        assert found["right to CreateFleet (spot)"].level is Level.NOTE
+        assert "CreateFleet (spot)" not in found["rights"].found
+
 
 def refuse(bed: AwsBed, action: str) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action=action, code="UnauthorizedOperation"))
