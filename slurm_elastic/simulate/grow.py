@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from slurm_elastic.policies.capacity import (
     Bounds,
@@ -13,6 +14,7 @@ from slurm_elastic.policies.capacity import (
     Spent,
     Waiting,
     bounded,
+    stopped,
 )
 from slurm_elastic.policies.fleet import counts_once, covers, grown, shared, surplus
 from slurm_elastic.policies.release import Flagged
@@ -41,10 +43,12 @@ class Grower:
         jobs: Jobs,
         scenario: Scenario,
         pools: Sequence[Machines],
-        needs: Sequence[array[int]],
+        needs: Sequence[Sequence[int]],
         start: int = 0,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
+        self.money = Bounds(per_day=self.bounds.per_day, per_month=self.bounds.per_month)
+        self.caps = replace(self.bounds, per_day=None, per_month=None)
         self.start, self.depth = start, scenario.depth
         self.growing = [
             (index, machines)
@@ -64,28 +68,42 @@ class Grower:
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
-        self, queue: Sequence[int], head: int | None, running: int, now: int
+        self,
+        queue: Sequence[int],
+        head: int | None,
+        running: int,
+        now: int,
+        *,
+        own: bool = False,
     ) -> list[tuple[int, int]]:
-        """(pool, machines) to launch now."""
+        """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
         if not any(machines.room for _, machines in self.growing):
             return []
+        own = own or self._is_spent(now)
+        pools = [one for one in self.growing if not (own and one[1].pool.public)]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = grown(self.policy, demand, self.bounds, self.spent(now))
+        growth = grown(self.policy, demand, self.caps, Spent())
+        if growth is not None and not pools:
+            growth = Growth(0, "only public machines could be started")
         if covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
             return []
-        rooms = ((index, machines.room) for index, machines in self.growing)
-        return shared(growth.machines, rooms)
+        return shared(growth.machines, ((index, machines.room) for index, machines in pools))
 
-    def may_launch(self, count: int, now: int) -> bool:
+    def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
+        if public and self._is_spent(now):
+            return False
         demand = self.demand((), None, 0, now)
-        allowed = bounded(Growth(count, ""), demand, self.bounds, self.spent(now))
-        return allowed.machines == count
+        return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
+
+    def _is_spent(self, now: int) -> bool:
+        """Whether there is no money for public machines."""
+        return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
         """Flag what is too much: idle machines go now, busy ones when their job ends."""
@@ -129,8 +147,7 @@ class Grower:
             return Spent()
         total = 0.0
         for _, machines in self.growing:
-            machines.passed(now)
-            total += machines.up_area / 3600 * machines.pool.price
+            total += machines.up_seconds(now) / 3600 * machines.pool.price
         clock = now + self.start
         for name, length in (("day", DAY), ("month", MONTH)):
             if self._budget[name][0] != clock // length:
