@@ -64,6 +64,7 @@ class Service:
         self._refused: dict[int, str] = {}
         self._trouble = ""
         self._moving = False
+        self._quiet = site.config.checkpoint.period
         self._helped: dict[int, float] = {}
 
     # from pollers' threads
@@ -80,6 +81,13 @@ class Service:
         """There is news: look now."""
         self._wake.set()
 
+    def happened(self) -> None:
+        """Slurm has begun or ended something: look now, and soon again, as a prolog ends before its
+        job runs and an epilog before its nodes are free.
+        """
+        self._quiet = QUICK / 2
+        self._wake.set()
+
     def order(self, order: AnyOrder) -> None:
         """Somebody wants something."""
         with self._orders_lock:
@@ -94,7 +102,7 @@ class Service:
         pause = rest = 0.0
         try:
             while not site.stop.wait(rest):
-                self._wake.wait(pause)
+                self._rest(pause)
                 self._wake.clear()
                 if site.stop.is_set():
                     break
@@ -102,11 +110,25 @@ class Service:
                 self._guarded_tick()
                 # Whatever wakes us how often: the jobs' own work comes first.
                 rest = max(LEAST, site.monotonic() - began)
-                quick = QUICK if self._moving else site.config.checkpoint.period
-                pause = max(quick - rest, PACE * site.jobs.cost)
+                pause = max(self._pause() - rest, PACE * site.jobs.cost)
         finally:
             self._crew.close()
             site.journal.flush()
+
+    def _rest(self, pause: float) -> None:
+        """Until there is news or the pause is over; signs of life go on in a long one."""
+        end = self.site.monotonic() + pause
+        while (left := end - self.site.monotonic()) > 0:
+            if self._wake.wait(min(left, BEAT)):
+                return
+            self._beat()
+
+    def _pause(self) -> float:
+        """Seconds until the next look: few while a job is on its way or right after an event, then
+        twice as many each time.
+        """
+        self._quiet = min(2 * self._quiet, self.site.config.checkpoint.period)
+        return QUICK if self._moving else self._quiet
 
     def stop(self) -> None:
         """End the loop."""
