@@ -29,6 +29,7 @@ from slurm_elastic.simulate.scenario import Scenario
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
 _POOLS = 1 << 8
+_ARRIVE, _CHECK, _BEYOND = ARRIVE << 32, CHECK << 32, 8 << 32
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -76,6 +77,7 @@ class Engine:
         self.unserved: list[int] = []
         self.count = len(jobs)
         self.asked = self.parked = False
+        self.reuse = scenario.reuse
         self.looks = -1
         self.idle_since = 0
 
@@ -108,26 +110,31 @@ class Engine:
 
     def _step(self, now: int, arrival: int) -> int:
         """All that happens at ``now``; the next job to arrive."""
-        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
+        events, submit, queue, instant = self.events, self.jobs.submit, self.queue, now << 35
         queue.full = now > queue.shadow
         self.asked = False
-        if events and events[0] < (now << 3 | ARRIVE) << 32:
-            self._ends(now)
-        while arrival < count and submit[arrival] == now:
-            if arrival not in self.misfits:
-                queue.arrive(arrival, now)
-                self.asked = True
-            arrival += 1
-        if events and events[0] < (now << 3 | CHECK) << 32:
-            self._boots(now)
+        if events and events[0] < instant + _ARRIVE:
+            self._ends(now, instant + _ARRIVE)
+        if arrival < self.count and submit[arrival] == now:
+            arrival = self._arrivals(arrival, now)
+        if events and events[0] < instant + _CHECK:
+            self._boots(now, instant + _CHECK)
         if queue.full and queue.waiting:
             queue.schedule(now)
         if self.asked:
             self._grow(now)
-            if self.parked and not queue.waiting:
-                self._unpark(now)
-        while events and (events[0] >> 32) - (now << 3) in (CHECK, LOOK):
+        while events and instant + _CHECK <= events[0] < instant + _BEYOND:
             self._look(heappop(events), now)
+        return arrival
+
+    def _arrivals(self, arrival: int, now: int) -> int:
+        """The jobs that are submitted now; the next one after them."""
+        submit, count, misfits, queue = self.jobs.submit, self.count, self.misfits, self.queue
+        while arrival < count and submit[arrival] == now:
+            if not misfits or arrival not in misfits:
+                queue.arrive(arrival, now)
+                self.asked = True
+            arrival += 1
         return arrival
 
     def _next_ready(self, now: int) -> int:
@@ -137,13 +144,13 @@ class Engine:
             heappop(readies)
         return readies[0] if readies else NEVER
 
-    def _ends(self, now: int) -> None:
+    def _ends(self, now: int, beyond: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, beyond, running = self.events, (now << 3 | ARRIVE) << 32, self.runs.now
+        events, running = self.events, self.runs.now
         while events and events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == FALL:
+            if event >> 32 & 7 == FALL:
                 self._fall(payload, now)
                 continue
             run = running.get(payload)
@@ -159,36 +166,38 @@ class Engine:
             for batch, _ in run.pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
                     self._booted(run.pool, batch, now)
-        machines.unexpect(run.expected, run.job)
+        if machines.tracks:
+            machines.unexpect(run.expected, run.job)
         machines.busy -= run.need
         machines.busy_area += run.need * now
         for batch, count in run.pieces:
             self._free(machines, run.pool, batch, count, now)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
-        if machines.batch_due[batch] != NEVER:
-            if not self.scenario.reuse:
-                machines.end(batch, count, now)
-                machines.releases += 1
-                return
-            if machines.draining:
-                gone = min(machines.draining, count)
-                machines.draining -= gone
-                machines.end(batch, gone, now)
-                machines.releases += 1
-                count -= gone
+        if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
+            count -= self._let_go(machines, batch, count, now)
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 self._push(look, CHECK, pool)
 
-    def _boots(self, now: int) -> None:
+    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
+        """Flagged machines go when their job ends, and those that serve one job only."""
+        gone = count
+        if self.reuse:
+            gone = min(machines.draining, count)
+            machines.draining -= gone
+        machines.end(batch, gone, now)
+        machines.releases += 1
+        return gone
+
+    def _boots(self, now: int, beyond: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first, beyond = self.events, (now << 3 | ARRIVE) << 32, (now << 3 | CHECK) << 32
+        events, first = self.events, (now << 3 | ARRIVE) << 32
         while events and first <= events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == ARRIVE:
+            if event >> 32 & 7 == ARRIVE:
                 self.queue.arrive(payload, now)
                 self.asked = True
                 continue
@@ -209,47 +218,54 @@ class Engine:
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
         machines = self.pools[pool]
-        idle = min(need, machines.idle) if self.scenario.reuse else 0
-        pieces = machines.take(idle, now) if idle else []
-        ready = now
-        if need > idle:
+        idle = machines.idle if self.reuse else 0
+        if need <= idle:
+            idle, ready, pieces = need, now, machines.take(need, now)
+        else:
+            pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, need - idle, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
-        machines.expect(expected, job, need)
+        if machines.tracks:
+            machines.expect(expected, job, need)
         heappush(self.events, end << 35 | job)
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
-        ready = now
-        for batch, part, ready in machines.launch(count, now):
-            pieces.append((batch, part))
-            if self.counts_boots:
+        ready, launched = machines.launch(count, now)
+        pieces += launched
+        if self.counts_boots:
+            for batch, _ in launched:
                 machines.held.add(batch)
                 self._push(ready, BOOT, batch * _POOLS + pool)
-        if not self.counts_boots:
+        else:
             machines.booting -= count
             machines.busy += count
             heappush(self.readies, ready)
-            self.last_ready = max(self.last_ready, ready)
+            if ready > self.last_ready:
+                self.last_ready = ready
         machines.busy_area -= count * ready
-        self._watch(pool, now)
+        if machines.spot_live:
+            self._watch(pool, now)
         return ready
 
     def _grow(self, now: int) -> None:
         """Ask the growth policy, now or at its next look."""
-        period = self.grower.period
+        period, waiting = self.grower.period, self.queue.waiting
         if period is None:
-            if self.queue.waiting and not self.direct:
+            if waiting and not self.direct:
                 self._launch(now)
-        elif self.looks < now and (self.queue.waiting or self.grower.watches):
+        elif self.looks < now and (waiting or self.grower.watches):
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
+        if self.parked and not waiting:
+            self._unpark(now)
 
     def _launch(self, now: int) -> None:
         queue = self.queue
         for pool, count in self.grower.wanted(queue.waiting, queue.head, self.runs.running, now):
             machines = self.pools[pool]
-            for batch, part, ready in machines.launch(count, now):
+            ready, launched = machines.launch(count, now)
+            for batch, part in launched:
                 self._expect_boot(machines, batch, part, ready)
                 self._push(ready, BOOT, batch * _POOLS + pool)
             self._watch(pool, now)

@@ -97,30 +97,27 @@ class Queue:
         """Start the job in the first pool that can take it without delaying the reservation."""
         for pool, machines, needs in self._each:
             need = needs[job]
-            late = 0
-            if need > machines.idle or not self.reuse:
-                wait = self._boot_wait(machines, need, now) if self.direct else None
-                if wait is None:
-                    continue
-                late = wait
-            if machines is self._reserved and now + late + self.limit[job] > self.shadow:
-                if need > self.extra:
-                    continue
-                self.extra -= need
+            if (need > machines.idle or not self.reuse) and not self._may_boot(machines, need, now):
+                continue
+            if machines is self._reserved:
+                missing = need - machines.idle if self.reuse else need
+                late = machines.boot_seconds(missing) if missing > 0 else 0
+                if now + late + self.limit[job] > self.shadow:
+                    if need > self.extra:
+                        continue
+                    self.extra -= need
             self.start(job, pool, need, now)
             return True
         return False
 
-    def _boot_wait(self, machines: Machines, need: int, now: int) -> int | None:
-        """Seconds to boot what a job lacks; None where it may not."""
+    def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
+        """Whether what a job lacks may be launched for it."""
+        if not self.direct:
+            return False
         missing = need - machines.idle if self.reuse else need
-        if missing <= 0:
-            return 0
-        if not self.direct or missing > machines.room:
-            return None
-        if not (self.grower.free_of_bounds or self.grower.may_launch(missing, now)):
-            return None
-        return machines.boot_seconds(missing)
+        if missing > machines.room:
+            return False
+        return self.grower.free_of_bounds or self.grower.may_launch(missing, now)
 
     def _reserve(self, job: int, now: int) -> None:
         """In the pool in which it is expected to fit first."""
@@ -165,7 +162,7 @@ class Queue:
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines in enumerate(self.pools):
             need = self.needs[pool][job]
-            if need > machines.idle and self._boot_wait(machines, need, now) is None:
+            if need > machines.idle and not self._may_boot(machines, need, now):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool
