@@ -79,53 +79,48 @@ class Engine:
         self.asked = self.parked = False
         self.reuse = scenario.reuse
         self.looks = -1
-        self.idle_since = 0
+        self.told = 0
 
     def run(self) -> Outcome:
         """All of it."""
-        events, submit, count = self.events, self.jobs.submit, self.count
-        begin = submit[0] if count else 0
+        begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
             machines.stand(begin)
-        if self.grower.watches and count:
+        if self.grower.watches and self.count:
             self._push(begin, LOOK, 0)
-        arrival, now, told = 0, begin, 0
+        return self._finish(self._loop(begin))
+
+    def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
+        """From one moment at which something happens to the next; the last one."""
+        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
+        waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
         while events or arrival < count:
             following = submit[arrival] if arrival < count else NEVER
             if events and events[0] >> 35 < following:
                 following = events[0] >> 35
-            if self.readies and self.queue.waiting:
+            if waiting and self.readies:
                 following = min(following, self._next_ready(now))
             now = following
-            arrival = self._step(now, arrival)
-            if arrival < count or self.runs.now:
-                self.idle_since = now
-            elif now - self.idle_since > self.grower.patience:
-                self.unserved += self.queue.waiting
-                self.queue.waiting.clear()
-            if self.progress and arrival - told >= TELL:
-                self.progress(arrival - told)
-                told = arrival
-        return self._finish(now)
-
-    def _step(self, now: int, arrival: int) -> int:
-        """All that happens at ``now``; the next job to arrive."""
-        events, submit, queue, instant = self.events, self.jobs.submit, self.queue, now << 35
-        queue.full = now > queue.shadow
-        self.asked = False
-        if events and events[0] < instant + _ARRIVE:
-            self._ends(now, instant + _ARRIVE)
-        if arrival < self.count and submit[arrival] == now:
-            arrival = self._arrivals(arrival, now)
-        if events and events[0] < instant + _CHECK:
-            self._boots(now, instant + _CHECK)
-        if queue.full and queue.waiting:
-            queue.schedule(now)
-        if self.asked:
-            self._grow(now)
-        while events and instant + _CHECK <= events[0] < instant + _BEYOND:
-            self._look(heappop(events), now)
-        return arrival
+            instant = now << 35
+            queue.full, self.asked = now > queue.shadow, False
+            if events and events[0] < instant + _ARRIVE:
+                self._ends(now, instant + _ARRIVE)
+            if arrival < count and submit[arrival] == now:
+                arrival = self._arrivals(arrival, now)
+            if events and events[0] < instant + _CHECK:
+                self._boots(now, instant + _CHECK)
+            if waiting and queue.full:
+                queue.schedule(now)
+            if self.asked:
+                self._grow(now)
+            while events and instant + _CHECK <= events[0] < instant + _BEYOND:
+                self._look(heappop(events), now)
+            if running or arrival < count:
+                idle_since = now
+            elif now - idle_since > self.grower.patience:
+                self.unserved += waiting
+                waiting.clear()
+        return now
 
     def _arrivals(self, arrival: int, now: int) -> int:
         """The jobs that are submitted now; the next one after them."""
@@ -135,6 +130,9 @@ class Engine:
                 queue.arrive(arrival, now)
                 self.asked = True
             arrival += 1
+        if self.progress and (arrival - self.told >= TELL):
+            self.progress(arrival - self.told)
+            self.told = arrival
         return arrival
 
     def _next_ready(self, now: int) -> int:
@@ -170,8 +168,14 @@ class Engine:
             machines.unexpect(run.expected, run.job)
         machines.busy -= run.need
         machines.busy_area += run.need * now
+        if machines.draining or not self.reuse:
+            for batch, count in run.pieces:
+                self._free(machines, run.pool, batch, count, now)
+            return
         for batch, count in run.pieces:
-            self._free(machines, run.pool, batch, count, now)
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                heappush(self.events, look << 35 | _CHECK | run.pool)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.policies.capacity import (
-    Bounds,
+    UNBOUNDED,
     Demand,
     Growth,
     Slurm,
@@ -22,6 +22,8 @@ from slurm_elastic.simulate.scenario import Scenario
 DAY = 86400
 MONTH = 30 * DAY
 WINDOW_LOOK = 60
+_KNOWN = 1000
+_NOTHING = Spent()
 
 
 class Grower:
@@ -51,7 +53,7 @@ class Grower:
             if machines.pool.machines > machines.pool.standing
         ]
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
-        self.free_of_bounds = self.bounds == Bounds()
+        self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
         if isinstance(self.policy, Slurm) and not self.free_of_bounds:
             self.period = WINDOW_LOOK
@@ -60,23 +62,22 @@ class Grower:
         )
         self.covered: set[int] = set()
         self._once = counts_once(self.policy)
+        self._known: dict[int, Waiting] = {}
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
         self, queue: Sequence[int], head: int | None, running: int, now: int
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now."""
-        if not any(machines.room for _, machines in self.growing):
+        rooms = [(index, room) for index, machines in self.growing if (room := machines.room)]
+        if not rooms:
             return []
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
         growth = grown(self.policy, demand, self.bounds, self.spent(now))
-        if covers(self.policy, growth):
+        if self._once and covers(self.policy, growth):
             self.covered.update(queue)
-        if growth is None:
-            return []
-        rooms = ((index, machines.room) for index, machines in self.growing)
-        return shared(growth.machines, rooms)
+        return [] if growth is None else shared(growth.machines, rooms)
 
     def may_launch(self, count: int, now: int) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
@@ -100,8 +101,7 @@ class Grower:
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
-        need, limit, submit = self.need, self.jobs.limit, self.jobs.submit
-        waiting = [Waiting(need[job], limit[job], submit[job]) for job in queue]
+        waiting = self._waiting(queue)
         fresh = waiting
         if self._once:
             pairs = zip(queue, waiting, strict=True)
@@ -122,10 +122,24 @@ class Grower:
             head_start=head,
         )
 
+    def _waiting(self, queue: Sequence[int]) -> list[Waiting]:
+        """What the policy may know of these jobs, which are mostly the same as the last time."""
+        known = self._known
+        if len(known) > 2 * len(queue) + _KNOWN:
+            known.clear()
+        waiting = []
+        for job in queue:
+            one = known.get(job)
+            if one is None:
+                one = Waiting(self.need[job], self.jobs.limit[job], self.jobs.submit[job])
+                known[job] = one
+            waiting.append(one)
+        return waiting
+
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""
         if self.bounds.per_day is None and self.bounds.per_month is None:
-            return Spent()
+            return _NOTHING
         total = 0.0
         for _, machines in self.growing:
             total += machines.up_seconds(now) / 3600 * machines.pool.price

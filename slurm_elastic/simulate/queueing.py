@@ -73,15 +73,17 @@ class Queue:
         queue, place = self.waiting, self._place
         waiting: list[int] = []
         most = self.depth or len(queue)
-        seen = len(queue)
+        seen, free = len(queue), True
         for position, job in enumerate(queue):
-            if waiting and (len(waiting) >= most or not self._any_free()):
+            if waiting and (not free or len(waiting) >= most):
                 seen = position
                 break
             if place(job, now):
+                free = not waiting or self._any_free()
                 continue
             if not waiting:
                 self._reserve(job, now)
+                free = self._any_free()
             waiting.append(job)
         queue[:seen] = waiting
 
