@@ -22,7 +22,7 @@ from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.queueing import Queue, too_large
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
 
@@ -73,7 +73,7 @@ class Engine:
         self.counts_boots = not (self.direct and self.grower.free_of_bounds)
         self.readies: list[int] = []
         self.last_ready = -NEVER
-        self.misfits = self._too_large()
+        self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
         self.count = len(jobs)
         self.asked = self.parked = False
@@ -389,17 +389,6 @@ class Engine:
 
     def _push(self, when: int, kind: int, payload: int) -> None:
         heappush(self.events, (when << 3 | kind) << 32 | payload)
-
-    def _too_large(self) -> frozenset[int]:
-        """Jobs that no pool could ever hold."""
-        pairs = list(zip(self.needs, self.pools, strict=True))
-        if any(max(need, default=0) <= machines.pool.machines for need, machines in pairs):
-            return frozenset()
-        return frozenset(
-            job
-            for job in range(len(self.jobs))
-            if all(need[job] > machines.pool.machines for need, machines in pairs)
-        )
 
     def _finish(self, now: int) -> Outcome:
         """Give the rest back, and close the books."""

@@ -23,6 +23,15 @@ from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
 
 
+def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> frozenset[int]:
+    """Jobs that no pool could ever hold; ``needs``: the machines that each needs of each pool."""
+    pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
+    if any(max(need, default=0) <= most for need, most in pairs):
+        return frozenset()
+    jobs = range(len(needs[0]))
+    return frozenset(job for job in jobs if all(need[job] > most for need, most in pairs))
+
+
 class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
