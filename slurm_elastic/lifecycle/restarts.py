@@ -19,15 +19,6 @@ PATIENCE = 120.0
 """Seconds to wait for a requeued job to be pending (COMPLETING takes 11 s on a half-up job)."""
 
 
-REQUEUE_HOLD = 130.0
-"""Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
-
-
-def is_requeue_hold(job: SlurmJob, now: float) -> bool:
-    """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
-    return job.restarts > 0 and now < job.start <= now + REQUEUE_HOLD
-
-
 class Restarts:
     """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
     own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
@@ -95,7 +86,7 @@ def _hurried(slurm: Slurm, before: SlurmJob, job: SlurmJob, now: float, patient:
     """Whether nothing is left to do for the job."""
     if "PENDING" not in job.states or "COMPLETING" in job.states:
         return job.restarts > before.restarts and bool(job.states & {"RUNNING", "CONFIGURING"})
-    if job.start <= now and job.reason != "BeginTime":
+    if job.begin <= now:  # ``start`` may be the estimate of when one that waits gets its nodes
         return job.restarts > before.restarts
     if patient:
         return True

@@ -16,12 +16,14 @@ from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.queueing import Queue, too_large
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
@@ -67,11 +69,12 @@ class Engine:
         self.runs = Runs(jobs, scenario, self.pools)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
         self.events: list[int] = []
-        self.queue = Queue(
-            jobs, scenario, self.pools, self.needs, self.grower, self.runs, self._start
-        )
+        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        self.queue = Queue(*parts, self._start)
+        if scenario.accounts:
+            purses = Purses(scenario.accounts, self.pools, origin)
+            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds)
-        self.readies: list[int] = []
         self.last_ready = -NEVER
         self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
@@ -98,8 +101,8 @@ class Engine:
             following = submit[arrival] if arrival < count else NEVER
             if events and events[0] >> 35 < following:
                 following = events[0] >> 35
-            if waiting and self.readies:
-                following = min(following, self._next_ready(now))
+            if waiting and queue.readies:
+                following = min(following, queue.next_ready(now))
             now = following
             instant = now << 35
             queue.full, self.asked = now > queue.shadow, False
@@ -134,13 +137,6 @@ class Engine:
             self.progress(arrival - self.told)
             self.told = arrival
         return arrival
-
-    def _next_ready(self, now: int) -> int:
-        """When machines that boot for a job will be ready next."""
-        readies = self.readies
-        while readies and readies[0] <= now:
-            heappop(readies)
-        return readies[0] if readies else NEVER
 
     def _ends(self, now: int, beyond: int) -> None:
         """Jobs that end, machines that are taken away."""
@@ -233,6 +229,10 @@ class Engine:
             machines.expect(expected, job, need)
         heappush(self.events, end << 35 | job)
 
+    def _later(self, when: int, job: int | None) -> None:
+        """A job comes back then, or the queue is looked at."""
+        self._push(when, LOOK if job is None else ARRIVE, job or 0)
+
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
         ready, launched = machines.launch(count, now)
@@ -244,7 +244,7 @@ class Engine:
         else:
             machines.booting -= count
             machines.busy += count
-            heappush(self.readies, ready)
+            heappush(self.queue.readies, ready)
             if ready > self.last_ready:
                 self.last_ready = ready
         machines.busy_area -= count * ready
@@ -265,15 +265,16 @@ class Engine:
             self._unpark(now)
 
     def _launch(self, now: int) -> None:
-        queue = self.queue
-        for pool, count in self.grower.wanted(queue.waiting, queue.head, self.runs.running, now):
-            machines = self.pools[pool]
-            ready, launched = machines.launch(count, now)
-            for batch, part in launched:
-                self._expect_boot(machines, batch, part, ready)
-                self._push(ready, BOOT, batch * _POOLS + pool)
-            self._watch(pool, now)
-            queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+        queue, running = self.queue, self.runs.running
+        for jobs, own in queue.classes(now):
+            for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
+                machines = self.pools[pool]
+                ready, launched = machines.launch(count, now)
+                for batch, part in launched:
+                    self._expect_boot(machines, batch, part, ready)
+                    self._push(ready, BOOT, batch * _POOLS + pool)
+                self._watch(pool, now)
+                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
 
     def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""

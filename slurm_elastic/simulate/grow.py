@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.policies.capacity import (
     UNBOUNDED,
+    Bounds,
     Demand,
     Growth,
     Slurm,
     Spent,
     Waiting,
     bounded,
+    stopped,
 )
 from slurm_elastic.policies.fleet import counts_once, covers, grown, shared, surplus
 from slurm_elastic.policies.release import Flagged
@@ -46,6 +50,8 @@ class Grower:
         start: int = 0,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
+        self.money = Bounds(per_day=self.bounds.per_day, per_month=self.bounds.per_month)
+        self.caps = replace(self.bounds, per_day=None, per_month=None)
         self.start, self.depth = start, scenario.depth
         self.growing = [
             (index, machines)
@@ -63,29 +69,52 @@ class Grower:
         self.covered: set[int] = set()
         self._once = counts_once(self.policy)
         self._known: dict[int, Waiting] = {}
+        self._costs_nothing = self.money == UNBOUNDED
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
-        self, queue: Sequence[int], head: int | None, running: int, now: int
+        self,
+        queue: Sequence[int],
+        head: int | None,
+        running: int,
+        now: int,
+        *,
+        own: bool = False,
     ) -> list[tuple[int, int]]:
-        """(pool, machines) to launch now."""
-        rooms = [(index, room) for index, machines in self.growing if (room := machines.room)]
-        if not rooms:
+        """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
+        for _, machines in self.growing:
+            if machines.room:
+                break
+        else:
             return []
+        pools = self.growing
+        if own or self._is_spent(now):
+            pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = grown(self.policy, demand, self.bounds, self.spent(now))
+        growth = grown(self.policy, demand, self.caps, _NOTHING)
+        if growth is not None and not pools:
+            growth = Growth(0, "only public machines could be started")
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
-        return [] if growth is None else shared(growth.machines, rooms)
+        if growth is None:
+            return []
+        return shared(growth.machines, [(index, machines.room) for index, machines in pools])
 
-    def may_launch(self, count: int, now: int) -> bool:
+    def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
+        if public and self._is_spent(now):
+            return False
         demand = self.demand((), None, 0, now)
-        allowed = bounded(Growth(count, ""), demand, self.bounds, self.spent(now))
-        return allowed.machines == count
+        return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
+
+    def _is_spent(self, now: int) -> bool:
+        """Whether there is no money for public machines."""
+        if self._costs_nothing:
+            return False
+        return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
         """Flag what is too much: idle machines go now, busy ones when their job ends."""

@@ -11,7 +11,8 @@ stands: nothing else can have changed for the others but the time, which never h
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop
 
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.grow import Grower
@@ -36,7 +37,8 @@ class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
     ``shadow``: until when the last look holds; ``head``: when the first job is expected to start on
-    what is up or booting (None: not at all).
+    what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
+    that boot for a job are ready.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Queue:
         runs: Runs,
         start: Callable[[int, int, int, int], None],
     ) -> None:
-        self.limit, self.scenario, self.pools, self.needs = jobs.limit, scenario, pools, needs
+        self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
+        self.pools, self.needs = pools, needs
         self.grower, self.runs, self.start = grower, runs, start
         self.depth, self.reuse = scenario.depth, scenario.reuse
         self.direct = isinstance(scenario.growth, Slurm)
         self._each = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
         self.waiting: list[int] = []
+        self.readies: list[int] = []
         self.full = False
         self.shadow = NEVER
         self.extra = 0
@@ -72,6 +76,17 @@ class Queue:
         elif not self._place(job, now):
             insort(self.waiting, job)
             self.full = self.waiting[0] == job
+
+    def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
+        """The waiting jobs for which machines may be started ahead, and whether own ones only."""
+        return ((self.waiting, False),)
+
+    def next_ready(self, now: int) -> int:
+        """When machines that boot for a job will be ready next."""
+        readies = self.readies
+        while readies and readies[0] <= now:
+            heappop(readies)
+        return readies[0] if readies else NEVER
 
     def schedule(self, now: int) -> None:
         """Look at the whole queue: start, reserve for the first that cannot, backfill."""
@@ -128,7 +143,8 @@ class Queue:
         missing = need - machines.idle if self.reuse else need
         if missing > machines.room:
             return False
-        return self.grower.free_of_bounds or self.grower.may_launch(missing, now)
+        grower = self.grower
+        return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
 
     def _reserve(self, job: int, now: int) -> None:
         """In the pool in which it is expected to fit first."""
@@ -171,8 +187,8 @@ class Queue:
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        for pool, machines in enumerate(self.pools):
-            need = self.needs[pool][job]
+        for pool, machines, needs in self._each:
+            need = needs[job]
             if need > machines.idle and not self._may_boot(machines, need, now):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
@@ -183,10 +199,9 @@ class Queue:
         """Reserve where the job is expected to fit first; when that is."""
         limit = self.limit[job]
         times = [
-            profile.earliest(self.needs[pool][job], limit) for pool, profile in enumerate(profiles)
+            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
         ]
-        soonest = min(times)
+        soonest, pool = min(times, default=(FAR, 0))
         if soonest < FAR:
-            pool = times.index(soonest)
             profiles[pool].use(soonest, self.needs[pool][job], limit)
         return soonest

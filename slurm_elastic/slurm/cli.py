@@ -187,6 +187,9 @@ class SlurmCli:
 
     def _run(self, *command: str) -> str:
         self.calls[command[0]] += 1
+        if not os.path.exists(self._settings.conf):
+            # Slurm's commands would look for it for a minute.
+            raise SlurmError(command, 1, f"there is no {self._settings.conf}")
         path = os.path.join(self._settings.bin_dir, command[0])
         env = {
             "SLURM_CONF": self._settings.conf,

@@ -129,7 +129,7 @@ class FakeSlurm:
         with self._lock:
             self._command("start_now", job=job)
             self._jobs[job] = msgspec.structs.replace(
-                self._known_job(job), reason="None", start=0.0
+                self._known_job(job), reason="None", start=0.0, eligible=0.0
             )
 
     def change_pending(
@@ -152,7 +152,7 @@ class FakeSlurm:
         fields: dict[str, Any] = {"partitions": tuple(partitions)} if partitions else {}
         if begin_in is not None:
             later = begin_in > 0
-            fields["start"] = self.clock() + begin_in if later else 0.0
+            fields["start"] = fields["eligible"] = self.clock() + begin_in if later else 0.0
             fields["reason"] = "BeginTime" if later else "None"
         if "PENDING" in job.states:
             self._jobs[job.id] = msgspec.structs.replace(job, **fields)
@@ -180,7 +180,9 @@ class FakeSlurm:
         """No reason that holds it."""
         with self._lock:
             self._command("release", job=job)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), reason="None")
+            self._jobs[job] = msgspec.structs.replace(
+                self._known_job(job), reason="None", description=""
+            )
 
     def output(self, job: int) -> str:
         """As the job's own field has it."""

@@ -56,6 +56,14 @@ def test_the_hold_is_lifted_once(ledger: Ledger) -> None:
     assert not case.restarts
 
 
+def test_the_estimated_start_of_a_job_that_waits_for_nodes_is_no_hold(ledger: Ledger) -> None:
+    case = Case(ledger)
+    case.pending(reason="Resources", eligible=NOW - 5)
+    case.tick()
+    assert case.started() == 0
+    assert not case.restarts
+
+
 def test_the_start_time_counts_whatever_the_reason_says(ledger: Ledger) -> None:
     case = Case(ledger)
     case.pending(reason="Priority")

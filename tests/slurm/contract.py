@@ -105,6 +105,7 @@ class Contract:
         bed.slurm.requeue(job)
         waiting = self.job(bed, job, lambda j: "PENDING" in j.states)
         assert (waiting.nodes, waiting.restarts) == ((), 1)
+        assert waiting.is_requeue_hold(time.time())
         assert waiting.start > time.time() + 30
         bed.slurm.change_pending([job], begin_in=3600.0)
         self.job(bed, job, lambda j: j.start > time.time() + 3000)

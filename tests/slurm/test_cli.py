@@ -35,7 +35,9 @@ class Stub:
         return [line for line in self.log.read_text().splitlines() if "--version" not in line]
 
     def client(self, timeout: float = 20.0) -> SlurmCli:
-        return SlurmCli(SlurmSettings(bin_dir=str(self.path), command_timeout=timeout))
+        return SlurmCli(
+            SlurmSettings(conf="/dev/null", bin_dir=str(self.path), command_timeout=timeout)
+        )
 
 
 @pytest.fixture
@@ -228,6 +230,12 @@ def test_an_unreadable_answer_is_a_slurm_error(stub: Stub, answer: str) -> None:
     stub.command("squeue", answer)
     with pytest.raises(SlurmError, match="answered"):
         stub.client().jobs()
+
+
+def test_a_missing_slurm_conf_is_said_at_once(tmp_path: Path) -> None:
+    conf = str(tmp_path / "slurm.conf")
+    with pytest.raises(SlurmError, match=f"scontrol --version: exit 1: there is no {conf}"):
+        SlurmCli(SlurmSettings(conf=conf)).version()
 
 
 def test_a_missing_command_is_a_slurm_error(stub: Stub) -> None:
