@@ -20,7 +20,6 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger.rows import Aside
 from slurm_elastic.lifecycle.budget import barred
 from slurm_elastic.lifecycle.refuse import give_back
-from slurm_elastic.lifecycle.restarts import is_requeue_hold
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Location
 from slurm_elastic.model_slurm import SlurmJob
@@ -94,7 +93,7 @@ def _row(
     old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
 ) -> Aside:
     """What to put back: as it was before the first change."""
-    own = job.start if job.start > now and not is_requeue_hold(job, now) else 0.0
+    own = job.start if job.start > now and not job.is_requeue_hold(now) else 0.0
     return Aside(
         job=job.id,
         account=job.account,
@@ -113,7 +112,7 @@ def _narrow(
             if not _change(site, [job], partitions=rest):
                 _change(site, [job], begin_in=why.until - now)
                 site.ledger.set_aside([_row(None, job, (), why, now)])
-    held = [job for job in jobs if is_requeue_hold(job, now)]
+    held = [job for job in jobs if job.is_requeue_hold(now)]
     if held:
         _change(site, held, begin_in=0.0)
 

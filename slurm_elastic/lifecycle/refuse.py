@@ -2,8 +2,8 @@
 
 Measured recipe, the same on 22.05, 24.11 and 26.05: drain the pool's other powered-down nodes (or
 the job walks into them one by one), ``power_down_force`` the failing ones (their jobs are requeued
-within 0.1 s), lift the requeue hold of those jobs (121 s otherwise), and hold the failing nodes
-once they are POWERING_DOWN.
+within 0.1 s) with an address to which nothing can be sent, lift the requeue hold of those jobs
+(121 s otherwise), and hold the failing nodes once they are POWERING_DOWN.
 """
 
 from __future__ import annotations
@@ -21,6 +21,15 @@ from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
+
+NOWHERE = "233.252.0.1"
+"""The address of a node that has no machine: of the multicast network for documentation (RFC 6676),
+to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a site has. slurmctld
+has to tell a refused node that its jobs are killed. By default it looks for the node's name, which
+nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
+measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s). slurmctld
+resets it when the node has powered down.
+"""
 
 
 def refuse(
@@ -84,9 +93,11 @@ def give_back(
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.restarts.expect(job, site.monotonic(), hurry=hurry)
+        site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
-    site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
+    site.slurm.update_nodes(
+        ours, state="POWER_DOWN_FORCE", reason=hold_reason(why), address=NOWHERE
+    )
     for job in waiting:
         site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
     return given

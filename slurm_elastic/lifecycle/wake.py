@@ -1,4 +1,4 @@
-"""The unix datagram socket by which slurmctld's programs wake the daemon.
+"""The unix datagram socket by which slurmctld's programs wake a service.
 
 A datagram is only a hint (``{"event": "resume"}``, ``{"event": "job-end", "job": 7}``): what is to
 be done stands in the spool, so a lost one costs no more than the daemon's own period.

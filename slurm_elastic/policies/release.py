@@ -1,7 +1,8 @@
 """When an idle machine may go, and which idle machines a job gets first. Pure.
 
 Release policies answer ``due`` with the earliest time, from ``now`` on, at which a machine may go
-if it stays idle; they are asked only while no job waits. ``started`` is when its billing began,
+if it stays idle; they are asked only while no job waits. Where ``stays``, whoever is due at a time
+is due at any later one, too. ``started`` is when its billing began,
 ``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the second).
 
 Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
@@ -12,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
 from slurm_elastic.policies.spelled import Policy, Whole, WholeOver, spell
 
 
 class Idle(Policy, frozen=True, tag="idle"):
     """When a machine has been idle for ``seconds``."""
+
+    stays: ClassVar[bool] = True
 
     seconds: Whole = 600
 
@@ -29,6 +33,8 @@ class Idle(Policy, frozen=True, tag="idle"):
 class AtOnce(Policy, frozen=True, tag="on_demand"):
     """As soon as a machine is idle."""
 
+    stays: ClassVar[bool] = True
+
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """Now."""
         return max(since, now)
@@ -38,6 +44,8 @@ class Delayed(Policy, frozen=True, tag="delayed"):
     """A public machine ``before_end`` seconds before its paid lease ends; one on the premises, or
     paid by the second, when it has been idle for ``on_premises`` seconds.
     """
+
+    stays: ClassVar[bool] = False
 
     on_premises: Whole = 600
     before_end: WholeOver = 180
@@ -55,6 +63,8 @@ class Flagged(Policy, frozen=True, tag="flagged"):
 
     A growth policy without a ``surplus`` flags every idle machine once the queue is empty.
     """
+
+    stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """Now: it is asked for flagged machines only."""
