@@ -215,8 +215,9 @@ def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
         if job.id in wanted
         and job.restarts
         and job.states & {"PENDING", "COMPLETING"}
-        and (job.start > now or "COMPLETING" in job.states)
+        and (job.begin > now or "COMPLETING" in job.states)
     ]
+    gone = [m.instance.node for m in machines]
     for job in jobs:
-        site.restarts.expect(job, site.monotonic())
+        site.restarts.expect(job, site.monotonic(), gone)
     return [job.id for job in jobs]
