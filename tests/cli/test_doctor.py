@@ -19,7 +19,7 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.doctor import clouds, head
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import Breaker, CoolDown, Finding, Level
+from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.providers.fake import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -219,3 +219,11 @@ def test_the_command(
     assert capsys.readouterr().out == "All is well.\n"
     file.write_text("clusters: {}")
     assert main(["doctor", "--config", str(file)]) == 2
+
+
+def test_the_tighter_of_two_limits_bounds_what_pools_could_ask_for() -> None:
+    cluster = Limits(nodes=10, dollars_per_hour=5.0)
+    assert clouds.tighter(Limits(nodes=20, spot=3), cluster) == Limits(
+        nodes=10, spot=3, dollars_per_hour=5.0
+    )
+    assert clouds.tighter(Limits(), Limits()) == Limits()
