@@ -90,7 +90,8 @@ class Runs:
         if machines.spot_live:
             for batch, _ in pieces:
                 if machines.batch_spot[batch]:
-                    mtti = observed_mtti(self.on_spot, self.interruptions)
+                    known = self._saves  # nobody else asks
+                    mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
                     break
         end, expected = ready + work, ready + self.jobs.limit[job]
         values = job, pool, machines, pieces, need, now, ready, idle, end, expected
@@ -154,6 +155,7 @@ class Runs:
             notices=notices,
             market=market,
             mtti=run.mtti,
+            lease=run.machines.pool.billing.lease,
         )
         return ride(self.scenario.checkpoints, trip)
 
