@@ -123,9 +123,17 @@ class Slurm(Protocol):
         ...
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist."""
+        """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist.
+
+        ``address`` becomes the NodeAddr of each, before its state changes.
+        """
         ...
 
     def set_weights(self, weights: Mapping[str, int]) -> None:

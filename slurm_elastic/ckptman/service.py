@@ -245,6 +245,7 @@ class Service:
             mtti=self._mtti,
             expected=settings.expected,
             bid=settings.prices.bid,
+            leases=site.leases,
         )
 
     # decide
@@ -258,7 +259,7 @@ class Service:
     def _choice(self, job: SlurmJob) -> Choice:
         site = self.site
         pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
-        choice = choose(job.comment, pool, site.config.checkpoint)
+        choice = choose(job.comment, job.features, pool, site.config.checkpoint)
         if choice.method not in ("none", *site.checkpointers):
             why = f"method {choice.method} cannot be used here: see the log of {SERVICE}'s start"
             choice = Choice(method="none", policy=choice.policy, refused=why)

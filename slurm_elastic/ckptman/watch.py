@@ -12,15 +12,12 @@ from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
 
 REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
-SETTLING = 2.0
-"""Seconds after a requeue in which slurmd refuses, as killed, a job that comes back to a node that
-it has left ("Job already killed, do not launch batch job"): the job would fail (22.05, measured).
-"""
 MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
@@ -98,8 +95,12 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
             moving.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if not may_hurry(rescue.run.nodes, rescue.threatened, rescue.changed, site.now()):
+            return rescue
         if job.is_requeue_hold(site.now()) and rescue.helped < MOST_HELP:
-            return _hurry(site, rescue, job)
+            site.slurm.start_now(job.id)
+            reach("rescue.hurried")
+            return _helped(site, rescue)
         if _is_slurms_hold(job) and rescue.helped < MOST_HELP:
             site.slurm.release(job.id)
             why = job.description or job.reason
@@ -109,14 +110,6 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
         return rescue
     return _report(site, rescue, job)
-
-
-def _hurry(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
-    if _may_come_back(rescue) and site.now() - rescue.changed < SETTLING:
-        return rescue
-    site.slurm.start_now(job.id)
-    reach("rescue.hurried")
-    return _helped(site, rescue)
 
 
 def _helped(site: Site, rescue: Rescue) -> Rescue:
@@ -134,11 +127,6 @@ def _is_slurms_hold(job: SlurmJob) -> bool:
         return False
     words = (job.reason.replace("_", " "), job.description.replace("_", " "))
     return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
-
-
-def _may_come_back(rescue: Rescue) -> bool:
-    """Whether nodes of its run are left that it may get again: those threatened are drained."""
-    return not set(rescue.run.nodes) <= set(rescue.threatened)
 
 
 def _report(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:

@@ -204,8 +204,13 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
             return queue[0].nodes
         if self.size == Size.SUM:
             return sum(job.nodes for job in queue)
-        short = next((job.nodes for job in queue if job.limit <= self.short), 0)
-        return short + sum(job.nodes for job in queue if job.limit > self.short)
+        long, short = 0, None
+        for nodes, limit, _ in queue:
+            if limit > self.short:
+                long += nodes
+            elif short is None:
+                short = nodes
+        return long + (short or 0)
 
     def _too_long(self, demand: Demand) -> str | None:
         head = demand.queue[0]
@@ -267,6 +272,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
     per_day: float | None = None
     per_month: float | None = None
     windows: tuple[Window, ...] = ()
+
+
+UNBOUNDED = Bounds()
 
 
 class Spent(Struct, frozen=True, kw_only=True):

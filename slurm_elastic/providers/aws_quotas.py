@@ -81,7 +81,9 @@ def family_of(instance_type: str, market: Market) -> str:
 
 
 def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
-    """By quota, what the pools could have at once within their sizes and the cloud's limits."""
+    """By quota, what the pools could have at once within their sizes and the limits. A quota of
+    which they allow not one machine is left out.
+    """
     wanted: dict[tuple[str, Market], dict[str, tuple[int, list[str]]]] = {}
     for pool in pools:
         types = [t for t in pool.instance_types or settings.types if t in settings.types]
@@ -89,7 +91,8 @@ def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
             for market in (m for m in pool.markets if m is not Market.RESERVED):
                 by_pool = wanted.setdefault((family_of(name, market), market), {})
                 by_pool.setdefault(pool.name, (size(pool), []))[1].append(name)
-    return [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
+    found = [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
+    return [demand for demand in found if demand.most >= demand.least]
 
 
 def _demand(
@@ -166,7 +169,7 @@ def _compared(demand: Demand, quota: float) -> Finding:
         f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "
         f"--quota-code {code} --desired-value {demand.most}"
     )
-    if quota < min(demand.least, demand.most):
+    if quota < demand.least:
         return Finding(
             what=demand.shown,
             level=Level.WRONG,

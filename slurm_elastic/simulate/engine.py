@@ -24,13 +24,14 @@ from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.purses import Purses
-from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.queueing import Queue, too_large
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
 _POOLS = 1 << 8
+_ARRIVE, _CHECK, _BEYOND = ARRIVE << 32, CHECK << 32, 8 << 32
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -74,80 +75,76 @@ class Engine:
             purses = Purses(scenario.accounts, self.pools, origin)
             self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
         self.counts_boots = not (self.direct and self.grower.free_of_bounds)
-        self.readies: list[int] = []
         self.last_ready = -NEVER
-        self.misfits = self._too_large()
+        self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
         self.count = len(jobs)
         self.asked = self.parked = False
+        self.reuse = scenario.reuse
         self.looks = -1
-        self.idle_since = 0
+        self.told = 0
 
     def run(self) -> Outcome:
         """All of it."""
-        events, submit, count = self.events, self.jobs.submit, self.count
-        begin = submit[0] if count else 0
+        begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
             machines.stand(begin)
-        if self.grower.watches and count:
+        if self.grower.watches and self.count:
             self._push(begin, LOOK, 0)
-        arrival, now, told = 0, begin, 0
+        return self._finish(self._loop(begin))
+
+    def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
+        """From one moment at which something happens to the next; the last one."""
+        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
+        waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
         while events or arrival < count:
             following = submit[arrival] if arrival < count else NEVER
             if events and events[0] >> 35 < following:
                 following = events[0] >> 35
-            if self.readies and self.queue.waiting:
-                following = min(following, self._next_ready(now))
+            if waiting and queue.readies:
+                following = min(following, queue.next_ready(now))
             now = following
-            arrival = self._step(now, arrival)
-            if arrival < count or self.runs.now:
-                self.idle_since = now
-            elif now - self.idle_since > self.grower.patience:
-                self.unserved += self.queue.waiting
-                self.queue.waiting.clear()
-            if self.progress and arrival - told >= TELL:
-                self.progress(arrival - told)
-                told = arrival
-        return self._finish(now)
+            instant = now << 35
+            queue.full, self.asked = now > queue.shadow, False
+            if events and events[0] < instant + _ARRIVE:
+                self._ends(now, instant + _ARRIVE)
+            if arrival < count and submit[arrival] == now:
+                arrival = self._arrivals(arrival, now)
+            if events and events[0] < instant + _CHECK:
+                self._boots(now, instant + _CHECK)
+            if waiting and queue.full:
+                queue.schedule(now)
+            if self.asked:
+                self._grow(now)
+            while events and instant + _CHECK <= events[0] < instant + _BEYOND:
+                self._look(heappop(events), now)
+            if running or arrival < count:
+                idle_since = now
+            elif now - idle_since > self.grower.patience:
+                self.unserved += waiting
+                waiting.clear()
+        return now
 
-    def _step(self, now: int, arrival: int) -> int:
-        """All that happens at ``now``; the next job to arrive."""
-        events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
-        queue.full = now > queue.shadow
-        self.asked = False
-        if events and events[0] < (now << 3 | ARRIVE) << 32:
-            self._ends(now)
+    def _arrivals(self, arrival: int, now: int) -> int:
+        """The jobs that are submitted now; the next one after them."""
+        submit, count, misfits, queue = self.jobs.submit, self.count, self.misfits, self.queue
         while arrival < count and submit[arrival] == now:
-            if arrival not in self.misfits:
+            if not misfits or arrival not in misfits:
                 queue.arrive(arrival, now)
                 self.asked = True
             arrival += 1
-        if events and events[0] < (now << 3 | CHECK) << 32:
-            self._boots(now)
-        if queue.full and queue.waiting:
-            queue.schedule(now)
-        if self.asked:
-            self._grow(now)
-            if self.parked and not queue.waiting:
-                self._unpark(now)
-        while events and (events[0] >> 32) - (now << 3) in (CHECK, LOOK):
-            self._look(heappop(events), now)
+        if self.progress and (arrival - self.told >= TELL):
+            self.progress(arrival - self.told)
+            self.told = arrival
         return arrival
 
-    def _next_ready(self, now: int) -> int:
-        """When machines that boot for a job will be ready next."""
-        readies = self.readies
-        while readies and readies[0] <= now:
-            heappop(readies)
-        return readies[0] if readies else NEVER
-
-    def _ends(self, now: int) -> None:
+    def _ends(self, now: int, beyond: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, beyond, running = self.events, (now << 3 | ARRIVE) << 32, self.runs.now
+        events, running = self.events, self.runs.now
         while events and events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == FALL:
+            if event >> 32 & 7 == FALL:
                 self._fall(payload, now)
                 continue
             run = running.get(payload)
@@ -163,36 +160,44 @@ class Engine:
             for batch, _ in run.pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
                     self._booted(run.pool, batch, now)
-        machines.unexpect(run.expected, run.job)
+        if machines.tracks:
+            machines.unexpect(run.expected, run.job)
         machines.busy -= run.need
         machines.busy_area += run.need * now
+        if machines.draining or not self.reuse:
+            for batch, count in run.pieces:
+                self._free(machines, run.pool, batch, count, now)
+            return
         for batch, count in run.pieces:
-            self._free(machines, run.pool, batch, count, now)
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                heappush(self.events, look << 35 | _CHECK | run.pool)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
-        if machines.batch_due[batch] != NEVER:
-            if not self.scenario.reuse:
-                machines.end(batch, count, now)
-                machines.releases += 1
-                return
-            if machines.draining:
-                gone = min(machines.draining, count)
-                machines.draining -= gone
-                machines.end(batch, gone, now)
-                machines.releases += 1
-                count -= gone
+        if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
+            count -= self._let_go(machines, batch, count, now)
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 self._push(look, CHECK, pool)
 
-    def _boots(self, now: int) -> None:
+    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
+        """Flagged machines go when their job ends, and those that serve one job only."""
+        gone = count
+        if self.reuse:
+            gone = min(machines.draining, count)
+            machines.draining -= gone
+        machines.end(batch, gone, now)
+        machines.releases += 1
+        return gone
+
+    def _boots(self, now: int, beyond: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first, beyond = self.events, (now << 3 | ARRIVE) << 32, (now << 3 | CHECK) << 32
+        events, first = self.events, (now << 3 | ARRIVE) << 32
         while events and first <= events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == ARRIVE:
+            if event >> 32 & 7 == ARRIVE:
                 self.queue.arrive(payload, now)
                 self.asked = True
                 continue
@@ -213,13 +218,15 @@ class Engine:
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
         machines = self.pools[pool]
-        idle = min(need, machines.idle) if self.scenario.reuse else 0
-        pieces = machines.take(idle, now) if idle else []
-        ready = now
-        if need > idle:
+        idle = machines.idle if self.reuse else 0
+        if need <= idle:
+            idle, ready, pieces = need, now, machines.take(need, now)
+        else:
+            pieces = machines.take(idle, now) if idle else []
             ready = self._boot_for(machines, pool, need - idle, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
-        machines.expect(expected, job, need)
+        if machines.tracks:
+            machines.expect(expected, job, need)
         heappush(self.events, end << 35 | job)
 
     def _later(self, when: int, job: int | None) -> None:
@@ -228,37 +235,42 @@ class Engine:
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
-        ready = now
-        for batch, part, ready in machines.launch(count, now):
-            pieces.append((batch, part))
-            if self.counts_boots:
+        ready, launched = machines.launch(count, now)
+        pieces += launched
+        if self.counts_boots:
+            for batch, _ in launched:
                 machines.held.add(batch)
                 self._push(ready, BOOT, batch * _POOLS + pool)
-        if not self.counts_boots:
+        else:
             machines.booting -= count
             machines.busy += count
-            heappush(self.readies, ready)
-            self.last_ready = max(self.last_ready, ready)
+            heappush(self.queue.readies, ready)
+            if ready > self.last_ready:
+                self.last_ready = ready
         machines.busy_area -= count * ready
-        self._watch(pool, now)
+        if machines.spot_live:
+            self._watch(pool, now)
         return ready
 
     def _grow(self, now: int) -> None:
         """Ask the growth policy, now or at its next look."""
-        period = self.grower.period
+        period, waiting = self.grower.period, self.queue.waiting
         if period is None:
-            if self.queue.waiting and not self.direct:
+            if waiting and not self.direct:
                 self._launch(now)
-        elif self.looks < now and (self.queue.waiting or self.grower.watches):
+        elif self.looks < now and (waiting or self.grower.watches):
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
+        if self.parked and not waiting:
+            self._unpark(now)
 
     def _launch(self, now: int) -> None:
         queue, running = self.queue, self.runs.running
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
                 machines = self.pools[pool]
-                for batch, part, ready in machines.launch(count, now):
+                ready, launched = machines.launch(count, now)
+                for batch, part in launched:
                     self._expect_boot(machines, batch, part, ready)
                     self._push(ready, BOOT, batch * _POOLS + pool)
                 self._watch(pool, now)
@@ -378,17 +390,6 @@ class Engine:
 
     def _push(self, when: int, kind: int, payload: int) -> None:
         heappush(self.events, (when << 3 | kind) << 32 | payload)
-
-    def _too_large(self) -> frozenset[int]:
-        """Jobs that no pool could ever hold."""
-        pairs = list(zip(self.needs, self.pools, strict=True))
-        if any(max(need, default=0) <= machines.pool.machines for need, machines in pairs):
-            return frozenset()
-        return frozenset(
-            job
-            for job in range(len(self.jobs))
-            if all(need[job] > machines.pool.machines for need, machines in pairs)
-        )
 
     def _finish(self, now: int) -> Outcome:
         """Give the rest back, and close the books."""

@@ -109,25 +109,24 @@ class Machines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def launch(self, count: int, now: int) -> list[tuple[int, int, int]]:
-        """Start machines, spot ones while they are cheaper and to be had: (batch, machines, ready).
-
-        They count as booting until ``ready``.
+    def launch(self, count: int, now: int) -> tuple[int, Pieces]:
+        """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
+        (batch, machines). They count as booting until then.
         """
         spot = 0 if self.pool.spot is None else self._spot_room(count, now)
         ready = now + self.boot_seconds(count)
         begin = now if self.pool.clock is Clock.REQUEST else ready
         started = []
         if spot:
-            started.append((self._batch(begin, spot, spot=True), spot, ready))
+            started.append((self._batch(begin, spot, spot=True), spot))
         if count > spot:
-            started.append((self._batch(begin, count - spot, spot=False), count - spot, ready))
+            started.append((self._batch(begin, count - spot, spot=False), count - spot))
         self.launches += len(started)
         self.booting += count
         up = self.idle + self.busy + self.booting
         if up > self.peak:
             self.peak = up
-        return started
+        return ready, started
 
     def booted(self, batch: int) -> int:
         """A batch is ready; how many of it there are."""
@@ -140,8 +139,10 @@ class Machines:
         self.idle += count
         since = now if self._sinces else 0
         self.free.put(batch, count, since)
+        if self._flagged:
+            return None
         due = self.batch_due[batch]
-        if due == NEVER or self._flagged or (not self._sinces and due > now):
+        if due > now and (due == NEVER or not self._sinces):
             return None
         return self.look_later(batch, since, now)
 

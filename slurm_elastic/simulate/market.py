@@ -18,7 +18,8 @@ NEVER = 2**62
 class SpotMarket:
     """``curve``: the price; ``bid``: lost above it (None: never lost by price); ``available``:
     (time, machines) from when on how many there are (empty: any number); ``notice``: seconds
-    between the cloud's warning and the loss.
+    between the cloud's warning and the loss; ``rebalance``: those between its recommendation to
+    move away, which names no time, and the loss (0: there is none).
     """
 
     def __init__(
@@ -28,10 +29,11 @@ class SpotMarket:
         bid: float | None = None,
         available: Sequence[tuple[int, int]] = (),
         notice: int = 120,
+        rebalance: int = 0,
     ) -> None:
         self.curve = curve
         self.bid = bid
-        self.notice = notice
+        self.notice, self.rebalance = notice, rebalance
         self._times, self._counts = _steps(curve, bid, available)
 
     def room(self, now: int) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop
 
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.grow import Grower
@@ -23,11 +24,21 @@ from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
 
 
+def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> frozenset[int]:
+    """Jobs that no pool could ever hold; ``needs``: the machines that each needs of each pool."""
+    pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
+    if any(max(need, default=0) <= most for need, most in pairs):
+        return frozenset()
+    jobs = range(len(needs[0]))
+    return frozenset(job for job in jobs if all(need[job] > most for need, most in pairs))
+
+
 class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
     ``shadow``: until when the last look holds; ``head``: when the first job is expected to start on
-    what is up or booting (None: not at all).
+    what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
+    that boot for a job are ready.
     """
 
     def __init__(
@@ -47,6 +58,7 @@ class Queue:
         self.direct = isinstance(scenario.growth, Slurm)
         self._each = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
         self.waiting: list[int] = []
+        self.readies: list[int] = []
         self.full = False
         self.shadow = NEVER
         self.extra = 0
@@ -69,6 +81,13 @@ class Queue:
         """The waiting jobs for which machines may be started ahead, and whether own ones only."""
         return ((self.waiting, False),)
 
+    def next_ready(self, now: int) -> int:
+        """When machines that boot for a job will be ready next."""
+        readies = self.readies
+        while readies and readies[0] <= now:
+            heappop(readies)
+        return readies[0] if readies else NEVER
+
     def schedule(self, now: int) -> None:
         """Look at the whole queue: start, reserve for the first that cannot, backfill."""
         self.shadow, self.head, self._reserved = NEVER, None, None
@@ -78,15 +97,17 @@ class Queue:
         queue, place = self.waiting, self._place
         waiting: list[int] = []
         most = self.depth or len(queue)
-        seen = len(queue)
+        seen, free = len(queue), True
         for position, job in enumerate(queue):
-            if waiting and (len(waiting) >= most or not self._any_free()):
+            if waiting and (not free or len(waiting) >= most):
                 seen = position
                 break
             if place(job, now):
+                free = not waiting or self._any_free()
                 continue
             if not waiting:
                 self._reserve(job, now)
+                free = self._any_free()
             waiting.append(job)
         queue[:seen] = waiting
 
@@ -102,33 +123,28 @@ class Queue:
         """Start the job in the first pool that can take it without delaying the reservation."""
         for pool, machines, needs in self._each:
             need = needs[job]
-            late = 0
-            if need > machines.idle or not self.reuse:
-                wait = self._boot_wait(machines, need, now) if self.direct else None
-                if wait is None:
-                    continue
-                late = wait
-            if machines is self._reserved and now + late + self.limit[job] > self.shadow:
-                if need > self.extra:
-                    continue
-                self.extra -= need
+            if (need > machines.idle or not self.reuse) and not self._may_boot(machines, need, now):
+                continue
+            if machines is self._reserved:
+                missing = need - machines.idle if self.reuse else need
+                late = machines.boot_seconds(missing) if missing > 0 else 0
+                if now + late + self.limit[job] > self.shadow:
+                    if need > self.extra:
+                        continue
+                    self.extra -= need
             self.start(job, pool, need, now)
             return True
         return False
 
-    def _boot_wait(self, machines: Machines, need: int, now: int) -> int | None:
-        """Seconds to boot what a job lacks; None where it may not."""
+    def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
+        """Whether what a job lacks may be launched for it."""
+        if not self.direct:
+            return False
         missing = need - machines.idle if self.reuse else need
-        if missing <= 0:
-            return 0
-        if not self.direct or missing > machines.room:
-            return None
-        if not (
-            self.grower.free_of_bounds
-            or self.grower.may_launch(missing, now, public=machines.pool.public)
-        ):
-            return None
-        return machines.boot_seconds(missing)
+        if missing > machines.room:
+            return False
+        grower = self.grower
+        return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
 
     def _reserve(self, job: int, now: int) -> None:
         """In the pool in which it is expected to fit first."""
@@ -173,7 +189,7 @@ class Queue:
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines, needs in self._each:
             need = needs[job]
-            if need > machines.idle and self._boot_wait(machines, need, now) is None:
+            if need > machines.idle and not self._may_boot(machines, need, now):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool

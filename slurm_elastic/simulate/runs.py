@@ -11,6 +11,7 @@ from slurm_elastic.policies.checkpoint import Never, observed_mtti
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.ride import Ride, Trip, quiet, ride
 from slurm_elastic.simulate.scenario import Scenario
 
@@ -89,7 +90,8 @@ class Runs:
         if machines.spot_live:
             for batch, _ in pieces:
                 if machines.batch_spot[batch]:
-                    mtti = observed_mtti(self.on_spot, self.interruptions)
+                    known = self._saves  # nobody else asks
+                    mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
                     break
         end, expected = ready + work, ready + self.jobs.limit[job]
         values = job, pool, machines, pieces, need, now, ready, idle, end, expected
@@ -143,17 +145,7 @@ class Runs:
 
     def _ride(self, run: Run, until: int | None) -> Ride:
         market = run.machines.pool.spot
-        notices: tuple[Notice, ...] = ()
-        if until is not None and market is not None and market.notice > 0:
-            seen = max(until - market.notice, run.ready)
-            notices = (
-                Notice(
-                    instance=str(run.job),
-                    kind=NoticeKind.INTERRUPTION,
-                    seen=float(seen),
-                    deadline=float(until),
-                ),
-            )
+        notices = _notices(run, until, market) if until is not None and market else ()
         trip = Trip(
             job=run.job,
             start=run.ready,
@@ -163,5 +155,23 @@ class Runs:
             notices=notices,
             market=market,
             mtti=run.mtti,
+            lease=run.machines.pool.billing.lease,
         )
         return ride(self.scenario.checkpoints, trip)
+
+
+def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
+    """The cloud's words before it takes the machines: the recommendation first, where it gives
+    one, then the warning. None is heard before the job runs.
+    """
+    name = str(run.job)
+    found = []
+    if market.rebalance > market.notice:
+        seen = float(max(until - market.rebalance, run.ready))
+        found.append(Notice(instance=name, kind=NoticeKind.REBALANCE, seen=seen))
+    if market.notice > 0:
+        seen = float(max(until - market.notice, run.ready))
+        found.append(
+            Notice(instance=name, kind=NoticeKind.INTERRUPTION, seen=seen, deadline=float(until))
+        )
+    return tuple(found)

@@ -21,7 +21,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.hostlist import chunks
+from slurm_elastic.slurm.hostlist import chunks, compress
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +82,29 @@ class SlurmCli:
         return found
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """One scontrol for each 60,000 characters of compressed hostlist."""
+        """One scontrol for each 60,000 characters of compressed hostlist, or of addresses: NodeAddr
+        takes as many as there are nodes, also where they are all the same.
+        """
         fields = [f"state={state}"] if state else []
         if reason is not None:
             fields.append(f"reason={reason}")
-        for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
-            self._run("scontrol", "update", f"nodename={hostlist}", *fields)
+        if address is None:
+            for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
+                self._run("scontrol", "update", f"nodename={hostlist}", *fields)
+            return
+        for part in _batches((name, address) for name in dict.fromkeys(names)):
+            addresses = ",".join(value for _, value in part)
+            hostlist = compress(name for name, _ in part)
+            self._run(
+                "scontrol", "update", f"nodename={hostlist}", f"nodeaddr={addresses}", *fields
+            )
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """One scontrol for all nodes of one weight."""

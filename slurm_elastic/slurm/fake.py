@@ -86,15 +86,21 @@ class FakeSlurm:
             return tuple(self._jobs[job] for job in sorted(self._jobs))
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """Apply ``state`` as slurmctld does in the end: see ``_after``."""
         with self._lock:
-            self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            self._command(
+                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+            )
             for name in names:
-                node = self._known(name)
-                changed = _after(node, state, reason)
-                self._nodes[name] = changed
+                node = msgspec.structs.replace(self._known(name), **told(address))
+                self._nodes[name] = _after(node, state, reason)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Keep the weights."""
@@ -218,6 +224,11 @@ POWER_STATES = frozenset(
     {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
 )
 BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+
+
+def told(address: str | None) -> dict[str, Any]:
+    """The field that a command names, if it does."""
+    return {} if address is None else {"address": address}
 
 
 def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
-from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm
+from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm, told
 
 REQUEUE_HOLD = 121.0
 POWER_DOWN_LAG = 1.0
@@ -101,13 +101,21 @@ class TimedSlurm(FakeSlurm):
     # protocols.Slurm
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """As slurmctld does at once; the rest comes with ``step``."""
         with self._lock:
-            self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            self._command(
+                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+            )
             wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
             for name in names:
+                self._nodes[name] = replace(self._known(name), **told(address))
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
@@ -167,7 +175,7 @@ class TimedSlurm(FakeSlurm):
                 self._suspend(name)
             case Phase.POWERING_DOWN if age >= self._suspend_timeout:
                 states = (node.states - {"POWERING_DOWN", "NOT_RESPONDING"}) | {"POWERED_DOWN"}
-                self._become(name, states=states)
+                self._become(name, states=states, address=name)  # as slurmctld resets it
             case Phase.POWERING_UP if age >= self._resume_timeout:
                 self._fail(name, "ResumeTimeout reached", {"POWERED_DOWN"})
                 self._program("resume-fail", [name], {})

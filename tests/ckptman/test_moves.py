@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.watch import MOST_HELP, SETTLING
+from slurm_elastic.ckptman.watch import MOST_HELP
 from slurm_elastic.ckptstate.rows import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.policies.requeue import SETTLING
 from tests.ckptman.world import CkptWorld
 
 

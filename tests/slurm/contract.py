@@ -88,6 +88,13 @@ class Contract:
         nodes = bed.slurm.nodes(["op1", "op2"])
         assert {n: v.address for n, v in nodes.items()} == {"op1": "127.0.0.2", "op2": "127.0.0.3"}
 
+    def test_an_address_goes_with_a_new_state(self, bed: Bed) -> None:
+        bed.slurm.update_nodes(["op1", "op2"], state="DRAIN", reason=REASON, address="127.0.0.4")
+        held = self.node(bed, "op1", lambda n: "DRAIN" in n.states)
+        assert held.address == "127.0.0.4"
+        assert bed.slurm.nodes()["op2"].address == "127.0.0.4"
+        bed.slurm.update_nodes(["op1", "op2"], state="RESUME")
+
     def test_unknown_nodes_and_jobs_are_slurm_errors(self, bed: Bed) -> None:
         with pytest.raises(SlurmError):
             bed.slurm.update_nodes(["nobody"], state="DRAIN", reason="x")

@@ -54,6 +54,19 @@ def test_updates_go_out_by_compressed_hostlist(stub: Stub) -> None:
     assert client.calls == {"scontrol": 1}
 
 
+def test_one_address_for_all_is_said_for_each(stub: Stub) -> None:
+    """NodeAddr takes as many as there are nodes; a list of 5000 still fits into one argument."""
+    client = stub.client()
+    client.update_nodes(
+        ["n1", "n2", "n1"], state="POWER_DOWN_FORCE", reason="x", address="10.0.0.1"
+    )
+    assert stub.ran() == [
+        "scontrol update nodename=n[1-2] nodeaddr=10.0.0.1,10.0.0.1 state=POWER_DOWN_FORCE reason=x"
+    ]
+    client.update_nodes([f"n{i}" for i in range(5000)], state="DOWN", address="233.252.0.1")
+    assert client.calls == {"scontrol": 2}
+
+
 def test_addresses_are_one_list_each(stub: Stub) -> None:
     stub.client().set_addresses({"n1": "10.0.0.1", "n2": "10.0.0.2"})
     assert stub.ran() == ["scontrol update nodename=n1,n2 nodeaddr=10.0.0.1,10.0.0.2"]
