@@ -281,16 +281,18 @@ class Machines:
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing = need - free
-        shadow = NEVER
-        beyond = NEVER
-        for key, count in zip(self.expected, self.weights, strict=True):
-            if key >= beyond:
-                break
+        missing, at, weights, expected = need - free, -1, self.weights, self.expected
+        for at, count in enumerate(weights):  # noqa: B007 - used below
             missing -= count
-            if missing <= 0 and beyond == NEVER:
-                shadow = max(key >> 32, now)
-                beyond = (shadow + 1) << 32
+            if missing <= 0:
+                break
+        else:
+            return NEVER, -missing
+        shadow = max(expected[at] >> 32, now)
+        beyond, at = (shadow + 1) << 32, at + 1
+        while at < len(weights) and expected[at] < beyond:
+            missing -= weights[at]
+            at += 1
         return shadow, -missing
 
     def profile(self, now: int, *, direct: bool) -> Profile:
