@@ -90,7 +90,8 @@ def _run(python: Path, jobs: Jobs, nodes: int, directory: Path) -> _Probed | str
 
 def history_lines(jobs: Jobs) -> list[str]:
     """The jobs in the Standard Workload Format; -1: not known."""
+    columns = zip(jobs.number, jobs.submit, jobs.run, jobs.limit, jobs.procs, strict=True)
     return [
-        f"{number} {submit} -1 {run} {procs} -1 -1 {procs} {limit} -1 1 {user} -1 -1 -1 -1 -1 -1"
-        for number, submit, run, limit, procs, user, _ in zip(*jobs.columns, strict=True)
+        f"{number} {submit} -1 {run} {procs} -1 -1 {procs} {limit} -1 1 -1 -1 -1 -1 -1 -1 -1"
+        for number, submit, run, limit, procs in columns
     ]

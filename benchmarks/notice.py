@@ -3,7 +3,8 @@
 The stages are measured on a sandbox with a real slurmctld, beside the same requeue made by hand
 with the two scontrol commands that it takes at least. The thousand are 1000 jobs on 1000 machines
 over a Slurm and a checkpoint method in memory that take their time, beside the bare 2000 calls
-(save and requeue) from a thread pool of the same size.
+(save and requeue) from a thread pool of the same size; once alone and once while as many slow
+periodic saves run as may.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ from slurm_elastic.ckptman.sources import Told
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import FakeCloud, InstanceType
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import (
+    Image,
     Instance,
     InstanceState,
     JobRun,
@@ -57,6 +59,8 @@ from slurm_elastic.slurm.fake import FakeSlurm
 
 SAVE, COMMAND = 0.2, 0.002
 """Seconds that a save and a Slurm command take in memory."""
+SLOW = 20.0
+"""Seconds that a periodic save takes."""
 CREW = 32
 GOAL = 3.0
 _JOB = """#!/bin/bash
@@ -72,6 +76,7 @@ def main(arguments: Sequence[str]) -> Report:
     parser.add_argument("--no-slurm", action="store_true", help="without the sandbox")
     options = parser.parse_args(arguments)
     rows = many(50 if options.quick else 1000)
+    rows += while_others_are_saved(50 if options.quick else 1000)
     if not options.no_slurm:
         rows += stages(1 if options.quick else 5)
     return report("notice", rows)
@@ -120,6 +125,34 @@ def many(count: int) -> list[Row]:
     ]
 
 
+class SlowInBetween(FakeCheckpointer):
+    """Periodic saves take their time; ``go_on`` ends those that run."""
+
+    def __init__(self) -> None:
+        super().__init__(seconds=SAVE)
+        self.go_on = threading.Event()
+        self.running = threading.Semaphore(0)
+
+    def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
+        if not stop:
+            self.running.release()
+            self.go_on.wait(SLOW)
+        return super().checkpoint(run, deadline=deadline, stop=stop)
+
+
+def while_others_are_saved(count: int) -> list[Row]:
+    """The same with CREW jobs more, which nothing threatens and whose policy has them saved."""
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-notice-") as name,
+        world(name, count, periodic=CREW) as site,
+    ):
+        saver = site.checkpointers["fake"]
+        assert isinstance(saver, SlowInBetween)
+        ours, _ = timed_service(site, count, saver)
+    label = f"{count} notices while {CREW} jobs are saved for {SLOW:.0f} s each"
+    return [compared(label, ours, bare_calls(count), "s", at_most=GOAL)]
+
+
 def bare_calls(count: int) -> float:
     slurm, saver = Quick(jobs=jobs(count)), FakeCheckpointer(seconds=SAVE)
     slurm.latency = COMMAND
@@ -134,7 +167,10 @@ def bare_calls(count: int) -> float:
     return time.perf_counter() - began
 
 
-def timed_service(site: Site, count: int) -> tuple[float, list[dict[str, float]]]:
+def timed_service(
+    site: Site, count: int, busy: SlowInBetween | None = None
+) -> tuple[float, list[dict[str, float]]]:
+    """With ``busy`` from the moment on at which as many periodic saves run as may."""
     service = Service(site, Crew(CREW))
     now = time.time()
     notices = [
@@ -145,8 +181,11 @@ def timed_service(site: Site, count: int) -> tuple[float, list[dict[str, float]]
         site, AllAtOnce(notices), 60.0, service.machines, service.wake, service.order
     )  # fmt: skip
     thread = threading.Thread(target=service.run)
-    began, clock = time.time(), time.perf_counter()
     thread.start()
+    if busy is not None:
+        for _ in range(CREW // 2):
+            busy.running.acquire(timeout=60)
+    began, clock = time.time(), time.perf_counter()
     try:
         poller.poll()
         while len(back := [r for r in site.state.rescues(since=0.0) if r.over]) < count:
@@ -155,6 +194,8 @@ def timed_service(site: Site, count: int) -> tuple[float, list[dict[str, float]]
             time.sleep(0.02)
         took = time.perf_counter() - clock
     finally:
+        if busy is not None:
+            busy.go_on.set()
         service.stop()
         thread.join()
     lost = [r for r in back if r.step is not Step.BACK or r.image is None]
@@ -164,28 +205,32 @@ def timed_service(site: Site, count: int) -> tuple[float, list[dict[str, float]]
 
 
 @contextlib.contextmanager
-def world(directory: str, count: int) -> Iterator[Site]:
-    state = Path(directory)
+def world(directory: str, count: int, periodic: int = 0) -> Iterator[Site]:
+    """``count`` jobs that are saved on notice, and ``periodic`` ones that are due for a save."""
+    state, every = Path(directory), count + periodic
+    due = PoolCheckpoint(policy="daly(mtti=1, least=1)")
     config = Config(
         cluster=Cluster(name="bench", uuid="bench"),
         clouds=(FakeCloud(name="pub", location=Location.PUBLIC,
                           types={"t": InstanceType(cpus=2, memory=4096, price=0.1)}),),
         pools=(PoolSettings(name="p", cloud="pub", nodes=f"n[0-{count - 1}]", cpus=2,
-                            memory=4096, markets=(Market.SPOT,)),),
+                            memory=4096, markets=(Market.SPOT,)),
+               PoolSettings(name="q", cloud="pub", nodes=f"n[{count}-{every}]", cpus=2,
+                            memory=4096, markets=(Market.SPOT,), checkpoint=due)),
         state_dir=directory,
         checkpoint=CheckpointSettings(method="fake", policy="on_notice", expected=5.0),
     )  # fmt: skip
     ledger, memory = Ledger(state / "ledger.db"), CheckpointState(state / FILE)
-    buy(ledger, count)
+    buy(ledger, every)
     nodes = [
-        SlurmNode(name=f"n{n}", states=frozenset({"ALLOCATED", "CLOUD"})) for n in range(count)
+        SlurmNode(name=f"n{n}", states=frozenset({"ALLOCATED", "CLOUD"})) for n in range(every)
     ]
-    slurm = Quick(nodes, jobs(count))
+    slurm = Quick(nodes, jobs(every))
     slurm.latency = COMMAND
     site = Site(
         config=config, slurm=slurm, ledger=ledger, state=memory,
         journal=Journal(ledger, memory, time.time), jobs=JobList(slurm),
-        checkpointers={"fake": FakeCheckpointer(seconds=SAVE)}, providers={},
+        checkpointers={"fake": SlowInBetween()}, providers={},
         pool_of=pools_by_node(config), now=time.time,
     )  # fmt: skip
     try:
@@ -264,8 +309,12 @@ def stages(count: int) -> list[Row]:
 
 
 def hand(site: Sandbox) -> float:
-    """The two commands at once, in a loop that looks as often as it can."""
+    """The two commands at once, in a loop that looks as often as it can. Its node is drained, as
+    one that is taken away is: slurmd refuses a job that comes back to it within two seconds.
+    """
     job = _start(site)
+    node = site.job(job)["NodeList"]
+    site.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=benchmark"])
     began = time.time()
     site.run(["scontrol", "requeue", str(job)])
     site.wait_for(lambda: _held(site, job), 60, "pending, with its time to start", period=0.05)
@@ -273,6 +322,7 @@ def hand(site: Sandbox) -> float:
     site.wait_for(lambda: site.job(job)["JobState"] == "RUNNING", 60, "running", period=0.05)
     took = time.time() - began
     _cancel(site, job)
+    site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
     return took
 
 

@@ -10,6 +10,9 @@ from msgspec import Struct
 ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 """States of a job that has nodes."""
 
+REQUEUE_HOLD = 130.0
+"""Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
+
 
 class SlurmNode(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it. ``states``: base state and flags, upper case.
@@ -36,7 +39,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
     unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
     batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the
-    nodes that its user named.
+    nodes that its user named. ``start`` of a pending job may be an estimate, ``eligible`` is when
+    it may start at the earliest (its BeginTime); ``description`` is what Slurm adds to the reason.
 
     ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
     what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
@@ -73,6 +77,21 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     priority: int = 0
     gres: str = ""
     features: str = ""
+    eligible: float = 0.0
+    description: str = ""
+
+    @property
+    def begin(self) -> float:
+        """Before this (Unix time) a pending job may not start. Of one that is held Slurm does not
+        say it (22.05, measured), nor does ``start`` then.
+        """
+        if self.eligible or self.reason.startswith("JobHeld"):
+            return self.eligible
+        return self.start
+
+    def is_requeue_hold(self, now: float) -> bool:
+        """Whether the begin time of a pending job is not its user's, but comes from a requeue."""
+        return self.restarts > 0 and now < self.begin <= now + REQUEUE_HOLD
 
     @property
     def label(self) -> str:

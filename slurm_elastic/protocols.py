@@ -123,9 +123,17 @@ class Slurm(Protocol):
         ...
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist."""
+        """``scontrol update nodename=... state=... reason=...`` batched by compressed hostlist.
+
+        ``address`` becomes the NodeAddr of each, before its state changes.
+        """
         ...
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
@@ -142,6 +150,18 @@ class Slurm(Protocol):
 
     def start_now(self, job: int) -> None:
         """Remove the BeginTime hold that a requeue puts on a PENDING job."""
+        ...
+
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """Give PENDING jobs another list of partitions, and let them begin in so many seconds (0:
+        now). No error where one is pending no longer.
+        """
         ...
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:

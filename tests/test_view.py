@@ -95,7 +95,7 @@ def test_an_instance_has_owner_cost_and_next_action(view: StatusView) -> None:
         "op2": "suspends in 3m 20s unless used",
         "pub1": "in use",
         "pub2": "node is down: Not responding",
-        "pub3": "booting: times out in 3m 40s",
+        "pub3": "booting: times out in 3m 10s",
         "pub4": "terminating: suspended by Slurm",
     }
 
@@ -277,7 +277,7 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),
         ({}, "DOWN", {}, "node is down"),
-        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 54m, Slurm gives it up"),
+        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 55m, it is given up"),
         ({}, "ALLOCATED", {}, "in use"),
         ({}, "IDLE", {"busy": True}, "in use"),
         ({}, "ALLOCATED", {"max_age": 60.0}, "ends after its jobs: over the maximum age"),
@@ -400,3 +400,14 @@ def test_budgets_are_told_with_what_is_spent(tmp_path: Path) -> None:
     (shown,) = status_view(made, facts).budgets
     assert (shown.cloud, shown.day, shown.per_day) == ("", 5.5, 5.0)
     assert (shown.month, shown.per_month) == (7.0, None)
+
+
+def test_budgets_of_accounts_are_told_with_why_they_stop(tmp_path: Path) -> None:
+    budgets = {"physics": Budget(per_day=5.0), "chemistry": Budget(per_month=9.0)}
+    made = replace(config(tmp_path), policies=SitePolicies(account_budgets=budgets))
+    spent = {"physics": Spent(day=5.5, month=7.0), "chemistry": Spent(day=5.5, month=7.0)}
+    physics, chemistry = status_view(made, Facts(now=NOW, accounts=spent)).budgets
+    assert (physics.account, physics.day, physics.per_day) == ("physics", 5.5, 5.0)
+    assert physics.stop is not None
+    assert physics.stop.startswith("account physics has spent $5.50 of $5.00 today; new machines")
+    assert (chemistry.account, chemistry.per_month, chemistry.stop) == ("chemistry", 9.0, None)

@@ -1,4 +1,6 @@
-"""Threads that take the most urgent work first, one piece of work a job at a time."""
+"""Threads that take the most urgent work first, one piece of work a job at a time. Periodic work
+has threads of its own, so that what has a deadline never waits behind a save that could come later.
+"""
 
 from __future__ import annotations
 
@@ -15,64 +17,43 @@ Order = tuple[float, float]
 
 
 class Crew:
-    """At most ``size`` at work; 0: whoever submits does it at once. Threads start when needed."""
+    """At most ``size`` at urgent work, and half as many (one at least) at periodic; 0: whoever
+    submits does it at once. Threads start when needed.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._wake = threading.Condition()
-        self._waiting: list[tuple[Order, int, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
+        self._lock = threading.Lock()
         self._busy: set[int] = set()
-        self._threads: list[threading.Thread] = []
-        self._idle = 0
-        self._closed = False
+        self._urgent = _Lane("crew", size, self._lock, self._do)
+        self._periodic = _Lane("periodic", max(size // 2, 1), self._lock, self._do)
 
-    def submit(self, job: int, order: Order, work: Callable[[], object]) -> bool:
+    def submit(
+        self, job: int, order: Order, work: Callable[[], object], *, periodic: bool = False
+    ) -> bool:
         """Have ``work`` done for that job; False where something waits or runs for it already."""
-        with self._wake:
-            if job in self._busy or self._closed:
+        lane = self._periodic if periodic else self._urgent
+        with self._lock:
+            if job in self._busy or lane.closed:
                 return False
             self._busy.add(job)
             if self._size:
-                heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
-                self._start()
-                self._wake.notify()
+                lane.put(job, order, work)
                 return True
         self._do(job, work)
         return True
 
     def busy(self, job: int) -> bool:
         """Whether something waits or runs for that job."""
-        with self._wake:
+        with self._lock:
             return job in self._busy
 
     def close(self) -> None:
         """Forget what waits, and wait for what runs."""
-        with self._wake:
-            self._closed = True
-            self._waiting.clear()
-            self._wake.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    def _start(self) -> None:
-        if self._idle < len(self._waiting) and len(self._threads) < self._size:
-            name = f"crew-{len(self._threads) + 1}"
-            thread = threading.Thread(target=self._run, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._idle += 1
-                while not self._waiting and not self._closed:
-                    self._wake.wait()
-                self._idle -= 1
-                if not self._waiting:
-                    return
-                _, _, job, work = heapq.heappop(self._waiting)
-            self._do(job, work)
+        for lane in (self._urgent, self._periodic):
+            lane.close()
+        for lane in (self._urgent, self._periodic):
+            lane.join()
 
     def _do(self, job: int, work: Callable[[], object]) -> None:
         try:
@@ -80,5 +61,58 @@ class Crew:
         except Exception:
             log.exception("work fails in an unknown way job=%d", job)
         finally:
-            with self._wake:
+            with self._lock:
                 self._busy.discard(job)
+
+
+class _Lane:
+    """The threads and the waiting work of one kind, under the crew's ``lock``."""
+
+    def __init__(
+        self,
+        name: str,
+        size: int,
+        lock: threading.Lock,
+        do: Callable[[int, Callable[[], object]], None],
+    ) -> None:
+        self._name, self._size, self._do = name, size, do
+        self._wake = threading.Condition(lock)
+        self._waiting: list[tuple[Order, int, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self.closed = False
+
+    def put(self, job: int, order: Order, work: Callable[[], object]) -> None:
+        """The caller holds the lock."""
+        heapq.heappush(self._waiting, (order, next(self._numbers), job, work))
+        if self._idle < len(self._waiting) and len(self._threads) < self._size:
+            name = f"{self._name}-{len(self._threads) + 1}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._wake.notify()
+
+    def close(self) -> None:
+        """Forget what waits."""
+        with self._wake:
+            self.closed = True
+            self._waiting.clear()
+            self._wake.notify_all()
+
+    def join(self) -> None:
+        """Wait for what runs."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._idle += 1
+                while not self._waiting and not self.closed:
+                    self._wake.wait()
+                self._idle -= 1
+                if not self._waiting:
+                    return
+                _, _, job, work = heapq.heappop(self._waiting)
+            self._do(job, work)

@@ -97,9 +97,8 @@ class Poller:
             notice = replace(notice, instance=found.instance.id) if found else notice
         machine = machines.get(notice.instance)
         subject = notice.instance or f"node:{notice.node}"
-        order = "" if told.order is None else f":{os.path.basename(told.handle)}"
         return Warned(
-            key=f"{self._source.name}:{notice.kind}:{subject}{order}",
+            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement(told, notice)}",
             notice=notice,
             source=self._source.name,
             offer=machine.instance.offer_key if machine else "",
@@ -115,3 +114,15 @@ class Poller:
             text = notice.reason or f"{notice.kind} notice from {one.source}"
             self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")
             self._site.journal.count("ckpt_notices_total", kind=str(notice.kind))
+
+
+def _announcement(told: Told, notice: Notice) -> str:
+    """What is the same whenever one announcement is told, and of no other of that machine: a queue
+    delivers a message twice, a cloud tells a notice as long as it stands; but another deadline, or
+    another time of a recommendation, is news.
+    """
+    if told.order is not None:
+        return os.path.basename(told.handle)
+    if notice.deadline is not None:
+        return f"{notice.deadline:.0f}"
+    return f"at {notice.seen if told.announced is None else told.announced:.0f}"

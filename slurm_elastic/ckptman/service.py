@@ -38,8 +38,10 @@ LEAST = 0.1
 """Seconds between two looks, however often we are woken."""
 QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
-PACE = 5.0
-"""Reading the queue may take one part in so many and one of the time."""
+PACE, QUICK_PACE = 5.0, 2.0
+"""Reading the queue may take one part in so many and one of the time; more while a job is on its
+way, as that waits for it.
+"""
 HISTORY = 30 * 86400.0
 ANEW = 60.0
 """Seconds between two counts of interruptions, and of old rows to forget."""
@@ -64,6 +66,7 @@ class Service:
         self._refused: dict[int, str] = {}
         self._trouble = ""
         self._moving = False
+        self._quiet = site.config.checkpoint.period
         self._helped: dict[int, float] = {}
 
     # from pollers' threads
@@ -80,6 +83,13 @@ class Service:
         """There is news: look now."""
         self._wake.set()
 
+    def happened(self) -> None:
+        """Slurm has begun or ended something: look now, and soon again, as a prolog ends before its
+        job runs and an epilog before its nodes are free.
+        """
+        self._quiet = QUICK / 2
+        self._wake.set()
+
     def order(self, order: AnyOrder) -> None:
         """Somebody wants something."""
         with self._orders_lock:
@@ -94,7 +104,7 @@ class Service:
         pause = rest = 0.0
         try:
             while not site.stop.wait(rest):
-                self._wake.wait(pause)
+                self._rest(pause)
                 self._wake.clear()
                 if site.stop.is_set():
                     break
@@ -102,11 +112,26 @@ class Service:
                 self._guarded_tick()
                 # Whatever wakes us how often: the jobs' own work comes first.
                 rest = max(LEAST, site.monotonic() - began)
-                quick = QUICK if self._moving else site.config.checkpoint.period
-                pause = max(quick - rest, PACE * site.jobs.cost)
+                pace = QUICK_PACE if self._moving else PACE
+                pause = max(self._pause() - rest, pace * site.jobs.cost)
         finally:
             self._crew.close()
             site.journal.flush()
+
+    def _rest(self, pause: float) -> None:
+        """Until there is news or the pause is over; signs of life go on in a long one."""
+        end = self.site.monotonic() + pause
+        while (left := end - self.site.monotonic()) > 0:
+            if self._wake.wait(min(left, BEAT)):
+                return
+            self._beat()
+
+    def _pause(self) -> float:
+        """Seconds until the next look: few while a job is on its way or right after an event, then
+        twice as many each time.
+        """
+        self._quiet = min(2 * self._quiet, self.site.config.checkpoint.period)
+        return QUICK if self._moving else self._quiet
 
     def stop(self) -> None:
         """End the loop."""
@@ -144,8 +169,7 @@ class Service:
         begun = self._begin(plans, view, found)
         standing = {r.run.job: r for r in (*rescues, *begun)}
         self._moving = bool(standing)
-        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
-        self._advance(standing.values(), jobs, leaving)
+        self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken)
@@ -221,6 +245,7 @@ class Service:
             mtti=self._mtti,
             expected=settings.expected,
             bid=settings.prices.bid,
+            leases=site.leases,
         )
 
     # decide
@@ -234,7 +259,7 @@ class Service:
     def _choice(self, job: SlurmJob) -> Choice:
         site = self.site
         pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
-        choice = choose(job.comment, pool, site.config.checkpoint)
+        choice = choose(job.comment, job.features, pool, site.config.checkpoint)
         if choice.method not in ("none", *site.checkpointers):
             why = f"method {choice.method} cannot be used here: see the log of {SERVICE}'s start"
             choice = Choice(method="none", policy=choice.policy, refused=why)
@@ -270,7 +295,8 @@ class Service:
             moves = self._to_saving(moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
-                self._crew.submit(plan.facts.run.job, (NEVER, 0.0), self._saver.work(plan))
+                work = self._saver.work(plan)
+                self._crew.submit(plan.facts.run.job, plan.order, work, periodic=True)
         return moves
 
     def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
@@ -304,7 +330,8 @@ class Service:
             reached={str(Step.PLANNED): now},
         )
 
-    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, leaving: frozenset[str]) -> None:
+    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
+        leaving = frozenset(node for node, threat in found.items() if threat.leaving)
         for row in sorted(rescues, key=_urgency):
             if self._crew.busy(row.run.job):
                 continue
@@ -313,7 +340,7 @@ class Service:
             if one.over:
                 continue
             try:
-                self._step(one, jobs, leaving)
+                self._step(moving.hasten(self.site, one, found), jobs, leaving)
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
 
@@ -380,7 +407,7 @@ class Service:
         facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
         plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
         self._saver.expect(number, dump_seconds(world, number))
-        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan))
+        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan), periodic=True)
 
 
 def _urgency(rescue: Rescue) -> Order:

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 65_536
 _COMMENT = re.compile(
-    r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<deadline>[0-9]{1,12})"
+    r"slurm-elastic:notice:(?P<kind>interruption|rebalance):(?P<time>[0-9]{1,12})"
     r":(?P<instance>[A-Za-z0-9-]+)"
 )
 SETTLED = 1.0
@@ -63,9 +63,14 @@ AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 class Told(Struct, frozen=True, kw_only=True):
     """What one reading of a source gave; ``handle`` acknowledges it. ``wrong``: what could not be
     understood, and is acknowledged all the same, as it would come back for ever.
+
+    Of a notice without a deadline ``announced`` (Unix time) tells one announcement from the next:
+    whenever the same one is told, it is the same (0: it is told as long as it stands; None: when it
+    was seen).
     """
 
     handle: str = ""
+    announced: float | None = None
     notice: Notice | None = None
     order: AnyOrder | None = None
     wrong: str = ""
@@ -94,7 +99,7 @@ class CloudNotices:
 
     def read(self, now: float) -> Sequence[Told]:  # noqa: ARG002
         """All standing ones."""
-        return [Told(notice=notice) for notice in self._provider.notices()]
+        return [Told(notice=notice, announced=0.0) for notice in self._provider.notices()]
 
     def done(self, handles: Sequence[str]) -> None:
         """Nothing to acknowledge."""
@@ -118,23 +123,22 @@ class NodeComments:
         alive = set(self._machines())
         if not alive:
             return []
-        notices = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
-        return [Told(notice=n) for n in notices if n is not None and n.instance in alive]
+        told = [comment_notice(node.comment, now) for node in self._slurm.nodes().values()]
+        return [t for t in told if t and t.notice and t.notice.instance in alive]
 
     def done(self, handles: Sequence[str]) -> None:
         """Nothing to acknowledge."""
 
 
-def comment_notice(comment: str, seen: float) -> Notice | None:
-    """The warning in ``slurm-elastic:notice:KIND:DEADLINE:INSTANCE``; None for other comments."""
+def comment_notice(comment: str, seen: float) -> Told | None:
+    """The warning in ``slurm-elastic:notice:KIND:TIME:INSTANCE``; None for other comments."""
     found = _COMMENT.fullmatch(comment)
     if found is None:
         return None
-    deadline = float(found["deadline"])
-    return Notice(
-        instance=found["instance"], kind=NoticeKind(found["kind"]), seen=seen,
-        deadline=deadline or None,
-    )  # fmt: skip
+    kind, when = NoticeKind(found["kind"]), float(found["time"])
+    deadline = when or None if kind is NoticeKind.INTERRUPTION else None
+    notice = Notice(instance=found["instance"], kind=kind, seen=seen, deadline=deadline)
+    return Told(notice=notice, announced=when)
 
 
 class DropDirectory:
@@ -237,7 +241,7 @@ def from_event(body: str, handle: str, now: float) -> Told:
         return Told(handle=handle, wrong=f"a message that cannot be read: {error}")
     if kind == REBALANCE:
         notice = Notice(instance=event.detail.instance, kind=NoticeKind.REBALANCE, seen=now)
-        return Told(handle=handle, notice=notice)
+        return Told(handle=handle, notice=notice, announced=when)
     notice = Notice(
         instance=event.detail.instance, kind=NoticeKind.INTERRUPTION, seen=now,
         deadline=when + _LEAD,

@@ -65,14 +65,22 @@ class Threat(Struct, frozen=True, kw_only=True):
 
 
 def threats(warned: Sequence[Warned], machines: Mapping[str, Machine]) -> Mapping[str, Threat]:
-    """By node. ``machines``: the live ones by id."""
+    """By node, the earliest deadline first. ``machines``: the live ones by id."""
     by_node: defaultdict[str, list[Warned]] = defaultdict(list)
     for one in warned:
         machine = machines.get(one.notice.instance)
         node = machine.instance.node if machine else one.notice.node
         if node:
             by_node[node].append(one)
-    return {node: Threat(node=node, warned=tuple(some)) for node, some in by_node.items()}
+    return {
+        node: Threat(node=node, warned=tuple(sorted(some, key=_end)))
+        for node, some in by_node.items()
+    }
+
+
+def _end(warned: Warned) -> float:
+    deadline = warned.notice.deadline
+    return float("inf") if deadline is None else deadline
 
 
 def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
@@ -172,13 +180,16 @@ def close_over(
     machines: Mapping[str, Machine],
 ) -> None:  # fmt: skip
     """Notices whose machine is gone, and those that were wrong: its node is let go again."""
-    for one in warned:
-        why = _over(site, one, view, machines)
-        if why is None:
-            continue
+    over = {w.key: why for w in warned if (why := _over(site, w, view, machines)) is not None}
+    left = threats([w for w in warned if w.key not in over], machines) if over else {}
+    for one in (w for w in warned if w.key in over):
         site.state.close_notice(one, site.now())
+        machine = machines.get(one.notice.instance)
+        node = machine.instance.node if machine else ""
+        if machine and not (node in left and left[node].leaving):
+            _resume(site, node, view)
         subject = one.notice.node or one.notice.instance
-        site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), why)
+        site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
 
 
 def _over(
@@ -191,10 +202,7 @@ def _over(
             known = one.offer or now - notice.seen > FORGET_UNKNOWN
             return "its machine is gone" if known else None
         late = notice.deadline is not None and now > notice.deadline + FALSE_AFTER
-        if not late:
-            return None
-        _resume(site, machine.instance.node, view)
-        return "its machine is still there long after the deadline"
+        return "its machine is still there long after the deadline" if late else None
     node = (view or {}).get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:
         return "its node is powered down"

@@ -12,21 +12,25 @@ from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
 
 REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
-SETTLING = 2.0
-"""Seconds after a requeue in which slurmd refuses, as killed, a job that comes back to a node that
-it has left ("Job already killed, do not launch batch job"): the job would fail (22.05, measured).
-"""
+MOST_HELP = 5
+"""Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
                     "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
 _USERS = frozenset({"JobHeldUser", "Dependency"})
-_STUCK = frozenset({"JobHeldAdmin", "BadConstraints", "launch_failed_requeued_held",
-                    "launch failed requeued held", "JobHoldMaxRequeue"})  # fmt: skip
+_LAUNCH_FAILED = "launch failed requeued held"
+"""What Slurm says of a job that it holds because a node could not start it."""
+_HINTS = {
+    "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
+    "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
+    " go on",
+}
 
 
 def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
@@ -91,32 +95,51 @@ def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
             moving.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
-        if job.start > site.now() or job.reason == "BeginTime":
-            if _may_come_back(rescue) and site.now() - rescue.changed < SETTLING:
-                return rescue
+        if not may_hurry(rescue.run.nodes, rescue.threatened, rescue.changed, site.now()):
+            return rescue
+        if job.is_requeue_hold(site.now()) and rescue.helped < MOST_HELP:
             site.slurm.start_now(job.id)
             reach("rescue.hurried")
-            return rescue
-        if job.reason in _STUCK:
+            return _helped(site, rescue)
+        if _is_slurms_hold(job) and rescue.helped < MOST_HELP:
             site.slurm.release(job.id)
-            moving.say(site, rescue, "ckpt-freed", f"Slurm held it: {job.reason}")
-            return rescue
+            why = job.description or job.reason
+            moving.say(site, rescue, "ckpt-freed", f"Slurm held it: {why}")
+            return _helped(site, rescue)
     except SlurmError as error:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
         return rescue
-    return _report(site, rescue, job.reason)
+    return _report(site, rescue, job)
 
 
-def _may_come_back(rescue: Rescue) -> bool:
-    """Whether nodes of its run are left that it may get again: those threatened are drained."""
-    return not set(rescue.run.nodes) <= set(rescue.threatened)
+def _helped(site: Site, rescue: Rescue) -> Rescue:
+    counted = replace(rescue, helped=rescue.helped + 1)
+    site.state.put(counted)
+    return counted
 
 
-def _report(site: Site, rescue: Rescue, reason: str) -> Rescue:
+def _is_slurms_hold(job: SlurmJob) -> bool:
+    """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
+    JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
+    reason is JobHeldAdmin then (both measured).
+    """
+    if job.reason == "JobHeldAdmin":
+        return False
+    words = (job.reason.replace("_", " "), job.description.replace("_", " "))
+    return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
+
+
+def _report(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
     """A reason that may not pass by itself is told once."""
-    if reason in _WAITS | _USERS or rescue.note == reason:
+    reason, own = job.reason, _is_slurms_hold(job)
+    late = job.begin > site.now()
+    if rescue.note == reason or (reason in _WAITS | _USERS and not late and not own):
         return rescue
-    moving.say(site, rescue, "ckpt-pending", f"it waits: {reason}", level=logging.WARNING)
+    hint = _HINTS.get(reason, "its hold comes back" if own else "")
+    if late and not hint:
+        hint = f"it may not begin for {job.begin - site.now():.0f} s"
+    text = f"it waits: {reason}{': ' if hint else ''}{hint}"
+    moving.say(site, rescue, "ckpt-pending", text, level=logging.WARNING)
     noted = replace(rescue, note=reason)
     site.state.put(noted)
     return noted

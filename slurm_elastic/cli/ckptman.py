@@ -12,6 +12,7 @@ import sys
 import threading
 
 from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.opening import open_pollers, open_prices, open_site
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.pricing import PriceReader
@@ -19,6 +20,7 @@ from slurm_elastic.ckptman.service import SERVICE, Service
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.slurm.cli import SlurmCli
 
 log = logging.getLogger("slurm_elastic.ckptman")
@@ -40,7 +42,9 @@ def _serve(config: Config) -> None:
             site = open_site(config, SlurmCli(config.slurm), closing, stop)
             prices = open_prices(config)
             service = Service(site, Crew(config.checkpoint.parallel), prices)
-            threads: list[Poller | PriceReader] = list(open_pollers(site, service))
+            threads: list[Poller | PriceReader | Events] = list(open_pollers(site, service))
+            wake = closing.enter_context(WakeSocket(config.state / SOCKET))
+            threads.append(Events(stop, wake.wait, service.happened))
         except (OSError, sqlite3.Error) as error:
             raise ConfigError(f"state_dir: {config.state} cannot be used: {error}") from error
         on_stop(service.stop)

@@ -22,6 +22,7 @@ from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.ledger.rows import to_json
+from slurm_elastic.lifecycle.budget import barred
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.spelled import text_of
 from slurm_elastic.protocols import Slurm
@@ -92,7 +93,7 @@ def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
     try:
         with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
             if number is not None:
-                return _explain_job(ledger, slurm, number)
+                return _explain_job(config, ledger, slurm, number)
             if subject not in pool_of and any(subject == pool.name for pool in config.pools):
                 return _explain_pool(config, ledger, subject)
             return _explain_node(ledger, slurm, subject, known=subject in pool_of)
@@ -102,7 +103,7 @@ def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
         ) from error
 
 
-def _explain_job(ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
+def _explain_job(config: Config, ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
     job, trouble = _job(slurm, number)
     chain = tell_job(number, ledger.decisions, job.nodes if job else ())
     if job is None and not chain:
@@ -113,7 +114,7 @@ def _explain_job(ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
     return Explanation(
         subject=str(number),
         about="job",
-        now=trouble or _job_now(number, job),
+        now=trouble or _job_now(number, job) + _no_money(config, ledger, job),
         machines=_machines(ledger, job.nodes if job else _nodes(chain), chain),
         decisions=tuple(chain),
     )
@@ -168,6 +169,12 @@ def _job_now(number: int, job: SlurmJob | None) -> str:
     why = f" ({job.reason})" if job.reason not in ("", "None") else ""
     of = f" of {job.user}" if job.user else ""
     return f"job {number}{of} is {' '.join(sorted(job.states))}{where}{why}"
+
+
+def _no_money(config: Config, ledger: Ledger, job: SlurmJob | None) -> str:
+    """Why its account gets it no new machine of a public cloud, where that is so now."""
+    over = barred(config, ledger, time.time()) if job and "PENDING" in job.states else {}
+    return f"; {over[job.account].reason}" if job and job.account in over else ""
 
 
 def _node_now(slurm: Slurm, name: str) -> str:

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
+from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
+from slurm_elastic.config.policies import Budget
+from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.capacity import Bounds
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
 from slurm_elastic.prices.trace import PriceTrace, load_trace
 from slurm_elastic.simulate import sacct, swf
@@ -58,6 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--availability", type=Path, metavar="JSON", help="of spot machines")
     parser.add_argument("--checkpoint", default="none", metavar="POLICY", help="default: none")
     parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
+    parser.add_argument("--notice", type=seconds, default=120, metavar="S", help="default: 120")
+    parser.add_argument(
+        "--rebalance", type=seconds, default=0, metavar="S",
+        help="a recommendation so long before a machine is lost (default: none)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--requeue-delay", type=seconds, default=0, metavar="S", help="of a lost job, default: 0"
+    )
     parser.add_argument("--static", type=_static, metavar="NODESxCPUS", help="always there")
     parser.add_argument("--boot", type=count, default=120, metavar="S", help="default: 120")
     parser.add_argument("--billing", choices=("per_second", "hourly"), default="per_second")
@@ -87,13 +100,19 @@ def read(args: argparse.Namespace) -> Setting:
         billing=_billing(args.billing),
         prices=prices,
         availability=load_availability(args.availability) if args.availability else None,
+        notice=args.notice,
+        rebalance=args.rebalance,
     )
     pools, notes = pools_of(config, world)
+    accounts = _accounts(config, history, notes)
     base = Scenario(
         pools=pools,
+        bounds=_bounds(config, notes),
+        accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
         depth=args.depth,
+        requeue_delay=args.requeue_delay,
         seed=args.seed,
     )
     return Setting(
@@ -117,12 +136,45 @@ def progress(total: int) -> Iterator[Told | None]:
         yield lambda jobs: bar.advance(task, jobs)
 
 
+def seconds(text: str) -> int:
+    """A number that is not negative, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    return number
+
+
 def count(text: str) -> int:
     """A positive number, for argparse."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number")
     return number
+
+
+def _bounds(config: Config, notes: list[str]) -> Bounds:
+    """The cluster's budget, and the times at which machines may be started."""
+    windows = {rules_of(config, pool).windows for pool in config.pools}
+    if len(windows) > 1:
+        notes.append("windows are not looked at: they are not the same in all pools")
+    if any(cloud.policies.budget != Budget() for cloud in config.clouds):
+        notes.append(
+            "budgets of clouds are not looked at, only the cluster's and those of accounts"
+        )
+    same = windows.pop() if len(windows) == 1 else ()
+    return replace(bounds_of(config.policies.budget), windows=same)
+
+
+def _accounts(config: Config, history: History, notes: list[str]) -> dict[str, Bounds]:
+    """The budgets of those accounts that the history has jobs of, by its numbers."""
+    found = {}
+    for name, budget in config.policies.account_budgets.items():
+        number = history.account(name)
+        if number is None:
+            notes.append(f"the history has no job of account {name}, which has a budget")
+        else:
+            found[str(number)] = bounds_of(budget)
+    return found
 
 
 def _checkpoints(args: argparse.Namespace) -> Checkpoints:

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:
-        code = _run(_config_first(sys.argv[1:] if argv is None else argv))
+        code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except SlurmElasticError as error:
         print(f"slurm-elastic: {error}", file=sys.stderr)
@@ -61,6 +61,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str]) -> int:
+    args = parsed(argv)
+    if args.command is None:
+        _parser().print_help(sys.stderr)
+        return 2
+    code: int = args.run(args)
+    return code
+
+
+def parsed(argv: Sequence[str]) -> argparse.Namespace:
+    """What a command line (without the program's name) asks for; ``command`` is None without one.
+
+    Raises SystemExit after a message for wrong use, as argparse does.
+    """
+    argv = _config_first(argv)
     parser = _parser()
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", title="commands", parser_class=argparse.ArgumentParser
@@ -71,12 +85,7 @@ def _run(argv: Sequence[str]) -> int:
             _add(name, subparsers)
         else:
             subparsers.add_parser(name, help=summary)
-    args = parser.parse_args(argv)
-    if args.command is None:
-        parser.print_help(sys.stderr)
-        return 2
-    code: int = args.run(args)
-    return code
+    return parser.parse_args(argv)
 
 
 def _parser() -> argparse.ArgumentParser:

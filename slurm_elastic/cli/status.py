@@ -21,7 +21,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.budget import spending
+from slurm_elastic.lifecycle.budget import spending, spending_of_accounts
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Spool
@@ -113,6 +113,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
                 spent=spending(config, ledger, now),
+                accounts=spending_of_accounts(config, ledger, now),
                 breakers=ledger.breakers(),
                 health=ledger.health(),
                 heartbeat=beat,

@@ -262,8 +262,10 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
             over = bound is not None and spent >= bound
             cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
             cells.append(Text("-" if bound is None else f"{bound:g}"))
-        table.add_row(Text(b.cloud or "the cluster"), *cells)
-    return table
+        who = f"account {b.account}" if b.account else b.cloud or "the cluster"
+        table.add_row(Text(who), *cells)
+    stops = [Text(b.stop, style=_WARN) for b in budgets if b.stop]
+    return Group(table, *stops)
 
 
 def _totals(totals: Sequence[TotalView]) -> RenderableType:

@@ -75,7 +75,7 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     ``policy`` is text as ``policies.checkpoint.parse`` reads it. ``method`` is for jobs that name
     none themselves (``--comment=ckpt=METHOD``). ``directory`` is shared by the head and all nodes.
-    ``keep``: images of a job. ``parallel``: jobs handled at a time. ``expected``: what a job's
+    ``keep``: images of a job. ``parallel``: jobs moved at a time. ``expected``: what a job's
     first checkpoint is taken to need (s); ``slack``: what is kept free before a deadline;
     ``patience``: a job that was stopped for a move that does not come goes on after so long.
     """

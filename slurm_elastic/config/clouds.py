@@ -145,6 +145,7 @@ class OpenNebulaCloud(
 
     ``pending_limit`` is how long the scheduler may say that it has no place for a machine before
     that counts as "no capacity". ``threads``: calls at a time (oned serves 15 clients by default).
+    ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
     """
 
     endpoint: str
@@ -154,6 +155,7 @@ class OpenNebulaCloud(
     user_data: str | None = None
     pending_limit: Seconds = 60.0
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
+    image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
 
 
 class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):

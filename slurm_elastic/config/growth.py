@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.draft import Draft
 from slurm_elastic.config.policies import Budget, CloudPolicies, Policies, SitePolicies
 from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
+from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import AnyGrowth, misfits, parse_growth
 from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.release import Delayed, Flagged, parse_release
 from slurm_elastic.units import format_duration
 
-_LEAST = 1
-"""Of a policy's numbers: none of them makes sense below."""
+_ACCOUNT = re.compile(r"[^\sA-Z,'\"()|=]+")
 
 
 def _sections(draft: Draft) -> Iterator[tuple[KeyPath, Policies]]:
@@ -42,27 +43,46 @@ def _text(draft: Draft, at: KeyPath, text: str | None, parse: Callable[[str], ob
     if text is None:
         return
     try:
-        policy = parse(text)
+        parse(text)
     except ValueError as error:
         draft.problems.add(at, shown(text), f"a policy: {error}")
-        return
-    for name in getattr(policy, "__struct_fields__", ()):
-        value = getattr(policy, name)
-        if name in ("period", "size") or value is None:
-            continue
-        least = 0 if name in ("seconds", "on_premises", "wait_limit", "short") else _LEAST
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            expected = f"a whole number of at least {least} for {name}"
-            draft.problems.add(at, f"{name}={value!r}", expected)
 
 
 def _budgets(draft: Draft) -> None:
+    """A day's is no more than its month's."""
+    found: list[tuple[KeyPath, Budget]] = []
     for at, section in _sections(draft):
-        budget = section.budget if isinstance(section, CloudPolicies) else Budget()
+        if isinstance(section, CloudPolicies):
+            found.append(((*at, "budget"), section.budget))
+        if isinstance(section, SitePolicies):
+            at = (*at, "account_budgets")
+            found += [((*at, name), own) for name, own in section.account_budgets.items()]
+    for at, budget in found:
         day, month = budget.per_day, budget.per_month
         if day is not None and month is not None and day > month:
-            expected = f"at most per_month, {month:g}"
-            draft.problems.add((*at, "budget", "per_day"), f"{day:g}", expected)
+            draft.problems.add((*at, "per_day"), f"{day:g}", f"at most per_month, {month:g}")
+
+
+def _account_budgets(draft: Draft) -> None:
+    """Each by itself, and against the cluster's, which would always come first."""
+    site = draft.section("policies", SitePolicies, SitePolicies())
+    if site is None or not site.account_budgets:
+        return
+    top = ("policies", "account_budgets")
+    if draft.all_whole and not any(c.location is Location.PUBLIC for c in draft.clouds.values()):
+        expected = "a public cloud among the clouds: budgets stop no other"
+        draft.problems.add(top, "budgets of accounts", expected)
+    for account, budget in site.account_budgets.items():
+        at = (*top, account)
+        if not _ACCOUNT.fullmatch(account):
+            expected = "an account as Slurm has it: in lower case, without spaces and commas"
+            draft.problems.add(at, shown(account), expected)
+        if budget == Budget():
+            draft.problems.add(at, "an empty mapping", "per_day, per_month or both")
+        for key in ("per_day", "per_month"):
+            own, all_ = getattr(budget, key), getattr(site.budget, key)
+            if own is not None and all_ is not None and own > all_:
+                draft.problems.add((*at, key), f"{own:g}", f"at most the cluster's, {all_:g}")
 
 
 def _together(draft: Draft) -> None:
@@ -108,5 +128,5 @@ def _name(policy: AnyGrowth | object) -> str:
     return str(config.tag) if config is not None else "by Slurm"
 
 
-GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _together)
+GROWS: tuple[Callable[[Draft], None], ...] = (_texts, _budgets, _account_budgets, _together)
 """Every check of this module, in the order of the file."""

@@ -15,6 +15,7 @@ _HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
 _HOST_KEY = re.compile(
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
 )
+_WITH_IMAGES = (AwsCloud, OpenNebulaCloud, OpenStackCloud)
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -44,7 +45,11 @@ def check_images(draft: Draft) -> None:
             named = " and ".join(w for w, there in zip(words, ways, strict=True) if there)
             expected = "one of id, name, or requirements (os, version, software)"
             draft.problems.add(at, named or "nothing", expected)
-        if cloud is not None and not isinstance(cloud, AwsCloud | OpenStackCloud):
+        number = choice.id or "0"
+        if isinstance(cloud, OpenNebulaCloud) and not (number.isascii() and number.isdecimal()):
+            expected = "the number of an image, such as '7': OpenNebula's ids are numbers"
+            draft.problems.add((*at, "id"), shown(number), expected)
+        if cloud is not None and not isinstance(cloud, _WITH_IMAGES):
             expected = f"no image: machines of cloud {cloud.name} have theirs from elsewhere"
             draft.problems.add(at, "an image", expected)
 

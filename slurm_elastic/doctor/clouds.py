@@ -8,10 +8,12 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from email.utils import parsedate_to_datetime
 
+from msgspec.structs import replace as altered
+
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import Finding, Level, Pool
+from slurm_elastic.model import Finding, Level, Limits, Pool
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
@@ -22,10 +24,21 @@ SKEW = 60.0
 def examine(config: Config, cloud: AnyCloud, pools: Sequence[Pool]) -> tuple[Finding, ...]:
     """All findings on one cloud. Whatever an SDK raises is a finding."""
     try:
-        provider = open_provider(cloud, config.cluster, config)
+        # What pools could ask for at most is bounded by both.
+        bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
+        provider = open_provider(bounded, config.cluster, config)
         return tuple(look(provider, cloud, pools))
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
         return (_unexpected("opening it", error),)
+
+
+def tighter(one: Limits, other: Limits) -> Limits:
+    """Of each bound the lower one."""
+    pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}
+    return Limits(
+        **{name: min((n for n in pair if n is not None), default=None)
+           for name, pair in pairs.items()}
+    )  # fmt: skip
 
 
 def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator[Finding]:

@@ -1,17 +1,20 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 4 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 5 (``pragma user_version``), made and migrated by
 ``schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
       generation (key), request (correlation id), pool, cloud, nodes, jobs, minimum,
-      offer (or a list of several), state intent|done|failed, created, finished, error
+      offer (or a list of several), state intent|done|failed, created, finished, error, accounts
     machines           one instance a row, for ever: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
-      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered
+      address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
+      accounts (who pays it: policies.accounts)
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node and kind (key), pool, reason, since, until
     breakers           pool (key), failures, until, reason: machines that never registered
+    wanted_by          node (key), accounts, at: for whom its next machine is started
+    set_aside          job (key), account, partitions, begin, until: kept from public clouds
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
@@ -88,7 +91,7 @@ class Ledger(Marks):
         stands for another launch or for one that has failed (a new call needs a new generation,
         or its machines would have no open intent).
         """
-        new = launch_of_spec(spec, request, now)
+        new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
         with self._transaction() as db:
             old = self._launch(spec.generation)
             if old is None:
@@ -317,6 +320,7 @@ class Ledger(Marks):
             instance=instance,
             pool=pool,
             jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
+            accounts=launch.accounts.get(instance.node, {}) if launch else {},
             last_seen=now,
             ended=now if over else None,
             why=GONE if over else None,

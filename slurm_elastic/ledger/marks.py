@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import msgspec
 from msgspec.structs import astuple
 
-from slurm_elastic.ledger.rows import CAPACITY, Hold, cool_down_from, hold_from
+from slurm_elastic.ledger.rows import (
+    CAPACITY,
+    Aside,
+    Hold,
+    aside_from,
+    cool_down_from,
+    hold_from,
+    to_json,
+)
 from slurm_elastic.model import Breaker, CoolDown
 
 STRIKES_KEPT = 3600.0
@@ -23,21 +32,23 @@ MINIMUM = 60.0
 
 SPENT = """
     with leases as (
-        select price, launched, max(coalesce(ended, ?3) - launched, 0) as seconds
+        select accounts, price, launched, max(coalesce(ended, ?3) - launched, 0) as seconds
         from machines
         where cloud = ?1 and (ended is null or ended >= ?2 - ?4)
     ), paid as (
-        select price, launched, case
+        select accounts, price, launched, case
             when ?4 <= 1 then max(seconds, ?5)
             else max(cast(seconds / ?4 as integer)
                 + (seconds > ?4 * cast(seconds / ?4 as integer)), 1) * ?4
             end as seconds
         from leases
     )
-    select sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars from paid
+    select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
+    from paid group by accounts order by accounts
 """
 """cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
-machine was bought; of one that began before the span, what lies in it.
+machine was bought; of one that began before the span, what lies in it. A row for all machines that
+the same accounts pay in the same parts.
 """
 
 
@@ -121,8 +132,54 @@ class Marks:
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
         """What the cloud's machines cost from ``since`` until ``now``: see SPENT."""
-        row = self._select(SPENT, cloud, since, now, float(lease), MINIMUM)[0]
-        return float(row["dollars"] or 0.0)
+        return sum(dollars for _, dollars in self.paid(cloud, since, now, lease))
+
+    def paid(
+        self, cloud: str, since: float, now: float, lease: int
+    ) -> tuple[tuple[dict[str, int], float], ...]:
+        """The same with who pays it, each account so many parts: (accounts, dollars)."""
+        rows = self._select(SPENT, cloud, since, now, float(lease), MINIMUM)
+        decode = msgspec.json.decode
+        return tuple((decode(r["accounts"], type=dict[str, int]), r["dollars"]) for r in rows)
+
+    def want(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
+        """By node, for whom its next machine is started; takes the place of an earlier word."""
+        rows = [(node, to_json(of), now) for node, of in accounts.items()]
+        with self._transaction() as db:
+            db.executemany(
+                "insert or replace into wanted_by (node, accounts, at) values (?, ?, ?)", rows
+            )
+
+    def want_for_nobody(self, nodes: Sequence[str], before: float) -> None:
+        """Forget for whom these were to be started, where that was said before then."""
+        rows = [(node, before) for node in nodes]
+        with self._transaction() as db:
+            db.executemany("delete from wanted_by where node = ? and at < ?", rows)
+
+    def _wanted_by(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
+        sql = "select * from wanted_by where node in (select value from json_each(?))"
+        rows = self._select(sql, to_json(nodes))
+        decode = msgspec.json.decode
+        return {row["node"]: decode(row["accounts"], type=dict[str, int]) for row in rows}
+
+    def set_aside(self, rows: Sequence[Aside]) -> None:
+        """Remember how these jobs were before they are kept from public clouds."""
+        values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
+        with self._transaction() as db:
+            db.executemany(
+                "insert or replace into set_aside (job, account, partitions, begin, until) "
+                "values (?, ?, ?, ?, ?)",
+                values,
+            )
+
+    def asides(self) -> tuple[Aside, ...]:
+        """All jobs that are set aside, by number."""
+        return tuple(aside_from(r) for r in self._select("select * from set_aside order by job"))
+
+    def let_back(self, jobs: Sequence[int]) -> None:
+        """Forget these: they are as they were, or gone."""
+        with self._transaction() as db:
+            db.executemany("delete from set_aside where job = ?", [(job,) for job in jobs])
 
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec, Lease, Market, Offer
 
@@ -21,7 +21,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
 
     ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
-    failed.
+    failed. ``accounts``: by node, who pays it.
     """
 
     generation: str
@@ -37,6 +37,7 @@ class Launch(Struct, frozen=True, kw_only=True):
     finished: float | None = None
     error: str | None = None
     alternatives: tuple[Offer, ...] = ()
+    accounts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def offers(self) -> tuple[Offer, ...]:
@@ -53,6 +54,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
     such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
     ``registered`` is when its node was first seen up: until then it boots.
+    ``accounts`` pay it, each so many parts; empty: none does.
     """
 
     instance: Instance
@@ -65,6 +67,7 @@ class Machine(Struct, frozen=True, kw_only=True):
     why: str | None = None
     worst_price: float = 0.0
     registered: float | None = None
+    accounts: dict[str, int] = field(default_factory=dict)
 
     @property
     def boots(self) -> bool:
@@ -95,6 +98,19 @@ class Hold(Struct, frozen=True, kw_only=True):
     kind: str = CAPACITY
 
 
+class Aside(Struct, frozen=True, kw_only=True):
+    """A job that is kept from public clouds, as its ``account`` is over its budget. What it had
+    before: ``partitions`` (empty: they were not changed) and the time that it was to ``begin`` (0:
+    none). ``until`` is the begin that we gave it (0: none).
+    """
+
+    job: int
+    account: str
+    partitions: tuple[str, ...] = ()
+    begin: float = 0.0
+    until: float = 0.0
+
+
 class Decision(Struct, frozen=True, kw_only=True):
     """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
     ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors).
@@ -118,11 +134,12 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 LAUNCH_COLUMNS = (
-    "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created, finished, error"
+    "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created, finished, "
+    "error, accounts"
 )
 MACHINE_COLUMNS = (
     "id, cloud, node, generation, instance_type, zone, market, price, state, launched, address, "
-    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered"
+    "pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered, accounts"
 )
 MACHINE_VALUES = ", ".join("?" * len(MACHINE_COLUMNS.split(",")))
 
@@ -153,7 +170,9 @@ def to_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def launch_of_spec(spec: LaunchSpec, request: str, now: float) -> Launch:
+def launch_of_spec(
+    spec: LaunchSpec, request: str, now: float, accounts: dict[str, dict[str, int]]
+) -> Launch:
     """The row an intent begins with."""
     return Launch(
         generation=spec.generation,
@@ -167,6 +186,7 @@ def launch_of_spec(spec: LaunchSpec, request: str, now: float) -> Launch:
         state=INTENT,
         created=now,
         alternatives=spec.alternatives,
+        accounts=accounts,
     )
 
 
@@ -194,6 +214,7 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         launch.created,
         launch.finished,
         launch.error,
+        to_json(launch.accounts),
     )
 
 
@@ -216,6 +237,7 @@ def launch_from(row: sqlite3.Row) -> Launch:
         created=row["created"],
         finished=row["finished"],
         error=row["error"],
+        accounts=decode(row["accounts"], type=dict[str, dict[str, int]]),
     )
 
 
@@ -243,6 +265,7 @@ def machine_row(machine: Machine) -> tuple[object, ...]:
         machine.why,
         machine.worst_price,
         machine.registered,
+        to_json(machine.accounts),
     )
 
 
@@ -272,6 +295,7 @@ def machine_from(row: sqlite3.Row) -> Machine:
         why=row["why"],
         worst_price=row["worst_price"],
         registered=row["registered"],
+        accounts=msgspec.json.decode(row["accounts"], type=dict[str, int]),
     )
 
 
@@ -292,6 +316,13 @@ def hold_from(row: sqlite3.Row) -> Hold:
     """A hold row as a value."""
     names = ("node", "pool", "reason", "since", "until", "kind")
     return Hold(**{name: row[name] for name in names})
+
+
+def aside_from(row: sqlite3.Row) -> Aside:
+    """A row of a job set aside as a value."""
+    partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
+    names = ("job", "account", "begin", "until")
+    return Aside(partitions=partitions, **{name: row[name] for name in names})
 
 
 def cool_down_from(row: sqlite3.Row) -> CoolDown:

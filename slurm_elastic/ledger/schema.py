@@ -164,6 +164,23 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             select node, 'capacity', pool, reason, since, until from holds_of_one_kind""",
         "drop table holds_of_one_kind",
     ),
+    (
+        # Whose budget pays a machine: its jobs may be forgotten by Slurm when somebody asks.
+        "alter table launches add column accounts text not null default '{}'",
+        "alter table machines add column accounts text not null default '{}'",
+        """create table wanted_by (
+            node text primary key,
+            accounts text not null,
+            at real not null
+        ) without rowid""",
+        """create table set_aside (
+            job integer primary key,
+            account text not null,
+            partitions text not null,
+            begin real not null,
+            until real not null
+        )""",
+    ),
 )
 
 

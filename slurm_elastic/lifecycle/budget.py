@@ -13,6 +13,7 @@ from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
+from slurm_elastic.policies.accounts import Overdrawn, charged, overdrawn
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.policies.fleet import PoolRules, stops
 
@@ -64,6 +65,32 @@ def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
             month=sum(spent.month for spent in by_cloud.values()),
         )
     return found
+
+
+def spending_of_accounts(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
+    """Dollars of this day and month, in all clouds, of each account with a budget."""
+    accounts = config.policies.account_budgets
+    if not accounts:
+        return {}
+    day, month = (
+        charged(
+            paid
+            for cloud in config.clouds
+            for paid in ledger.paid(cloud.name, since, now, lease_of(config, cloud))
+        )
+        for since in _begins(now)
+    )
+    return {name: Spent(day=day.get(name, 0.0), month=month.get(name, 0.0)) for name in accounts}
+
+
+def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
+    """The accounts that get no new machine of a public cloud, and why."""
+    spent = spending_of_accounts(config, ledger, now)
+    found = {
+        name: overdrawn(name, bounds_of(config.policies.account_budgets[name]), own, now)
+        for name, own in spent.items()
+    }
+    return {name: why for name, why in found.items() if why is not None}
 
 
 def _begins(now: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future
 
 import msgspec
@@ -21,11 +21,12 @@ import msgspec
 from slurm_elastic.config.rules import inert
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger.rows import POLICY
-from slurm_elastic.lifecycle import holds
-from slurm_elastic.lifecycle.counted import Counted
+from slurm_elastic.lifecycle import aside, holds
+from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.measure import Group, View, groups, read
 from slurm_elastic.lifecycle.settle import slurm_fails
 from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.policies.accounts import parts
 from slurm_elastic.policies.dealing import deal
 from slurm_elastic.policies.fleet import Asked, Now, Plan, holds_back, weights
 from slurm_elastic.slurm.fragment import slurm_weights
@@ -92,6 +93,8 @@ class Growing:
         if rows:
             view = self._site.slurm.nodes()
             holds.release(self._site, rows, view, "there are no policies any more", POLICY)
+        if self._site.ledger.asides():
+            aside.review(self._site, self._site.slurm.jobs(), {}, self._site.now())
         self._cleared = True
 
     def look(self) -> None:
@@ -100,6 +103,7 @@ class Growing:
         if not self._counted:
             self._counted = {name: _recalled(site, name) for name in site.pools}
         view = read(site)
+        aside.review(site, view.jobs, view.over, view.at)
         for group in groups(site, view, self._counted):
             self._serve(group, view)
 
@@ -107,7 +111,7 @@ class Growing:
         """All that is decided is journalled before anything of it is done."""
         dealt = deal(group.now)
         plans = [plan for _, plan in dealt]
-        nodes = self._journal(group, dealt)
+        nodes = self._journal(group, dealt, _accounts(view))
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].count(covered, nodes, view.jobs)
         with self._site.holding:
@@ -117,7 +121,9 @@ class Growing:
             self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
         self._weigh(group, view)
 
-    def _journal(self, group: Group, dealt: Sequence[tuple[Now, Plan]]) -> list[str]:
+    def _journal(
+        self, group: Group, dealt: Sequence[tuple[Now, Plan]], account_of: Mapping[int, str]
+    ) -> list[str]:
         """What is done, and what is not when that is news. Returns the nodes to start."""
         stops = tuple(pool.stop for pool in group.now.pools)
         cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
@@ -130,6 +136,7 @@ class Growing:
             reason = "; ".join(_reasons(now, plan))
             nodes = _chosen(group, plan, taken)
             taken += nodes
+            self._charge(now, nodes, account_of)
             if plan.starts or plan.leaves or (news and plan.unserved):
                 nodes += [leave.node for leave in plan.leaves]
                 names = (group.name, *(pool.name for pool in now.pools))
@@ -139,6 +146,15 @@ class Growing:
                 log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
             self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
         return taken
+
+    def _charge(self, now: Now, nodes: Sequence[str], account_of: Mapping[int, str]) -> None:
+        """Write down who pays machines that are started ahead: those who wait for them."""
+        if not nodes or not self._site.config.policies.account_budgets:
+            return
+        known = frozenset(now.covered)
+        fresh = [job for job in now.queue if job.id not in known] or now.queue
+        of = parts((account_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
+        self._site.ledger.want(dict.fromkeys(nodes, of), self._site.now())
 
     def _tell_jobs(self, group: str, queue: Sequence[Asked], reason: str, *, anew: bool) -> None:
         """Each waiting job hears once why it waits, and of each start."""
@@ -206,6 +222,10 @@ class Growing:
         changed = {n: w for n, w in wanted.items() if n in known and known[n].weight != w}
         if changed:
             self._site.slurm.set_weights(changed)
+
+
+def _accounts(view: View) -> dict[int, str]:
+    return {counted_id(job): job.account for job in view.jobs}
 
 
 def _chosen(group: Group, plan: Plan, taken: Sequence[str]) -> list[str]:

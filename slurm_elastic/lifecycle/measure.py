@@ -10,12 +10,13 @@ from msgspec import Struct
 from slurm_elastic.config import blocked_clouds
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger.rows import CAPACITY, POLICY, Hold
-from slurm_elastic.lifecycle.budget import stop_of
+from slurm_elastic.lifecycle.budget import barred, stop_of
 from slurm_elastic.lifecycle.counted import Counted, counted_id
 from slurm_elastic.lifecycle.holds import is_held
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Pool
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.policies.accounts import Overdrawn
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.fleet import Asked, Now, PoolNow, Resting
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
@@ -59,7 +60,9 @@ class Group(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What was read, at ``at``. Machines by node; holds of either kind by node."""
+    """What was read, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
+    accounts that get no new machine of a public cloud.
+    """
 
     at: int
     nodes: Mapping[str, SlurmNode]
@@ -68,6 +71,7 @@ class View(Struct, frozen=True, kw_only=True):
     policy: Mapping[str, Hold]
     capacity: frozenset[str]
     stops: Mapping[str, str]
+    over: Mapping[str, Overdrawn]
 
 
 def read(site: Site) -> View:
@@ -82,6 +86,7 @@ def read(site: Site) -> View:
         policy={row.node: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
         stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
+        over=barred(site.config, site.ledger, now),
     )
 
 
@@ -272,7 +277,8 @@ def _pending(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
     found = []
     for job in _in_order(view.jobs):
         if "PENDING" in job.states and not _is_kept(job, view.at):
-            able = tuple(pool.name for pool in pools if _could(site, job, pool))
+            mine = [p for p in pools if job.account not in view.over or not site.is_public(p)]
+            able = tuple(pool.name for pool in mine if _could(site, job, pool))
             if able:
                 found.append(_asked(site, job, pools, able))
     return found

@@ -8,13 +8,14 @@ less, its machines serve another job of the round or end in it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
+from slurm_elastic.lifecycle.aside import Jobs, afford
 from slurm_elastic.lifecycle.boots import note_registered
 from slurm_elastic.lifecycle.choice import alternatives, bought, startable
 from slurm_elastic.lifecycle.launch import (
@@ -35,9 +36,6 @@ from slurm_elastic.policies.together import Settled, Unit, ask, settle, units
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
-
-Jobs = Mapping[int, Sequence[str]]
-"""Which nodes each job waits for."""
 
 
 class Short(Struct, frozen=True, kw_only=True):
@@ -75,6 +73,7 @@ def place(
     those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
     asked for the nodes, where that is known.
     """
+    nodes, jobs = afford(site, cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)

@@ -342,7 +342,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
         site.slurm.update_nodes(names, state="DOWN", reason=why)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.restarts.expect(job, site.monotonic())
+        site.restarts.expect(job, site.monotonic(), lost)
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
 

@@ -2,8 +2,8 @@
 
 Measured recipe, the same on 22.05, 24.11 and 26.05: drain the pool's other powered-down nodes (or
 the job walks into them one by one), ``power_down_force`` the failing ones (their jobs are requeued
-within 0.1 s), lift the requeue hold of those jobs (121 s otherwise), and hold the failing nodes
-once they are POWERING_DOWN.
+within 0.1 s) with an address to which nothing can be sent, lift the requeue hold of those jobs
+(121 s otherwise), and hold the failing nodes once they are POWERING_DOWN.
 """
 
 from __future__ import annotations
@@ -14,13 +14,22 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest
+from slurm_elastic.model import NodeRequest, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
+
+NOWHERE = "233.252.0.1"
+"""The address of a node that has no machine: of the multicast network for documentation (RFC 6676),
+to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a site has. slurmctld
+has to tell a refused node that its jobs are killed. By default it looks for the node's name, which
+nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
+measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s). slurmctld
+resets it when the node has powered down.
+"""
 
 
 def refuse(
@@ -30,48 +39,72 @@ def refuse(
     nodes that could be had. Returns those that are powered down.
     """
     view = site.slurm.nodes(request.pool.nodes)
-    refused = set(nodes)
-    siblings = [
-        n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
-    ][spare:]
-    # Those that a policy keeps back are drained already; none of them can be had either.
-    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
-    drained = [] if spare else [n for n in request.pool.nodes if n in back]
-    hold(site, request.pool, [*nodes, *siblings, *drained], why)
+    held = keep_away(site, request.pool, nodes, view, why, spare)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
-        request.id, request.pool.name, compress(nodes), compress(siblings), why,
+        request.id, request.pool.name, compress(nodes), compress(held), why,
     )  # fmt: skip
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
-    if siblings:
-        site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
     return give_back(site, nodes, view, why, request.id)
 
 
+def keep_away(
+    site: Site,
+    pool: Pool,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    spare: int,
+) -> list[str]:
+    """Hold ``nodes`` as soon as they can be, and now the pool's nodes that are off, but for
+    ``spare`` of them. Returns those.
+    """
+    refused = set(nodes)
+    siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
+    siblings = siblings[spare:]
+    # Those that a policy keeps back are drained already; none of them can be had either.
+    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
+    drained = [] if spare else [n for n in pool.nodes if n in back]
+    hold(site, pool, [*nodes, *siblings, *drained], why)
+    if siblings:
+        site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
+    return siblings
+
+
 def give_back(
-    site: Site, nodes: Sequence[str], view: Mapping[str, SlurmNode], why: str, correlation: str
+    site: Site,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    correlation: str,
+    *,
+    hurry: bool = True,
 ) -> set[str]:
-    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere.
+    """Power nodes down by force; the jobs that wait for them are requeued and start elsewhere, at
+    once where ``hurry``.
 
     Not a node that an admin has drained, as power_down would undo that: it runs into its
     ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
     """
-    ours = [n for n in nodes if n in view and _may_force(view[n])]
+    ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:
         return set()
     given = set(ours)
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.restarts.expect(job, site.monotonic())
+        site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
-    site.slurm.update_nodes(ours, state="POWER_DOWN_FORCE", reason=hold_reason(why))
+    site.slurm.update_nodes(
+        ours, state="POWER_DOWN_FORCE", reason=hold_reason(why), address=NOWHERE
+    )
     for job in waiting:
         site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
     return given
 
 
-def _may_force(node: SlurmNode) -> bool:
+def may_force(node: SlurmNode) -> bool:
+    """Whether ``give_back`` would power the node down."""
     return phase(node) is Phase.POWERING_UP and (
         not is_drained(node) or node.reason.startswith(OUR_MARK)
     )

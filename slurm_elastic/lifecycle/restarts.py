@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)
 
 PATIENCE = 120.0
 """Seconds to wait for a requeued job to be pending (COMPLETING takes 11 s on a half-up job)."""
+
+
+class _Expected(Struct, frozen=True):
+    """A job as it was ``before`` its requeue, the nodes that it cannot get again, until when (s) it
+    is looked for, whether its hold is to be lifted, and since when (s) it is known to have left its
+    nodes. Of monotonic time.
+    """
+
+    before: SlurmJob
+    gone: frozenset[str]
+    deadline: float
+    hurry: bool = True
+    left: float | None = None
 
 
 class Restarts:
@@ -26,22 +41,27 @@ class Restarts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._expected: dict[int, tuple[SlurmJob, float]] = {}
+        self._expected: dict[int, _Expected] = {}
 
-    def expect(self, job: SlurmJob, clock: float) -> None:
-        """``job`` (as it was before) is being requeued."""
+    def expect(
+        self, job: SlurmJob, clock: float, gone: Collection[str], *, hurry: bool = True
+    ) -> None:
+        """``job`` (as it was before) is being requeued, as these nodes of its are ``gone``; without
+        ``hurry`` its hold stays.
+        """
         with self._lock:
             if job.id in self._expected:  # its own requeue setting is the one it had at first
-                job = replace(job, requeue=self._expected[job.id][0].requeue)
-            self._expected[job.id] = (job, clock + PATIENCE)
+                job = replace(job, requeue=self._expected[job.id].before.requeue)
+            self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
 
     def recall(self, ledger: Ledger, clock: float) -> None:
         """Those that an earlier daemon lifted ``--no-requeue`` for and did not put back."""
         for number, restarts in ledger.lifted_requeues():
             bare = SlurmJob(id=number, states=frozenset(), restarts=restarts)
             with self._lock:
-                before, deadline = self._expected.get(number, (bare, clock + PATIENCE))
-                self._expected[number] = (replace(before, requeue=False), deadline)
+                known = self._expected.get(number, _Expected(bare, frozenset(), clock + PATIENCE))
+                before = replace(known.before, requeue=False)
+                self._expected[number] = replace(known, before=before)
 
     def __bool__(self) -> bool:
         return bool(self._expected)
@@ -53,37 +73,59 @@ class Restarts:
         if not self._expected:
             return
         queue = {job.id: job for job in slurm.jobs()}
-        for before, deadline in self._snapshot():
-            job = queue.get(before.id)
+        for one in self._snapshot():
+            job = queue.get(one.before.id)
+            if one.left is None and job is not None and _waits(job):
+                one = self._note_left(one, clock)
             try:
-                if job is None or clock > deadline or _hurried(slurm, before, job, now):
-                    self._forget(before, deadline)
-                    _put_back(slurm, ledger, before, job)
+                if job is None or clock > one.deadline or _hurried(slurm, one, job, now, clock):
+                    self._forget(one)
+                    _put_back(slurm, ledger, one.before, job)
             except SlurmError:
-                self._postpone(before, deadline)
+                self._postpone(one)
                 raise
 
-    def _snapshot(self) -> Iterable[tuple[SlurmJob, float]]:
+    def _snapshot(self) -> Iterable[_Expected]:
         with self._lock:
             return tuple(self._expected.values())
 
-    def _forget(self, before: SlurmJob, deadline: float) -> None:
+    def _note_left(self, one: _Expected, clock: float) -> _Expected:
+        """It is pending, so slurmctld has told its nodes to kill it by now. Where it is expected
+        anew since, that one is looked at with the next pass.
+        """
+        noted = replace(one, left=clock)
+        with self._lock:
+            if self._expected.get(one.before.id) == one:
+                self._expected[one.before.id] = noted
+        return noted
+
+    def _forget(self, one: _Expected) -> None:
         """Unless it is expected anew since."""
         with self._lock:
-            if self._expected.get(before.id) == (before, deadline):
-                del self._expected[before.id]
+            if self._expected.get(one.before.id) == one:
+                del self._expected[one.before.id]
 
-    def _postpone(self, before: SlurmJob, deadline: float) -> None:
+    def _postpone(self, one: _Expected) -> None:
         with self._lock:
-            self._expected[before.id] = self._expected.pop(before.id, (before, deadline))
+            number = one.before.id
+            self._expected[number] = self._expected.pop(number, one)
 
 
-def _hurried(slurm: Slurm, before: SlurmJob, job: SlurmJob, now: float) -> bool:
+def _waits(job: SlurmJob) -> bool:
+    return "PENDING" in job.states and "COMPLETING" not in job.states
+
+
+def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: float) -> bool:
     """Whether nothing is left to do for the job."""
-    if "PENDING" not in job.states or "COMPLETING" in job.states:
-        return job.restarts > before.restarts and bool(job.states & {"RUNNING", "CONFIGURING"})
-    if job.start <= now and job.reason != "BeginTime":
-        return job.restarts > before.restarts
+    again = job.restarts > one.before.restarts
+    if not _waits(job):
+        return again and bool(job.states & {"RUNNING", "CONFIGURING"})
+    if job.begin <= now:  # ``start`` may be the estimate of when one that waits gets its nodes
+        return again
+    if not one.hurry:
+        return True
+    if one.left is None or not may_hurry(one.before.nodes, one.gone, one.left, clock):
+        return False
     slurm.start_now(job.id)
     log.info("requeued job may start at once job=%d", job.id)
     return True

@@ -64,6 +64,10 @@ class Site:
         """How the machine of a node of ours comes and goes."""
         return self.rules[self.pool_of[node].name]
 
+    def is_public(self, pool: Pool) -> bool:
+        """Whether the pool is a public cloud's."""
+        return self.rules[pool.name].public
+
     def pools_of_cloud(self, cloud: str) -> Sequence[Pool]:
         """The pools of one cloud, in the site's order."""
         return [pool for pool in self.pools.values() if pool.cloud == cloud]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.spelled import Jobs, Machines, Policy, Whole, WholeOver, spell
 
 
 class Waiting(NamedTuple):
@@ -65,22 +65,22 @@ class Growth(NamedTuple):
     reason: str
 
 
-class Slurm(Struct, frozen=True, tag="slurm"):
+class Slurm(Policy, frozen=True, tag="slurm"):
     """Slurm's own power saving: a job gets idle nodes and powered-down ones at once, and waits for
     those to boot. Nothing is booted beside that.
     """
 
-    period: int | None = None
+    period: WholeOver | None = None
 
     def grow(self, demand: Demand) -> Growth | None:  # noqa: ARG002
         """None: Slurm resumes nodes itself."""
         return None
 
 
-class OnDemand(Struct, frozen=True, tag="on_demand"):
+class OnDemand(Policy, frozen=True, tag="on_demand"):
     """A machine for each node that newly waiting jobs need, less those idle."""
 
-    period: int | None = 15
+    period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
         """All that the new jobs lack."""
@@ -89,14 +89,14 @@ class OnDemand(Struct, frozen=True, tag="on_demand"):
         return _for_fresh(wanted, demand, reason)
 
 
-class SteadyStream(Struct, frozen=True, tag="steady_stream"):
+class SteadyStream(Policy, frozen=True, tag="steady_stream"):
     """One machine always; one more when over ``5 waste`` seconds of work wait and none boots.
 
     ``waste``: seconds that a machine's boot and shutdown take together.
     """
 
-    waste: int = 180
-    period: int | None = 15
+    waste: WholeOver = 180
+    period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
         """One, or none."""
@@ -116,19 +116,15 @@ class SteadyStream(Struct, frozen=True, tag="steady_stream"):
         return max(demand.idle + demand.busy - kept, 0)
 
 
-class Bursts(Struct, frozen=True, tag="bursts"):
+class Bursts(Policy, frozen=True, tag="bursts"):
     """A machine for every ``2 waste`` seconds of newly waiting work, at least one, less those idle.
 
     The paper does not say whether a job counts again at the next look: it does not, or its twenty
     jobs would not have got the six machines that it reports.
     """
 
-    waste: int = 180
-    period: int | None = 15
-
-    def __post_init__(self) -> None:
-        if self.waste < 1:
-            raise ValueError(f"waste is {self.waste}, expected seconds over 0")
+    waste: WholeOver = 180
+    period: WholeOver | None = 15
 
     def grow(self, demand: Demand) -> Growth | None:
         """As many as the new work is worth."""
@@ -137,15 +133,11 @@ class Bursts(Struct, frozen=True, tag="bursts"):
         return _for_fresh(wanted, demand, f"{seconds} s of new work, {2 * self.waste} s a machine")
 
 
-class GroupBursts(Struct, frozen=True, tag="group_bursts"):
+class GroupBursts(Policy, frozen=True, tag="group_bursts"):
     """``group`` machines for every newly waiting job, less those idle."""
 
-    group: int = 2
-    period: int | None = 10
-
-    def __post_init__(self) -> None:
-        if self.group < 1:
-            raise ValueError(f"group is {self.group}, expected machines over 0")
+    group: Machines = 2
+    period: WholeOver | None = 10
 
     def grow(self, demand: Demand) -> Growth | None:
         """The group times the number of new jobs."""
@@ -154,18 +146,14 @@ class GroupBursts(Struct, frozen=True, tag="group_bursts"):
         return _for_fresh(wanted, demand, reason)
 
 
-class Ratio(Struct, frozen=True, tag="ratio"):
+class Ratio(Policy, frozen=True, tag="ratio"):
     """Machines for the waiting jobs beyond the number of running ones, ``slots`` jobs a machine.
 
     vcluster's ceil(v (k - 1)) with k = waiting / running, written so that it also grows from none.
     """
 
-    slots: int = 1
-    period: int | None = 30
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots is {self.slots}, expected jobs over 0")
+    slots: Jobs = 1
+    period: WholeOver | None = 30
 
     def grow(self, demand: Demand) -> Growth | None:
         """Enough that as many run as wait."""
@@ -185,7 +173,7 @@ class Size(StrEnum):
     BEST = "best"
 
 
-class SemiElastic(Struct, frozen=True, tag="semi_elastic"):
+class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
     """Grow when the head is larger than all machines, or would wait longer than ``wait_limit``.
 
     Its wait is counted from its submission to its predicted start. ``size``: nodes of the head
@@ -193,12 +181,13 @@ class SemiElastic(Struct, frozen=True, tag="semi_elastic"):
     of the first that asked for less (best). Asked only when a job arrives or ends.
     """
 
-    wait_limit: int = 300
+    wait_limit: Whole = 300
     size: Size = Size.BEST
-    short: int = 3600
-    period: int | None = None
+    short: Whole = 3600
+    period: WholeOver | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.size not in tuple(Size):
             raise ValueError(f"size is {self.size!r}, expected one of {', '.join(Size)}")
 
@@ -215,8 +204,13 @@ class SemiElastic(Struct, frozen=True, tag="semi_elastic"):
             return queue[0].nodes
         if self.size == Size.SUM:
             return sum(job.nodes for job in queue)
-        short = next((job.nodes for job in queue if job.limit <= self.short), 0)
-        return short + sum(job.nodes for job in queue if job.limit > self.short)
+        long, short = 0, None
+        for nodes, limit, _ in queue:
+            if limit > self.short:
+                long += nodes
+            elif short is None:
+                short = nodes
+        return long + (short or 0)
 
     def _too_long(self, demand: Demand) -> str | None:
         head = demand.queue[0]
@@ -278,6 +272,9 @@ class Bounds(Struct, frozen=True, kw_only=True):
     per_day: float | None = None
     per_month: float | None = None
     windows: tuple[Window, ...] = ()
+
+
+UNBOUNDED = Bounds()
 
 
 class Spent(Struct, frozen=True, kw_only=True):

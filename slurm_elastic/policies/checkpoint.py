@@ -19,7 +19,14 @@ from typing import Protocol
 from msgspec import Struct
 
 from slurm_elastic.model import Action, Notice
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.spelled import (
+    DalyOrder,
+    Policy,
+    Seconds,
+    SecondsOver,
+    Share,
+    spell,
+)
 
 HOUR = 3600.0
 NEVER = math.inf
@@ -34,7 +41,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
     ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
     machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds between
-    interruptions of such machines.
+    interruptions of such machines. ``lease``: seconds that are paid at a time (1: by the second).
+    ``blocking``: the job stands still while it is saved; ``cost``: seconds that the last save took.
     """
 
     job: str
@@ -48,11 +56,18 @@ class Situation(Struct, frozen=True, kw_only=True):
     bid: float | None = None
     notices: tuple[Notice, ...] = ()
     mtti: float | None = None
+    lease: float = 1.0
+    blocking: bool = True
+    cost: float = 0.0
 
     @property
     def since(self) -> float:
-        """From when on work would be lost."""
-        return self.started if self.last is None else max(self.started, self.last)
+        """From when on work would be lost: a save beside which the job works on holds what was done
+        when it began.
+        """
+        if self.last is None:
+            return self.started
+        return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
 class CheckpointPolicy(Protocol):
@@ -72,7 +87,7 @@ def checkpoint(situation: Situation, reason: str) -> Action:
     return Action(kind="checkpoint", subject=situation.job, reason=reason)
 
 
-class Never(Struct, frozen=True, tag="none"):
+class Never(Policy, frozen=True, tag="none"):
     """No checkpoints: an interrupted job begins anew."""
 
     def decide(self, situation: Situation) -> Action | None:  # noqa: ARG002
@@ -84,37 +99,45 @@ class Never(Struct, frozen=True, tag="none"):
         return NEVER
 
 
-class Hour(Struct, frozen=True, tag="hour"):
-    """Once in each paid hour, ``margin`` seconds before its end.
+class Hour(Policy, frozen=True, tag="hour"):
+    """Once in each paid lease, ``margin`` seconds before its end. ``every`` (s) stands for the
+    lease where none can hold a save, as where machines are paid by the second.
 
     The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
     its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
     """
 
-    margin: float = 200.0
+    margin: Seconds = 200.0
+    every: SecondsOver = HOUR
 
     def decide(self, situation: Situation) -> Action | None:
         """Within the margin, unless a checkpoint was completed within it already."""
-        opens, end = self._window(situation)
+        opens, end, paid = _window(situation, self.margin, self.every)
         if situation.now < opens or situation.since >= opens:
             return None
         left = end - situation.now
-        return checkpoint(situation, f"the paid hour ends in {left:.0f} s (margin {end - opens:g})")
+        whole = "the paid lease" if paid == situation.lease else "its time"
+        reason = f"{whole} of {paid:.0f} s ends in {left:.0f} s (margin {end - opens:g})"
+        return checkpoint(situation, reason)
 
     def wake(self, situation: Situation) -> float:
-        """When the margin of this hour begins, or of the next one if this one is done."""
-        opens, _ = self._window(situation)
+        """When the margin of this lease begins, or of the next one if this one is done."""
+        opens, _, paid = _window(situation, self.margin, self.every)
         if situation.now < opens:
             return opens
-        return opens + HOUR if situation.since >= opens else situation.now
-
-    def _window(self, situation: Situation) -> tuple[float, float]:
-        hours = math.floor((situation.now - situation.launched) / HOUR)
-        end = situation.launched + (hours + 1) * HOUR
-        return end - min(max(self.margin, situation.dump), HOUR), end
+        return opens + paid if situation.since >= opens else situation.now
 
 
-class Threshold(Struct, frozen=True, tag="threshold"):
+def _window(situation: Situation, margin: float, every: float) -> tuple[float, float, float]:
+    """When the margin opens, when the lease of this moment ends, and how long each is."""
+    wide = max(margin, situation.dump)
+    paid = situation.lease if situation.lease > wide else every
+    ended = math.floor((situation.now - situation.launched) / paid)
+    end = situation.launched + (ended + 1) * paid
+    return end - min(wide, paid), end, paid
+
+
+class Threshold(Policy, frozen=True, tag="threshold"):
     """``Hour``, and when the price exceeds the middle between what it was and the bid.
 
     The threshold is (price + bid) / 2 with the price at launch or at the last checkpoint; every
@@ -122,8 +145,8 @@ class Threshold(Struct, frozen=True, tag="threshold"):
     mean weighted by time. Above the bid the machine is lost anyway.
     """
 
-    margin: float = 200.0
-    period: float = 600.0
+    margin: Seconds = 200.0
+    period: SecondsOver = 600.0
 
     def decide(self, situation: Situation) -> Action | None:
         """By the hour, else by the price."""
@@ -162,18 +185,14 @@ class Threshold(Struct, frozen=True, tag="threshold"):
         return situation.launched + periods * self.period
 
 
-class ThresholdStatic(Struct, frozen=True, tag="threshold_static"):
+class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
     """``Hour``, and when a price has risen since the last checkpoint to within ``band`` of the bid.
 
     That is what ckptman's published code does in place of the paper's THRESHOLD.
     """
 
-    band: float = 0.2
-    margin: float = 200.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.band < 1:
-            raise ValueError(f"band is {self.band:g}, expected a share between 0 and 1")
+    band: Share = 0.2
+    margin: Seconds = 200.0
 
     def decide(self, situation: Situation) -> Action | None:
         """By the hour, else by the price."""
@@ -193,22 +212,18 @@ class ThresholdStatic(Struct, frozen=True, tag="threshold_static"):
         return Hour(self.margin).wake(situation)
 
 
-class Daly(Struct, frozen=True, tag="daly"):
+class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
-    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken).
+    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken). Of a job
+    that works on meanwhile it is counted from the beginning of its last save, and never shorter
+    than a save.
 
     ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
     """
 
-    mtti: float | None = None
-    order: int = 2
-    least: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.order not in (1, 2):
-            raise ValueError(f"order is {self.order}, expected 1 (Young) or 2 (Daly)")
-        if self.mtti is not None and not self.mtti > 0:
-            raise ValueError(f"mtti is {self.mtti:g}, expected seconds over 0")
+    mtti: SecondsOver | None = None
+    order: DalyOrder = 2
+    least: Seconds = 30.0
 
     def decide(self, situation: Situation) -> Action | None:
         """When the interval since the last checkpoint is over."""
@@ -225,16 +240,17 @@ class Daly(Struct, frozen=True, tag="daly"):
         """Seconds of work between two checkpoints."""
         mtti = self.mtti or situation.mtti or DEFAULT_MTTI
         rule = young_interval if self.order == 1 else daly_interval
-        return max(rule(situation.dump, mtti), self.least)
+        least = self.least if situation.blocking else max(self.least, situation.dump)
+        return max(rule(situation.dump, mtti), least)
 
 
-class OnNotice(Struct, frozen=True, tag="on_notice"):
+class OnNotice(Policy, frozen=True, tag="on_notice"):
     """When the cloud warns, once a warning, if a checkpoint fits before its deadline.
 
     ``slack`` seconds are kept free for what happens between the decision and the dump.
     """
 
-    slack: float = 5.0
+    slack: Seconds = 5.0
 
     def decide(self, situation: Situation) -> Action | None:
         """For the first warning that no checkpoint has answered and that leaves time for one."""
@@ -256,14 +272,18 @@ class OnNotice(Struct, frozen=True, tag="on_notice"):
         return notice.deadline is None or needed <= notice.deadline
 
 
-class FirstOf(Struct, frozen=True, tag="first_of"):
+class FirstOf(Policy, frozen=True, tag="first_of"):
     """The first of several policies that acts."""
 
     policies: tuple[AnyPolicy, ...]
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.policies:
             raise ValueError("first_of needs at least one policy")
+        for one in self.policies:
+            if not isinstance(one, Policy):
+                raise ValueError(f"{one!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
 
     def decide(self, situation: Situation) -> Action | None:
         """The first action."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 
 from slurm_elastic.policies.capacity import (
+    UNBOUNDED,
     AnyGrowth,
     Bounds,
     Bursts,
@@ -179,7 +180,7 @@ def counts_once(growth: AnyGrowth) -> bool:
 def grown(growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth | None:
     """What the policy wants and the bounds leave; None where it wants nothing."""
     wanted = growth.grow(demand)
-    if wanted is None or bounds == Bounds():
+    if wanted is None or bounds == UNBOUNDED:
         return wanted
     return bounded(wanted, demand, bounds, spent)
 
@@ -242,7 +243,7 @@ def weights(pool: PoolNow, now: int, base: int, levels: int = 9) -> dict[str, in
 def _growth(now: Now) -> tuple[tuple[Start, ...], tuple[int, ...], str | None]:
     waiting = {job.id for job in now.queue}
     covered = tuple(sorted(waiting.intersection(now.covered)))
-    answer = grown(now.growth, demand_of(now), Bounds(), Spent())
+    answer = grown(now.growth, demand_of(now), UNBOUNDED, Spent())
     rooms = _rooms(now) if answer else []
     parts = shared(answer.machines if answer else 0, rooms)
     if counts_once(now.growth) and (answer is None or parts):

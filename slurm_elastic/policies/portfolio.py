@@ -167,7 +167,8 @@ def online(
         _observe(states, row, week)
         if week < settle:
             continue
-        expected = _uncovered(forecast(states, horizon), week, bought, classes)
+        # One week more than the longest term, as Algorithm 1 also looks at the week behind a term.
+        expected = _uncovered(forecast(states, horizon + 1), week, bought, classes)
         wanted = demand(_Totals(expected), 0, classes, shares)
         bought += [Bought(week, kind, count) for kind, count in enumerate(wanted) if count]
     return tuple(bought)
@@ -189,7 +190,10 @@ def forecast(states: Sequence[Smoothed], weeks: int) -> list[list[float]]:
 def demand(
     totals: _Totals, week: int, classes: Sequence[ReservedClass], shares: Sequence[float]
 ) -> list[int]:
-    """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D)."""
+    """How many machines of each class the ranks are worth from ``week`` on (Algorithm 1's D).
+
+    A rank that the first week does not use can wait for the week that does.
+    """
     wanted = [0] * len(classes)
     for rank in range(totals.ranks(week)):
         now = totals.hours(rank, week, week + 1)
@@ -198,7 +202,7 @@ def demand(
             if totals.hours(rank, week, end) < shares[index] * WEEK * (end - week):
                 continue
             later = totals.hours(rank, week + kind.weeks, week + kind.weeks + 1)
-            if now >= shares[index] * WEEK or now >= later:
+            if now > 0 and (now >= shares[index] * WEEK or now >= later):
                 wanted[index] += 1
             break
     return wanted

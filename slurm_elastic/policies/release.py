@@ -1,7 +1,8 @@
 """When an idle machine may go, and which idle machines a job gets first. Pure.
 
 Release policies answer ``due`` with the earliest time, from ``now`` on, at which a machine may go
-if it stays idle; they are asked only while no job waits. ``started`` is when its billing began,
+if it stays idle; they are asked only while no job waits. Where ``stays``, whoever is due at a time
+is due at any later one, too. ``started`` is when its billing began,
 ``since`` since when it is idle, ``lease`` how many seconds are paid at a time (1: by the second).
 
 Sources: Elastic Site (flags), VHEC (delayed), SEC (the end of the lease, and placement). Times are
@@ -12,41 +13,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import ClassVar
 
-from msgspec import Struct
-
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.spelled import Policy, Whole, WholeOver, spell
 
 
-class Idle(Struct, frozen=True, tag="idle"):
+class Idle(Policy, frozen=True, tag="idle"):
     """When a machine has been idle for ``seconds``."""
 
-    seconds: int = 600
+    stays: ClassVar[bool] = True
+
+    seconds: Whole = 600
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """``since`` + ``seconds``, or now."""
         return max(since + self.seconds, now)
 
 
-class AtOnce(Struct, frozen=True, tag="on_demand"):
+class AtOnce(Policy, frozen=True, tag="on_demand"):
     """As soon as a machine is idle."""
+
+    stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """Now."""
         return max(since, now)
 
 
-class Delayed(Struct, frozen=True, tag="delayed"):
+class Delayed(Policy, frozen=True, tag="delayed"):
     """A public machine ``before_end`` seconds before its paid lease ends; one on the premises, or
     paid by the second, when it has been idle for ``on_premises`` seconds.
     """
 
-    on_premises: int = 600
-    before_end: int = 180
+    stays: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        if self.before_end < 1:
-            raise ValueError(f"before_end is {self.before_end}, expected seconds over 0")
+    on_premises: Whole = 600
+    before_end: WholeOver = 180
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:
         """The first time from now on at which the lease is about to end."""
@@ -56,11 +58,13 @@ class Delayed(Struct, frozen=True, tag="delayed"):
         return now if margin <= self.before_end else now + margin - self.before_end
 
 
-class Flagged(Struct, frozen=True, tag="flagged"):
+class Flagged(Policy, frozen=True, tag="flagged"):
     """Elastic Site's: what the growth policy flags goes when idle; a flag is never taken back.
 
     A growth policy without a ``surplus`` flags every idle machine once the queue is empty.
     """
+
+    stays: ClassVar[bool] = True
 
     def due(self, started: int, since: int, now: int, lease: int, *, public: bool) -> int:  # noqa: ARG002
         """Now: it is asked for flagged machines only."""

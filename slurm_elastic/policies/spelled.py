@@ -2,19 +2,69 @@
 
 The text is Python's syntax of a call, of which only names, numbers, texts and calls are understood;
 nothing is ever evaluated.
+
+A policy's numbers are checked here alone: a field of one of the types below says what it must be.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Annotated, Any, get_args, get_type_hints
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 Makers = Mapping[str, Callable[..., Any]]
+
+Seconds = Annotated[float, Meta(ge=0, description="seconds of 0 or more")]
+SecondsOver = Annotated[float, Meta(gt=0, description="seconds over 0")]
+Whole = Annotated[int, Meta(ge=0, description="whole seconds of 0 or more")]
+WholeOver = Annotated[int, Meta(gt=0, description="whole seconds over 0")]
+Machines = Annotated[int, Meta(gt=0, description="machines over 0")]
+Jobs = Annotated[int, Meta(gt=0, description="jobs over 0")]
+Share = Annotated[float, Meta(gt=0, lt=1, description="a share between 0 and 1")]
+DalyOrder = Annotated[int, Meta(ge=1, le=2, description="1 (Young) or 2 (Daly)")]
+
+
+class Policy(Struct, frozen=True):
+    """A policy that can be written as text. ValueError for a number that makes no sense in it."""
+
+    def __post_init__(self) -> None:
+        for name, (form, expected) in _numbers(type(self)).items():
+            value = getattr(self, name)
+            if not _fits(value, form):
+                raise ValueError(f"{name} is {value!r}, expected {expected}")
+
+
+@cache
+def _numbers(kind: type) -> Mapping[str, tuple[Any, str]]:
+    """The fields that are numbers, with their types and what these say of themselves."""
+    hints = get_type_hints(kind, include_extras=True)
+    found = {name: (hint, _meta(hint)) for name, hint in hints.items()}
+    return {name: (hint, meta) for name, (hint, meta) in found.items() if meta}
+
+
+def _meta(hint: Any) -> str:  # noqa: ANN401 - a type as typing has it
+    """What an annotated type, or one side of a union, says of itself."""
+    if isinstance(hint, Meta):
+        return hint.description or ""
+    own = getattr(hint, "__metadata__", ())
+    return next((text for part in (*own, *get_args(hint)) if (text := _meta(part))), "")
+
+
+def _fits(value: object, form: Any) -> bool:  # noqa: ANN401
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    try:
+        msgspec.convert(value, form)
+    except (msgspec.ValidationError, OverflowError):
+        return False
+    return True
 
 
 def spell(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers make
@@ -54,7 +104,9 @@ def split(text: str, separator: str = ",") -> list[str]:
 def _made(node: ast.expr, text: str, makers: Makers) -> Any:  # noqa: ANN401
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         arguments = [_value(item, text, makers) for item in node.args]
-        options = {item.arg: _value(item.value, text, makers) for item in node.keywords if item.arg}
+        if any(item.arg is None for item in node.keywords):
+            raise ValueError(f"{text!r} cannot be read, expected NAME or NAME(KEY=VALUE, ...)")
+        options = {str(k.arg): _value(k.value, text, makers) for k in node.keywords}
         return _call(node.func.id, arguments, options, makers)
     if isinstance(node, ast.Name):
         return _call(node.id, [], {}, makers)
@@ -81,5 +133,5 @@ def _call(name: str, arguments: list[Any], options: dict[str, Any], makers: Make
         raise ValueError(f"there is no {name!r}, expected one of {', '.join(makers)}{hint}")
     try:
         return maker(*arguments, **options)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None

@@ -148,7 +148,9 @@ class Metadata:
         self.renew = 0.0
 
     def warning(self, now: float) -> str:
-        """``KIND:DEADLINE:INSTANCE`` (Unix time, 0 unknown) of a warning, '' if there is none."""
+        """``KIND:TIME:INSTANCE`` of a warning, '' if there is none. The Unix time (0 unknown) is an
+        interruption's deadline, and of a rebalance recommendation when it was given.
+        """
         if now >= self.renew:
             self.token = self.ask("api/token", "PUT", "X-aws-ec2-metadata-token-ttl-seconds", "300")
             self.renew = now + (240 if self.token else 30)
@@ -157,7 +159,10 @@ class Metadata:
         said = self.get(INTERRUPTION)
         if said.get("action"):
             return "interruption:%d:%s" % (unix(said.get("time")), self.text(INSTANCE))  # noqa: UP031
-        return "rebalance:0:" + self.text(INSTANCE) if self.get(REBALANCE) else ""
+        said = self.get(REBALANCE)
+        if not said:
+            return ""
+        return "rebalance:%d:%s" % (unix(said.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
 
     def text(self, path: str) -> str:
         """What stands there; '' if nothing does."""

@@ -18,6 +18,7 @@ import sys
 import time
 
 KINDS = ("resume", "suspend", "resume-fail")
+SOCKETS = ("wake.sock", "ckptman.sock")
 LOG_LIMIT = 1 << 20
 RESUME_FILE_LIMIT = 64 << 20
 
@@ -158,16 +159,20 @@ def read_whole(path: str) -> bytes:
 
 
 def wake(state_dir: str, kind: str) -> None:
-    """Tell the daemon, if there is one: without it the request waits for its next start."""
+    """Tell the services that run: without the daemon the request waits for its next start."""
     try:
         import _socket
 
         os.chdir(state_dir)  # a socket's whole path must fit in 107 bytes
         sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         sender.setblocking(False)
-        sender.sendto(f'{{"event": "{kind}"}}'.encode(), "wake.sock")
     except (ImportError, OSError):
-        pass
+        return
+    for name in SOCKETS:
+        try:  # noqa: SIM105
+            sender.sendto(f'{{"event": "{kind}"}}'.encode(), name)
+        except OSError:
+            pass
 
 
 def complain(state_dir: str | None, message: str) -> None:

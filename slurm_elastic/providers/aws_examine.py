@@ -11,7 +11,7 @@ import boto3
 from botocore.exceptions import BotoCoreError
 
 from slurm_elastic.config.clouds import AwsCloud
-from slurm_elastic.errors import ProviderError
+from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.model import Finding, Level, Pool
 from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers.aws_api import Api
@@ -94,7 +94,7 @@ def _subnets(api: Api, settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Fi
         ids = list(settings.subnets.values())
         answer = api.send("describe_subnets", {"SubnetIds": ids})
     except ProviderError as error:
-        yield _refused("subnets", error, "subnets of this region")
+        yield _refused("subnets", error, "subnets of this region", "DescribeSubnets")
         return
     there = {subnet["SubnetId"]: subnet for subnet in answer.get("Subnets", ())}
     for zone, id_ in settings.subnets.items():
@@ -132,7 +132,8 @@ def _groups(api: Api, settings: AwsCloud) -> Iterator[Finding]:
     try:
         api.send("describe_security_groups", {"GroupIds": list(settings.security_groups)})
     except ProviderError as error:
-        yield _refused("security groups", error, f"{names} in the machines' network")
+        expected = f"{names} in the machines' network"
+        yield _refused("security groups", error, expected, "DescribeSecurityGroups")
         return
     yield Finding(what="security groups", level=Level.OK, found=f"there: {names}")
 
@@ -156,11 +157,22 @@ def _expiry(settings: AwsCloud, now: float) -> Finding:
     )
 
 
-def _refused(what: str, error: ProviderError, expected: str) -> Finding:
+def _refused(what: str, error: ProviderError, expected: str, only_here: str = "") -> Finding:
+    """``only_here``: the right that doctor alone needs, so that launches go well without it."""
+    if isinstance(error, AuthError) and only_here:
+        return Finding(
+            what=what,
+            level=Level.NOTE,
+            found=f"cannot be looked at: {error.code}: {error.message}",
+            advice=f"launches do not need it; allow ec2:{only_here} to see them here",
+        )
+    of_rights = isinstance(error, AuthError)
     return Finding(
         what=what,
         level=Level.WRONG,
         found=f"{error.code}: {error.message}",
         expected=expected,
-        advice="docs/aws.md has the rights that are needed",
+        advice="docs/aws.md has the rights that are needed"
+        if of_rights
+        else "correct it in the configuration",
     )

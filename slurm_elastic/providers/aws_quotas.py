@@ -20,6 +20,7 @@ from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Limits, Market, Pool
 from slurm_elastic.providers.aws_errors import translated
+from slurm_elastic.providers.demand import affordable, most, size
 
 STANDARD = "Standard"
 CODES: Mapping[tuple[str, Market], str] = {
@@ -80,35 +81,34 @@ def family_of(instance_type: str, market: Market) -> str:
 
 
 def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
-    """By quota, what the pools could have at once within their sizes and the cloud's limits."""
+    """By quota, what the pools could have at once within their sizes and the limits. A quota of
+    which they allow not one machine is left out.
+    """
     wanted: dict[tuple[str, Market], dict[str, tuple[int, list[str]]]] = {}
     for pool in pools:
         types = [t for t in pool.instance_types or settings.types if t in settings.types]
         for name in types:
             for market in (m for m in pool.markets if m is not Market.RESERVED):
                 by_pool = wanted.setdefault((family_of(name, market), market), {})
-                by_pool.setdefault(pool.name, (_size(pool), []))[1].append(name)
-    return [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
-
-
-def _size(pool: Pool) -> int:
-    return len(pool.nodes) if pool.max_nodes is None else min(pool.max_nodes, len(pool.nodes))
+                by_pool.setdefault(pool.name, (size(pool), []))[1].append(name)
+    found = [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
+    return [demand for demand in found if demand.most >= demand.least]
 
 
 def _demand(
     settings: AwsCloud, key: tuple[str, Market], by_pool: Mapping[str, tuple[int, list[str]]]
 ) -> Demand:
     family, market = key
-    cpus = {name: shape.cpus for name, shape in settings.types.items()}
-    sizes = sorted(
-        ((max(cpus[t] for t in types), n) for n, types in by_pool.values()), reverse=True
-    )
+    limits, shapes = settings.limits, settings.types
     types = {t for _, names in by_pool.values() for t in names}
+    sizes = [(max(shapes[t].cpus for t in names), n) for n, names in by_pool.values()]
+    # Limits count the worst: the on-demand price.
+    paid = affordable(limits.dollars_per_hour, ((shapes[t].cpus, shapes[t].price) for t in types))
     return Demand(
         family=family,
         market=market,
-        most=min(_vcpus(sizes, _machines(settings.limits, market)), _paid(settings, types)),
-        least=min(cpus[t] for t in types),
+        most=math.floor(min(most(sizes, _machines(limits, market)), paid)),
+        least=min(shapes[t].cpus for t in types),
         pools=tuple(by_pool),
     )
 
@@ -116,27 +116,6 @@ def _demand(
 def _machines(limits: Limits, market: Market) -> int | None:
     of_market = limits.spot if market is Market.SPOT else limits.on_demand
     return min((n for n in (limits.nodes, of_market) if n is not None), default=None)
-
-
-def _vcpus(sizes: Iterable[tuple[int, int]], most: int | None) -> int:
-    """Of so many machines at most, the largest first."""
-    total = 0
-    for cpus, count in sizes:
-        taken = count if most is None else min(count, most)
-        most = None if most is None else most - taken
-        total += cpus * taken
-    return total
-
-
-def _paid(settings: AwsCloud, types: Iterable[str]) -> int:
-    """The most vCPUs that the cloud's dollars per hour buy, at the on-demand price: limits count
-    the worst.
-    """
-    dollars = settings.limits.dollars_per_hour
-    shapes = [settings.types[name] for name in types]
-    if dollars is None or not all(shape.price > 0 for shape in shapes):
-        return 10**9
-    return math.floor(dollars * max(shape.cpus / shape.price for shape in shapes))
 
 
 def examine(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
@@ -190,7 +169,7 @@ def _compared(demand: Demand, quota: float) -> Finding:
         f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "
         f"--quota-code {code} --desired-value {demand.most}"
     )
-    if quota < min(demand.least, demand.most):
+    if quota < demand.least:
         return Finding(
             what=demand.shown,
             level=Level.WRONG,

@@ -17,7 +17,7 @@ from slurm_elastic.model import Finding, LaunchSpec, Level, Market, Offer, Pool
 from slurm_elastic.providers import aws_fleet_request, aws_request
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_errors import NO_TEMPLATE
-from slurm_elastic.providers.aws_template import template_data
+from slurm_elastic.providers.aws_template import static_tags, template_data
 
 GRANTED = "DryRunOperation"
 _NO_MACHINE = "i-00000000000000000"
@@ -77,8 +77,11 @@ def _tried(api: Api, attempt: Attempt) -> Finding | None:
     except TransientError as error:
         return _other(attempt, error, Level.NOTE, "ask again later")
     except ProviderError as error:
-        if error.code == GRANTED or error.code in NO_TEMPLATE:
+        if error.code == GRANTED:
             return None
+        if error.code in NO_TEMPLATE:
+            # Ours are made with the first launch, and EC2 reads them to know what is to be done.
+            return _other(attempt, error, Level.NOTE, "look again when a machine has been launched")
         return _other(
             attempt, error, Level.WRONG, "put right in the cloud's settings what it names"
         )
@@ -192,11 +195,16 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
     yield Attempt(operation="create_fleet", action="CreateFleet", note=market, request=fleet)
     yield Attempt(operation="describe_fleets", action="DescribeFleets")
     data = template_data(settings, cluster, spec, ())
+    tags = aws_request.tag_list(static_tags(cluster, settings, spec))
     yield Attempt(
         operation="create_launch_template",
         action="CreateLaunchTemplate",
         note=market,
-        request={"LaunchTemplateName": _NAME, "LaunchTemplateData": data},
+        request={
+            "LaunchTemplateName": _NAME,
+            "LaunchTemplateData": data,
+            "TagSpecifications": [{"ResourceType": "launch-template", "Tags": tags}],
+        },
     )
     if settings.launch_template is not None:
         named = aws_request.site_template(settings.launch_template)

@@ -25,7 +25,8 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers import opennebula_examine
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.claim import UNCLEAR, Claim
@@ -34,6 +35,7 @@ from slurm_elastic.providers.opennebula_claim import claim_of, owner
 from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_parts
 from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
+from slurm_elastic.providers.opennebula_images import Images
 from slurm_elastic.providers.opennebula_reading import Vm
 from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
 from slurm_elastic.providers.parallel import each
@@ -71,6 +73,7 @@ class OpenNebulaProvider:
         self._claim = claim or claim_of(settings, cluster, None)
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining)
+        self._images = Images(self._call, settings)
         self._lock = threading.Lock()
         self._server: Any = None
         self._ours: set[str] = set()
@@ -91,7 +94,7 @@ class OpenNebulaProvider:
             template = self._template_or_none(kind) if kind else None
             if kind is not None and template is not None:
                 free, why = self._room(template)
-                found += [self._offer(name, kind, market, free, why) for market in markets]
+                found += [reading.offer(self._settings, name, m, free, why) for m in markets]
         return tuple(found)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
@@ -160,25 +163,13 @@ class OpenNebulaProvider:
         """The account's own record: one row, and only with the right password."""
         self._call("user.info", -1)
 
-    # room
-
-    def _offer(
-        self, name: str, kind: OneTemplate, market: Market, free: int | None, why: str
-    ) -> Offer:
-        return Offer(
-            cloud=self.name,
-            location=self._settings.location,
-            instance_type=name,
-            zone=ONE_ZONE,
-            market=market,
-            price=kind.price,
-            cpus=kind.cpus,
-            memory=kind.memory,
-            gres=kind.gres,
-            on_demand_price=kind.price,
-            free=free,
-            free_reason=why,
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Version, templates, images, quotas, hosts."""
+        return tuple(
+            opennebula_examine.examine(self._call, self._settings, self._images, pools, self._live)
         )
+
+    # room
 
     def _template_or_none(self, kind: OneTemplate) -> Mapping[str, Any] | None:
         try:
@@ -255,14 +246,27 @@ class OpenNebulaProvider:
             refusal = kind_of(self.name, "NoRoom", why)
         if have + count < spec.minimum or not count:
             return [], refusal
-        context = template.get("CONTEXT") or {}
+        found, refused = self._instantiate(spec, kind, template, nodes[:count])
+        return found, refused or refusal
+
+    def _instantiate(
+        self,
+        spec: LaunchSpec,
+        kind: OneTemplate,
+        template: Mapping[str, Any],
+        nodes: Sequence[str],
+    ) -> tuple[list[Instance], ProviderError | None]:
+        """A call for each node; the first refusal ends it."""
+        image = self._images.of(spec.pool)
         stop = threading.Event()
 
         def start(item: tuple[int, str]) -> tuple[str, int] | None:
             place, node = item
             if stop.is_set() and place >= self._settings.threads:
                 return None
-            extra = request.extra_template(self._cluster, spec, node, kind, context, self._parts)
+            extra = request.extra_template(
+                self._cluster, spec, node, kind, template, image, self._parts
+            )
             name = request.name(self._cluster, spec, node)
             try:
                 number = self._call(
@@ -273,20 +277,26 @@ class OpenNebulaProvider:
                 raise
             return node, int(number)
 
-        results = each(list(enumerate(nodes[:count])), start, self._settings.threads)
+        results = each(list(enumerate(nodes)), start, self._settings.threads)
         numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
         self._ours.update(reading.instance_id(self.name, n) for n in numbers.values())
         failed = [e for r in results if (e := r.exception())]
+        if failed:
+            self._images.forget()  # the image may have been replaced by another of its name
         for error in failed:
             if not isinstance(error, ProviderError) or isinstance(error, TransientError):
                 raise error
-        refused = next((e for e in failed if isinstance(e, ProviderError)), refusal)
+        refused = next((e for e in failed if isinstance(e, ProviderError)), None)
         return self._fresh(spec, numbers), refused
 
     def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
         """Machines just started, with their addresses, which oned leases at once."""
         known: dict[int, Vm] = {}
         some = list(numbers.values())
+
+        def unread(node: str, number: int) -> Vm:
+            return reading.fresh(number, self._clock(), request.tags(self._cluster, spec, node))
+
         try:
             for start in range(0, len(some), READ_AT_ONCE):
                 ids = ",".join(str(n) for n in some[start : start + READ_AT_ONCE])
@@ -295,19 +305,9 @@ class OpenNebulaProvider:
         except ProviderError as error:
             log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
         return [
-            reading.instance(known.get(number) or self._unread(spec, node, number), self._settings)
+            reading.instance(known.get(number) or unread(node, number), self._settings)
             for node, number in numbers.items()
         ]
-
-    def _unread(self, spec: LaunchSpec, node: str, number: int) -> Vm:
-        return Vm(
-            id=number,
-            state=reading.PENDING,
-            lcm=0,
-            started=self._clock(),
-            tags=request.tags(self._cluster, spec, node),
-            address=None,
-        )
 
     def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
         """End the machines of a launch that cannot reach its minimum."""

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.config.clouds import ONE_ZONE, OpenNebulaCloud
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model import Instance, InstanceState, Market, Offer
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.machine_tags import market_of
 
@@ -75,6 +75,11 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     )
 
 
+def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:
+    """One just started, of which nothing has been read yet."""
+    return Vm(id=number, state=PENDING, lcm=0, started=started, tags=tags, address=None)
+
+
 def state_of(one: Vm) -> InstanceState:
     """A machine that was stopped, suspended or powered off is lost to Slurm: on its way out."""
     if one.state == DONE:
@@ -101,6 +106,27 @@ def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
         state=state_of(one),
         launched=one.started,
         address=one.address,
+    )
+
+
+def offer(
+    settings: OpenNebulaCloud, name: str, market: Market, free: int | None, why: str
+) -> Offer:
+    """A type of machine, of which there is room for so many more (None: nobody tells)."""
+    kind = settings.types[name]
+    return Offer(
+        cloud=settings.name,
+        location=settings.location,
+        instance_type=name,
+        zone=ONE_ZONE,
+        market=market,
+        price=kind.price,
+        cpus=kind.cpus,
+        memory=kind.memory,
+        gres=kind.gres,
+        on_demand_price=kind.price,
+        free=free,
+        free_reason=why,
     )
 
 

@@ -7,7 +7,7 @@ before. Hosts are shown to few accounts, a group's quota is only met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -33,8 +33,9 @@ def bounds(call: Callable[..., Any], template: Mapping[str, Any]) -> list[Bound]
     user = call("user.info", -1)
     quota = quota_room(user, wanted)
     found = [quota] if quota else []
-    room = host_room(call("hostpool.info").HOST, wanted)
+    # Before the hosts: a machine that is placed in between counts twice, not never.
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
+    room = host_room(call("hostpool.info").HOST, wanted)
     if room is not None:
         # One that the scheduler has tried in vain takes no room from those behind it.
         queue = sum(not _message(record) for record in waiting)
@@ -83,7 +84,7 @@ def _within(small: Need, wanted: Need) -> bool:
 
 def host_room(hosts: Iterable[Any], wanted: Need) -> int | None:
     """For how many machines the hosts have room; None where the account sees no hosts."""
-    shares = [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
+    shares = _shares(hosts)
     if not shares:
         return None
     return sum(
@@ -95,22 +96,54 @@ def host_room(hosts: Iterable[Any], wanted: Need) -> int | None:
     )
 
 
+def whole_hosts(hosts: Iterable[Any], wanted: Need) -> int | None:
+    """As ``host_room``, were nothing else there."""
+    shares = _shares(hosts)
+    if not shares:
+        return None
+    return sum(
+        _fit(int(s.MAX_CPU) / 100 / wanted.cpu, int(s.MAX_MEM) / 1024 / wanted.memory)
+        for s in shares
+    )
+
+
+def _shares(hosts: Iterable[Any]) -> Sequence[Any]:
+    return [host.HOST_SHARE for host in hosts if int(host.STATE) in _HOST_UP]
+
+
 def quota_room(user: Any, wanted: Need) -> tuple[int, str] | None:  # noqa: ANN401
     """For how many machines the account's own quota has room, and which one that is.
 
     The group's quota can only be met: not every account may read it.
     """
+    per_machine = {"VMS": 1.0, "CPU": wanted.cpu, "MEMORY": wanted.memory}
+    bounds = [
+        (_fit((q.limit - q.used) / per_machine[q.key]), _quota_words(q.key, q.limit, q.used))
+        for q in quotas(user)
+    ]
+    return min(bounds, default=None)
+
+
+class Quota(Struct, frozen=True):
+    """A bound of the account's own: VMS, CPU or MEMORY (MiB)."""
+
+    key: str
+    limit: float
+    used: float
+
+
+def quotas(user: Any) -> Sequence[Quota]:  # noqa: ANN401 - a pyone object
+    """Those of the account's quotas that bound something; the defaults' where it has none."""
     own = _quotas(user.VM_QUOTA)
     defaults = _quotas(getattr(user, "DEFAULT_USER_QUOTAS", None) and _default(user))
-    bounds: list[tuple[int, str]] = []
-    for key, per_machine in (("VMS", 1.0), ("CPU", wanted.cpu), ("MEMORY", wanted.memory)):
+    found = []
+    for key in ("VMS", "CPU", "MEMORY"):
         limit = _number(own.get(key), _BY_DEFAULT)
         if limit == _BY_DEFAULT:
             limit = _number(defaults.get(key), _UNLIMITED)
         if limit >= 0:
-            used = _number(own.get(f"{key}_USED"), 0.0)
-            bounds.append((_fit((limit - used) / per_machine), _quota_words(key, limit, used)))
-    return min(bounds, default=None)
+            found.append(Quota(key, limit, _number(own.get(f"{key}_USED"), 0.0)))
+    return found
 
 
 def _default(user: Any) -> Any:  # noqa: ANN401

@@ -18,7 +18,17 @@ from msgspec.structs import replace
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import ONE_ZONE, Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.model import Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.model import (
+    Finding,
+    Instance,
+    LaunchSpec,
+    Level,
+    Market,
+    Notice,
+    Offer,
+    Pool,
+)
+from slurm_elastic.providers import openstack_examine
 from slurm_elastic.providers import openstack_reading as reading
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.aws_user_data import NOVA, read_parts
@@ -150,6 +160,19 @@ class OpenStackProvider:
     def check(self) -> None:
         """A list of one server: needs a token and the very right that reconcile needs."""
         self._call("compute", "GET", "/servers?limit=1")
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Flavors, images, networks, key pair, security groups, zones, quotas."""
+        found = [*openstack_examine.examine(self._call, self._settings, self._catalog, pools)]
+        try:
+            limits, flavors = self._limits(), self._catalog.flavors()
+            ours = [reading.instance(s, self._settings) for s in self._servers.live()]
+        except ProviderError as error:
+            text = f"{error.code}: {error.message}"
+            found.append(Finding(what="quota", level=Level.NOTE, found=f"cannot be read: {text}"))
+        else:
+            found += openstack_examine.quotas(self._settings, limits, flavors, pools, ours)
+        return tuple(found)
 
     # offers
 

@@ -28,12 +28,13 @@ PAGE = 1000
 
 
 class FlavorFound(Struct, frozen=True, kw_only=True):
-    """A flavor as nova has it; memory in MiB."""
+    """A flavor as nova has it; memory in MiB, disk in GiB (0: as large as the image)."""
 
     id: str
     name: str
     vcpus: int
     ram: int
+    disk: int = 0
 
 
 class Catalog:
@@ -55,6 +56,12 @@ class Catalog:
         known: Mapping[str, FlavorFound] = self._fresh("flavors", self._read_flavors)
         return known
 
+    def unusable(self) -> Mapping[str, str]:
+        """The settings' types that are not offered, and why; read anew."""
+        there = self._listed_flavors()
+        reasons = {n: _lack(kind, there.get(kind.flavor or n)) for n, kind in self._types.items()}
+        return {name: why for name, why in reasons.items() if why}
+
     def flavor(self, kind_name: str) -> FlavorFound:
         """Of one type; ProviderError where there is none."""
         found = self.flavors().get(kind_name)
@@ -70,7 +77,7 @@ class Catalog:
             chosen: str = self._fresh(key, lambda: self._choose_image(choice))
             return chosen
         name = self._settings.image if choice is None or choice.id is None else choice.id
-        if _is_uuid(name):
+        if is_uuid(name):
             return name
         found: str = self._fresh("image", lambda: self._read_image(name))
         return found
@@ -81,7 +88,7 @@ class Catalog:
         if word:
             return word
         found: Sequence[str] = self._fresh(
-            "networks", lambda: tuple(map(self._network, self._settings.networks))
+            "networks", lambda: tuple(map(self.network, self._settings.networks))
         )
         return found
 
@@ -96,6 +103,21 @@ class Catalog:
         return value
 
     def _read_flavors(self) -> Mapping[str, FlavorFound]:
+        there = self._listed_flavors()
+        found: dict[str, FlavorFound] = {}
+        for name, kind in self._types.items():
+            one = there.get(kind.flavor or name)
+            if one is not None and not _lack(kind, one):
+                found[name] = one
+            else:
+                why = _lack(kind, one)
+                log.warning(
+                    "not offered cloud=%s type=%s reason=%s", self._settings.name, name, why
+                )
+        return found
+
+    def _listed_flavors(self) -> Mapping[str, FlavorFound]:
+        """All that the project may use, by id and by name."""
         there: dict[str, FlavorFound] = {}
         path = "/flavors/detail?limit=1000"
         while path:
@@ -107,26 +129,11 @@ class Catalog:
             further = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
             last = page[-1].id if page and further else ""
             path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
-        found = {name: there.get(kind.flavor or name) for name, kind in self._types.items()}
-        return {
-            name: one
-            for name, one in found.items()
-            if self._fits(name, self._types[name], one) and one
-        }
+        return there
 
     @property
     def _types(self) -> Mapping[str, Flavor]:
         return self._settings.types
-
-    def _fits(self, name: str, kind: Flavor, found: FlavorFound | None) -> bool:
-        if found is None:
-            why = "the cloud has no such flavor"
-        elif found.vcpus < kind.cpus or found.ram < kind.memory:
-            why = f"the flavor has {found.vcpus} cpus and {found.ram} MiB, the settings say more"
-        else:
-            return True
-        log.warning("not offered cloud=%s type=%s reason=%s", self._settings.name, name, why)
-        return False
 
     def _read_image(self, name: str) -> str:
         path = f"/images?name={quote(name)}&status=active&sort=created_at:desc&limit=1"
@@ -148,8 +155,9 @@ class Catalog:
             raise ProviderError(self._settings.name, "NoImage", text)
         return found.id
 
-    def _network(self, name: str) -> str:
-        if _is_uuid(name):
+    def network(self, name: str) -> str:
+        """Its id; ProviderError where none or several are called so."""
+        if is_uuid(name):
             return name
         records = self._call("network", "GET", f"/networks?name={quote(name)}&fields=id")
         found = [str(r["id"]) for r in records["networks"]]
@@ -159,12 +167,22 @@ class Catalog:
         return found[0]
 
 
+def _lack(kind: Flavor, found: FlavorFound | None) -> str:
+    """Why machines of a type cannot be had; empty where they can."""
+    if found is None:
+        return "the cloud has no such flavor"
+    if found.vcpus < kind.cpus or found.ram < kind.memory:
+        return f"the flavor has {found.vcpus} cpus and {found.ram} MiB, the settings say more"
+    return ""
+
+
 def _flavor(record: Mapping[str, Any]) -> FlavorFound:
     return FlavorFound(
         id=str(record["id"]),
         name=str(record["name"]),
         vcpus=int(record["vcpus"]),
         ram=int(record["ram"]),
+        disk=int(record.get("disk") or 0),
     )
 
 
@@ -182,7 +200,7 @@ def _candidate(record: Mapping[str, Any]) -> Candidate:
     )
 
 
-def _is_uuid(text: str) -> bool:
+def is_uuid(text: str) -> bool:
     try:
         return str(uuid.UUID(text)) == text.lower()
     except ValueError:

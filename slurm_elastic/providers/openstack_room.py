@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LIMITS = (
+LIMITS = (
     ("instances", "maxTotalInstances", "totalInstancesUsed"),
     ("cores", "maxTotalCores", "totalCoresUsed"),
     ("ram", "maxTotalRAMSize", "totalRAMUsed"),
 )
+"""Of the absolute limits: the quota's name for people, its key, and that of what is used."""
 
 
 def room(absolute: Mapping[str, object], vcpus: int, ram: int) -> tuple[int | None, str]:
@@ -20,7 +21,7 @@ def room(absolute: Mapping[str, object], vcpus: int, ram: int) -> tuple[int | No
     """
     needs = {"instances": 1, "cores": vcpus, "ram": ram}
     bounds = []
-    for name, limit_key, used_key in _LIMITS:
+    for name, limit_key, used_key in LIMITS:
         limit, used = absolute.get(limit_key, -1), absolute.get(used_key, 0)
         if isinstance(limit, int) and isinstance(used, int) and limit >= 0 and needs[name]:
             words = f"the project's quota of {name} is {limit} and {used} are used"

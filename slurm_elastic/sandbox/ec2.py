@@ -3,15 +3,14 @@
 ``python -m slurm_elastic.sandbox.ec2 --dir DIR [--port N] [--prices FILE] [--speed X]`` serves it,
 writes ``DIR/ec2/ready`` (``{"port", "pid"}``) when it answers, and ends on SIGTERM. The front adds
 partial launches (moto starts MinCount machines whatever MaxCount says), fleets, client tokens,
-stock, faults, delayed visibility, spot prices and interruptions; ``ec2_control`` steers it. Its
-state is in memory: it ends with the process.
+stock, faults, delayed visibility, spot prices and interruptions, and the SQS queue that tells of
+these; ``ec2_control`` steers it. Its state is in memory: it ends with the process.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import io
 import logging
 import os
 import re
@@ -29,7 +28,7 @@ from msgspec.structs import replace
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control, ec2_fleet, ec2_moto, ec2_quotas
+from slurm_elastic.sandbox import ec2_control, ec2_events, ec2_fleet, ec2_moto, ec2_quotas
 from slurm_elastic.sandbox.ec2_api import (
     Call,
     answer_xml,
@@ -131,6 +130,8 @@ class Front:
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         elif wanted.startswith(ec2_quotas.TARGET):
             answer = self._quota(wanted.removeprefix(ec2_quotas.TARGET), body)
+        elif wanted.startswith(ec2_events.TARGET):
+            answer = self._queues(wanted.removeprefix(ec2_events.TARGET), environ, body)
         else:
             answer = self._api(environ, body)
         headers = [("Content-Type", answer.type), ("Content-Length", str(len(answer.body)))]
@@ -177,6 +178,15 @@ class Front:
         with self._lock:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
+
+    def _queues(self, action: str, environ: Environ, body: bytes) -> Answer:
+        """SQS, of which no fault and no limit of EC2's is."""
+        region = parse(b"", environ.get("HTTP_AUTHORIZATION", "")).region
+        with self._lock:
+            self.cloud.calls[action] += 1
+            self.cloud.queue.ready(region)
+            answer = self._forward(environ, body)
+        return replace(answer, type=ec2_events.JSON)
 
     def _quota(self, action: str, body: bytes) -> Answer:
         """Another service of Amazon's, whose errors have another form."""
@@ -316,21 +326,7 @@ class Front:
         return Ec2Error("SpotMaxPriceTooLow", 400, text)
 
     def _forward(self, environ: Environ, body: bytes) -> Answer:
-        """Hand a request to moto."""
-        status = 500
-
-        def start(line: str, _headers: object, _exc: object = None) -> None:
-            nonlocal status
-            status = int(line.split()[0])
-
-        inner = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
-        inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
-        chunks = self._moto(inner, start)
-        try:
-            return Answer(status, b"".join(chunks))
-        finally:
-            if hasattr(chunks, "close"):
-                chunks.close()
+        return Answer(*ec2_moto.ask(self._moto, environ, body))
 
 
 def _digest(call: Call) -> bytes:

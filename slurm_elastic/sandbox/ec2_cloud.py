@@ -18,6 +18,7 @@ from slurm_elastic.errors import SandboxError
 from slurm_elastic.providers.aws_tags import NodeNames
 from slurm_elastic.sandbox import ec2_quotas
 from slurm_elastic.sandbox.ec2_buckets import Buckets
+from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
 from slurm_elastic.sandbox.ec2_faults import Fault, Faults, Stock, Target
 from slurm_elastic.sandbox.ec2_prices import Quote, shipped
 from slurm_elastic.sandbox.ec2_spot import Event
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ACCOUNT = "123456789012"
 _GONE = "terminated"
 _INTERRUPTED = "Server.SpotInstanceTermination"
 
@@ -96,6 +96,11 @@ class Machine:
         return {tag["key"]: tag["value"] for tag in self.instance.get_tags()}
 
     @property
+    def region(self) -> str:
+        """Where it is: its zone without the letter."""
+        return self.target.zone[:-1]
+
+    @property
     def state(self) -> str:
         """EC2's word for its state."""
         return str(self.instance.state)
@@ -128,6 +133,7 @@ class EmulatedCloud:
 
     def __init__(self, speed: float, now: float) -> None:
         self.speed = speed
+        self.queue = EventQueue()
         self.reset(now)
 
     def reset(self, now: float) -> None:
@@ -136,6 +142,7 @@ class EmulatedCloud:
 
         for backends in ec2_backends.values():
             backends.reset()
+        self.queue.reset()
         self._backends: Any = ec2_backends[ACCOUNT]
         self.machines: dict[str, Machine] = {}
         self.faults = Faults()
@@ -202,7 +209,9 @@ class EmulatedCloud:
             raise SandboxError(f"a notice cannot be {notice} seconds long")
         chosen = [self._spot(instance_id) for instance_id in ids]
         for machine in chosen:
-            machine.interruption = machine.interruption or Interruption(now, now + notice)
+            if machine.interruption is None:
+                machine.interruption = Interruption(now, now + notice)
+                self.queue.warn(machine.region, machine.id, now + notice)
         return [machine.id for machine in chosen]
 
     def shut_down(self, ids: Iterable[str]) -> Sequence[str]:

@@ -7,7 +7,8 @@ same answers are looked up here by their keys. Written for moto 5.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import io
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,6 +36,24 @@ def application() -> Application:
             setattr(owner, name, ours)
     app: Application = DomainDispatcherApplication(create_backend_app)
     return app
+
+
+def ask(application: Application, environ: Mapping[str, Any], body: bytes) -> tuple[int, bytes]:
+    """Hand a request to moto: status and body of its answer."""
+    status = 500
+
+    def start(line: str, _headers: object, _exc: object = None) -> None:
+        nonlocal status
+        status = int(line.split()[0])
+
+    inner = {k: v for k, v in environ.items() if not k.startswith("werkzeug.")}
+    inner |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+    chunks = application(inner, start)
+    try:
+        return status, b"".join(chunks)
+    finally:
+        if hasattr(chunks, "close"):
+            chunks.close()
 
 
 _moto: dict[str, Callable[..., Any]] = {}

@@ -25,7 +25,7 @@ from slurm_elastic.sandbox.one_cloud import (
     order_from,
 )
 from slurm_elastic.sandbox.one_template import ParseError, Template, parse, scalars, vectors
-from slurm_elastic.sandbox.one_world import User, VmTemplate
+from slurm_elastic.sandbox.one_world import Image, User, VmTemplate
 
 Result = int | str
 _INT, _STR, _BOOL = "integer", "string", "boolean"
@@ -46,6 +46,7 @@ _INSTANT: Mapping[str, tuple[frozenset[tuple[int, int]], tuple[int, int]]] = {
     "resume": (_OFF, (3, 3)),
 }
 _RECOVER_DELETE = 3
+_MINE = -3
 
 
 class Request(Struct, frozen=True):
@@ -120,6 +121,31 @@ def _templates(cloud: Cloud, request: Request) -> Result:
     seen = [t for t in cloud.world.templates if request.user.id in (0, t.uid) or t.everybody]
     seen.sort(key=lambda t: -t.id)
     return xml.pool("VMTEMPLATE_POOL", (xml.template(t, _owner(cloud, t.uid)) for t in seen))
+
+
+def _image_info(cloud: Cloud, request: Request) -> Result:
+    number = request.args[0]
+    found = cloud.image(str(number))
+    if found is None:
+        raise Refusal(0x0400, f"Error getting image [{number}].", number)
+    if not (request.user.id in (0, found.uid) or found.everybody):
+        raise _unauthorized(request.user, f"USE IMAGE [{number}]")
+    return xml.image(found, _owner(cloud, found.uid))
+
+
+def _images(cloud: Cloud, request: Request) -> Result:
+    """Newest first."""
+    seen = [i for i in cloud.world.images if _shown(i, request.user, request.args[0])]
+    seen.sort(key=lambda i: -i.id)
+    return xml.pool("IMAGE_POOL", (xml.image(i, _owner(cloud, i.uid)) for i in seen))
+
+
+def _shown(image: Image, user: User, owner: int) -> bool:
+    """Whether a list has it: with the filter for one account, or for all that may be used."""
+    wanted = {_MINE: user.id}.get(owner, owner)
+    if wanted >= 0 and image.uid != wanted:
+        return False
+    return user.id in (0, image.uid) or image.everybody
 
 
 def _vm_info(cloud: Cloud, request: Request) -> Result:
@@ -326,6 +352,8 @@ METHODS: Mapping[str, Method] = {
     "one.template.instantiate": Method(_instantiate, (_INT, _STR, _BOOL, _STR, _BOOL), 2),
     "one.template.info": Method(_template_info, (_INT,), 1),
     "one.templatepool.info": Method(_templates, (_INT, _INT, _INT), 3),
+    "one.image.info": Method(_image_info, (_INT,), 1),
+    "one.imagepool.info": Method(_images, (_INT, _INT, _INT), 3),
     "one.vm.allocate": Method(_allocate, (_STR, _BOOL), 1),
     "one.vm.info": Method(_vm_info, (_INT,), 1),
     "one.vm.action": Method(_action, (_STR, _INT), 2),

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.sandbox.one_parts import disk, filled_context, nic, security_rules
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import Host, Net, User, VmTemplate, World
+from slurm_elastic.sandbox.one_world import Host, Image, Net, User, VmTemplate, World
 
 PENDING, HOLD, ACTIVE, STOPPED, SUSPENDED, DONE, POWEROFF = 1, 2, 3, 4, 5, 6, 8
 PROLOG, BOOT, RUNNING, EPILOG, SHUTDOWN, BOOT_FAILURE = 1, 2, 3, 11, 12, 36
@@ -122,6 +122,11 @@ class Cloud:
                 return user
         raise Refusal(0x0100, "User couldn't be authenticated, aborting call.")
 
+    def image(self, number: str) -> Image | None:
+        """The image that a text names by its id."""
+        wanted = int(number) if number.isdecimal() else -1
+        return next((i for i in self.world.images if i.id == wanted), None)
+
     def living(self) -> list[Vm]:
         """All that are not DONE."""
         return [vm for vm in self.vms.values() if vm.state != DONE]
@@ -136,7 +141,7 @@ class Cloud:
         own = {k: v for k, v in plain.items() if k not in _IN_TEMPLATE and k != "NAME"}
         kept: Template = {k: v for k, v in template.items() if k in _IN_TEMPLATE}
         _require_positive(user, scalars(kept))
-        leases = self._check_parts(kept)
+        leases = self._check_parts(user, kept)
         self._check_quota(user, scalars(kept), leases)
         number = self.next_id
         name = order.name or plain.get("NAME") or f"one-{number}"
@@ -160,11 +165,17 @@ class Cloud:
         self.vms[number] = vm
         return vm
 
-    def _check_parts(self, template: Template) -> list[tuple[Net, dict[str, str]]]:
+    def _check_parts(self, user: User, template: Template) -> list[tuple[Net, dict[str, str]]]:
         for n, wanted in enumerate(vectors(template, "DISK")):
-            image = wanted.get("IMAGE_ID", "")
-            if image and not (image.isdigit() and int(image) in self.world.images):
-                raise _unallocated(f"DISK {n}: Image with ID: {image} does not exist")
+            number = wanted.get("IMAGE_ID", "")
+            image = self.image(number)
+            if number and image is None:
+                raise _unallocated(f"DISK {n}: Image with ID: {number} does not exist")
+            if image is not None:
+                wanted.setdefault("IMAGE", image.name)
+                if not (user.id in (0, image.uid) or image.everybody):
+                    words = f"Not authorized to perform USE IMAGE [{image.id}]."
+                    raise Refusal(0x0200, f"User [{user.id}] : {words}")
         return [(self._net(nic), nic) for nic in vectors(template, "NIC")]
 
     def _net(self, nic: Mapping[str, str]) -> Net:

@@ -67,7 +67,7 @@ def disk(index: int, asked: Mapping[str, str]) -> dict[str, str]:
         "DISK_TYPE": "FILE",
         "DRIVER": "dummy_format",
         "FORMAT": "dummy_format",
-        "IMAGE": "debian12",
+        "IMAGE": asked.get("IMAGE", "debian12"),
         "IMAGE_ID": asked.get("IMAGE_ID", "0"),
         "IMAGE_STATE": "2",
         "LN_TARGET": "NONE",

@@ -61,6 +61,22 @@ class VmTemplate(Struct, kw_only=True):
         return {key: list[Value](values) for key, values in self.template.items()}
 
 
+class Image(Struct, kw_only=True):
+    """An image; ``created`` is Unix time, ``state`` and ``type`` as oned counts them (1 is READY, 0
+    is OS). ``everybody`` may use it, or its owner only.
+    """
+
+    id: int
+    name: str
+    uid: int = 0
+    everybody: bool = True
+    type: int = 0
+    state: int = 1
+    persistent: bool = False
+    created: int = 1795145306
+    template: dict[str, str] = field(default_factory=dict)
+
+
 class Pace(Struct, kw_only=True):
     """How long (s) a machine waits for the scheduler, boots and shuts down; how long a fresh one is
     missing from lists. Machines for whose names ``broken`` (a shell pattern) fits fail to boot.
@@ -83,7 +99,7 @@ class World(Struct, kw_only=True):
     )
     nets: list[Net] = field(default_factory=lambda: [Net(id=0, name="lan")])
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
-    images: tuple[int, ...] = (0,)
+    images: list[Image] = field(default_factory=lambda: [Image(id=0, name="debian12")])
     pace: Pace = field(default_factory=Pace)
     version: str = "6.10.5"
 

@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, used
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
-from slurm_elastic.sandbox.one_world import Host, User, VmTemplate
+from slurm_elastic.sandbox.one_world import Host, Image, User, VmTemplate
 
 _PERMISSIONS = tuple(f"{who}_{what}" for who in ("OWNER", "GROUP", "OTHER") for what in "UMA")
 _NIC_SHORT = ("IP", "MAC", "NETWORK", "NETWORK_ID", "NIC_ID", "SECURITY_GROUPS")
@@ -81,6 +81,29 @@ def template(one: VmTemplate, owner: User) -> str:
             "<REGTIME>1795145306</REGTIME>",
             _template("TEMPLATE", one.values),
             "</VMTEMPLATE>",
+        ]
+    )
+
+
+def image(one: Image, owner: User) -> str:
+    """An image; by the schema (image.xsd), as no recording has one."""
+    source = f"dummy_path_{one.id}"
+    return "".join(
+        [
+            "<IMAGE>",
+            *_identity(one.id, owner, one.name),
+            _permissions(everybody=one.everybody),
+            f"<TYPE>{one.type}</TYPE><DISK_TYPE>0</DISK_TYPE>",
+            f"<PERSISTENT>{int(one.persistent)}</PERSISTENT><REGTIME>{one.created}</REGTIME>",
+            f"{leaf('SOURCE', source)}{leaf('PATH', 'disk.img')}",
+            f"{leaf('FORMAT', 'dummy_format')}<FS></FS><SIZE>1024</SIZE>",
+            f"<STATE>{one.state}</STATE><PREV_STATE>{one.state}</PREV_STATE>",
+            "<RUNNING_VMS>0</RUNNING_VMS><CLONING_OPS>0</CLONING_OPS><CLONING_ID>-1</CLONING_ID>",
+            "<TARGET_SNAPSHOT>-1</TARGET_SNAPSHOT>",
+            "<DATASTORE_ID>100</DATASTORE_ID><DATASTORE>dummyimg</DATASTORE>",
+            "<VMS></VMS><CLONES></CLONES><APP_CLONES></APP_CLONES>",
+            f"<TEMPLATE>{''.join(leaf(k, v) for k, v in sorted(one.template.items()))}</TEMPLATE>",
+            "<SNAPSHOTS></SNAPSHOTS></IMAGE>",
         ]
     )
 

@@ -81,14 +81,18 @@ Billing = Hourly | PerSecond
 
 
 def charge(billing: Billing, curve: Curve, start: int, end: int, *, reclaimed: bool) -> float:
-    """Dollars for one machine's lease, hour by hour at the price at each hour's beginning."""
-    left = billing.billed(start, end, reclaimed=reclaimed)
+    """Dollars for one machine's lease."""
+    return dollars(curve, start, billing.billed(start, end, reclaimed=reclaimed))
+
+
+def dollars(curve: Curve, start: int, seconds: int) -> float:
+    """``seconds`` that are paid from ``start`` on, each hour at the price at its beginning."""
     if len(curve.times) == 1:
-        return left / HOUR * curve.prices[0]
+        return seconds / HOUR * curve.prices[0]
     total, at = 0.0, start
-    while left > 0:
-        part = min(left, HOUR)
+    while seconds > 0:
+        part = min(seconds, HOUR)
         total += part / HOUR * curve.at(at)
-        left -= part
+        seconds -= part
         at += HOUR
     return total

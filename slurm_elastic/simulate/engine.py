@@ -4,28 +4,34 @@ Time is whole seconds. At equal times, ends and losses of machines come before a
 before machines that become ready; then waiting jobs are looked at, then growth, then release.
 
 With ``Slurm`` growth a job also gets machines that do not run yet, and starts when they are ready;
-with the others machines boot on their own and jobs start on idle ones.
+with the others machines boot on their own and jobs start on idle ones. That a job's machines are
+ready changes nothing for anybody else, unless bounds count what boots: there is no event for it,
+only a time at which a waiting queue is looked at.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
+from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.queueing import Queue
-from slurm_elastic.simulate.runs import Runs
+from slurm_elastic.simulate.purses import Purses
+from slurm_elastic.simulate.queueing import Queue, too_large
+from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
 _POOLS = 1 << 8
+_ARRIVE, _CHECK, _BEYOND = ARRIVE << 32, CHECK << 32, 8 << 32
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -56,121 +62,142 @@ class Engine:
             Machines(pool, scenario.order, scenario.seed + index)
             for index, pool in enumerate(scenario.pools)
         ]
-        self.needs = [
-            array("q", (-(-procs // pool.procs) for procs in jobs.procs)) for pool in scenario.pools
+        self.needs: list[Sequence[int]] = [
+            [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
         ]
         self.direct = isinstance(scenario.growth, Slurm)
         self.runs = Runs(jobs, scenario, self.pools)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
         self.events: list[int] = []
-        self.queue = Queue(jobs, scenario, self.pools, self.needs, self.grower, self._start)
-        self.misfits = self._too_large()
+        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        self.queue = Queue(*parts, self._start)
+        if scenario.accounts:
+            purses = Purses(scenario.accounts, self.pools, origin)
+            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
+        self.counts_boots = not (self.direct and self.grower.free_of_bounds)
+        self.last_ready = -NEVER
+        self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
         self.count = len(jobs)
         self.asked = self.parked = False
+        self.reuse = scenario.reuse
         self.looks = -1
-        self.idle_since = 0
+        self.told = 0
 
     def run(self) -> Outcome:
         """All of it."""
-        events, submit, count = self.events, self.jobs.submit, self.count
-        begin = submit[0] if count else 0
+        begin = self.jobs.submit[0] if self.count else 0
         for machines in self.pools:
             machines.stand(begin)
-        if self.grower.watches and count:
+        if self.grower.watches and self.count:
             self._push(begin, LOOK, 0)
-        arrival, now, told = 0, begin, 0
-        while True:
-            soonest = events[0] >> 35 if events else NEVER
-            following = submit[arrival] if arrival < count else NEVER
-            if soonest == following == NEVER:
-                break
-            now = min(soonest, following)
-            arrival = self._step(now, arrival)
-            if arrival < count or self.runs.now:
-                self.idle_since = now
-            elif now - self.idle_since > self.grower.patience:
-                self.unserved += self.queue.waiting
-                self.queue.waiting.clear()
-            if self.progress and arrival - told >= TELL:
-                self.progress(arrival - told)
-                told = arrival
-        return self._finish(now)
+        return self._finish(self._loop(begin))
 
-    def _step(self, now: int, arrival: int) -> int:
-        """All that happens at ``now``; the next job to arrive."""
+    def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
+        """From one moment at which something happens to the next; the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
-        queue.full = now > queue.shadow
-        self.asked = False
-        if events and events[0] < (now << 3 | ARRIVE) << 32:
-            self._ends(now)
+        waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
+        while events or arrival < count:
+            following = submit[arrival] if arrival < count else NEVER
+            if events and events[0] >> 35 < following:
+                following = events[0] >> 35
+            if waiting and queue.readies:
+                following = min(following, queue.next_ready(now))
+            now = following
+            instant = now << 35
+            queue.full, self.asked = now > queue.shadow, False
+            if events and events[0] < instant + _ARRIVE:
+                self._ends(now, instant + _ARRIVE)
+            if arrival < count and submit[arrival] == now:
+                arrival = self._arrivals(arrival, now)
+            if events and events[0] < instant + _CHECK:
+                self._boots(now, instant + _CHECK)
+            if waiting and queue.full:
+                queue.schedule(now)
+            if self.asked:
+                self._grow(now)
+            while events and instant + _CHECK <= events[0] < instant + _BEYOND:
+                self._look(heappop(events), now)
+            if running or arrival < count:
+                idle_since = now
+            elif now - idle_since > self.grower.patience:
+                self.unserved += waiting
+                waiting.clear()
+        return now
+
+    def _arrivals(self, arrival: int, now: int) -> int:
+        """The jobs that are submitted now; the next one after them."""
+        submit, count, misfits, queue = self.jobs.submit, self.count, self.misfits, self.queue
         while arrival < count and submit[arrival] == now:
-            if arrival not in self.misfits:
+            if not misfits or arrival not in misfits:
                 queue.arrive(arrival, now)
                 self.asked = True
             arrival += 1
-        if events and events[0] < (now << 3 | CHECK) << 32:
-            self._boots(now)
-        if queue.full and queue.waiting:
-            queue.schedule(now)
-        if self.asked:
-            self._grow(now)
-            if self.parked and not queue.waiting:
-                self._unpark(now)
-        while events and (events[0] >> 32) - (now << 3) in (CHECK, LOOK):
-            self._look(heappop(events), now)
+        if self.progress and (arrival - self.told >= TELL):
+            self.progress(arrival - self.told)
+            self.told = arrival
         return arrival
 
-    def _ends(self, now: int) -> None:
+    def _ends(self, now: int, beyond: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, beyond = self.events, (now << 3 | ARRIVE) << 32
+        events, running = self.events, self.runs.now
         while events and events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == FALL:
+            if event >> 32 & 7 == FALL:
                 self._fall(payload, now)
-            elif self.runs.ends_at(payload) == now:
-                self._give_back(payload, now)
+                continue
+            run = running.get(payload)
+            if run is not None and run.end == now:
+                self._give_back(run, now)
                 self.queue.full = self.asked = True
 
-    def _give_back(self, job: int, now: int) -> None:
+    def _give_back(self, run: Run, now: int) -> None:
         """A job's machines, to whoever is next."""
-        run = self.runs.finish(job, now)
+        self.runs.finish(run, now)
         machines = run.machines
-        if run.ready == now and machines.held:
+        if machines.held and run.ready == now:
             for batch, _ in run.pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
                     self._booted(run.pool, batch, now)
-        machines.unexpect(run.expected, job)
-        machines.passed(now)
+        if machines.tracks:
+            machines.unexpect(run.expected, run.job)
         machines.busy -= run.need
+        machines.busy_area += run.need * now
+        if machines.draining or not self.reuse:
+            for batch, count in run.pieces:
+                self._free(machines, run.pool, batch, count, now)
+            return
         for batch, count in run.pieces:
-            self._free(machines, run.pool, batch, count, now)
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                heappush(self.events, look << 35 | _CHECK | run.pool)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
-        if machines.batch_due[batch] != NEVER:
-            if not self.scenario.reuse:
-                machines.end(batch, count, now)
-                machines.releases += 1
-                return
-            if machines.draining:
-                gone = min(machines.draining, count)
-                machines.draining -= gone
-                machines.end(batch, gone, now)
-                machines.releases += 1
-                count -= gone
+        if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
+            count -= self._let_go(machines, batch, count, now)
         if count:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 self._push(look, CHECK, pool)
 
-    def _boots(self, now: int) -> None:
+    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
+        """Flagged machines go when their job ends, and those that serve one job only."""
+        gone = count
+        if self.reuse:
+            gone = min(machines.draining, count)
+            machines.draining -= gone
+        machines.end(batch, gone, now)
+        machines.releases += 1
+        return gone
+
+    def _boots(self, now: int, beyond: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first, beyond = self.events, (now << 3 | ARRIVE) << 32, (now << 3 | CHECK) << 32
+        events, first = self.events, (now << 3 | ARRIVE) << 32
         while events and first <= events[0] < beyond:
             event = heappop(events)
             payload = event & 0xFFFFFFFF
-            if (event >> 32) & 7 == ARRIVE:
+            if event >> 32 & 7 == ARRIVE:
                 self.queue.arrive(payload, now)
                 self.asked = True
                 continue
@@ -179,50 +206,75 @@ class Engine:
     def _booted(self, pool: int, batch: int, now: int) -> None:
         """Ready, for the job that it was launched for or for any; or lost while it booted."""
         machines = self.pools[pool]
-        if machines.held.pop(batch, None) is not None:
-            machines.busy += machines.booted(batch, now)
+        if batch in machines.held:
+            machines.held.remove(batch)
+            machines.busy += machines.booted(batch)
         elif batch in machines.coming:
             machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
-            self._free(machines, pool, batch, machines.booted(batch, now), now)
+            self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
             self.asked = self.asked or self.grower.period is not None
 
-    def _start(self, job: int, pool: int, now: int) -> None:
+    def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
-        machines, need = self.pools[pool], self.needs[pool][job]
-        idle = min(need, machines.idle) if self.scenario.reuse else 0
-        pieces = machines.take(idle, now) if idle else []
-        ready = now
-        if need > idle:
-            for batch, count, ready in machines.launch(need - idle, now):
-                pieces.append((batch, count))
-                machines.held[batch] = job
-                self._push(ready, BOOT, batch * _POOLS + pool)
-            if machines.pool.spot:
-                self._watch(pool, now)
+        machines = self.pools[pool]
+        idle = machines.idle if self.reuse else 0
+        if need <= idle:
+            idle, ready, pieces = need, now, machines.take(need, now)
+        else:
+            pieces = machines.take(idle, now) if idle else []
+            ready = self._boot_for(machines, pool, need - idle, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
-        machines.expect(expected, job, need)
-        self._push(end, END, job)
+        if machines.tracks:
+            machines.expect(expected, job, need)
+        heappush(self.events, end << 35 | job)
+
+    def _later(self, when: int, job: int | None) -> None:
+        """A job comes back then, or the queue is looked at."""
+        self._push(when, LOOK if job is None else ARRIVE, job or 0)
+
+    def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
+        """Launch what a job lacks; when it is ready."""
+        ready, launched = machines.launch(count, now)
+        pieces += launched
+        if self.counts_boots:
+            for batch, _ in launched:
+                machines.held.add(batch)
+                self._push(ready, BOOT, batch * _POOLS + pool)
+        else:
+            machines.booting -= count
+            machines.busy += count
+            heappush(self.queue.readies, ready)
+            if ready > self.last_ready:
+                self.last_ready = ready
+        machines.busy_area -= count * ready
+        if machines.spot_live:
+            self._watch(pool, now)
+        return ready
 
     def _grow(self, now: int) -> None:
         """Ask the growth policy, now or at its next look."""
-        period = self.grower.period
+        period, waiting = self.grower.period, self.queue.waiting
         if period is None:
-            if self.queue.waiting and not self.direct:
+            if waiting and not self.direct:
                 self._launch(now)
-        elif self.looks < now and (self.queue.waiting or self.grower.watches):
+        elif self.looks < now and (waiting or self.grower.watches):
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
+        if self.parked and not waiting:
+            self._unpark(now)
 
     def _launch(self, now: int) -> None:
-        queue = self.queue
-        for pool, count in self.grower.wanted(queue.waiting, queue.head, self.runs.running, now):
-            machines = self.pools[pool]
-            for batch, part, ready in machines.launch(count, now):
-                self._expect_boot(machines, batch, part, ready)
-                self._push(ready, BOOT, batch * _POOLS + pool)
-            self._watch(pool, now)
-            queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+        queue, running = self.queue, self.runs.running
+        for jobs, own in queue.classes(now):
+            for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
+                machines = self.pools[pool]
+                ready, launched = machines.launch(count, now)
+                for batch, part in launched:
+                    self._expect_boot(machines, batch, part, ready)
+                    self._push(ready, BOOT, batch * _POOLS + pool)
+                self._watch(pool, now)
+                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
 
     def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""
@@ -264,13 +316,9 @@ class Engine:
 
     def _watch(self, pool: int, now: int) -> None:
         """Learn when the next spot machines of a pool are lost."""
-        machines = self.pools[pool]
-        if machines.pool.spot is None or not machines.spot_live:
-            return
-        when = machines.pool.spot.next_fall(now, machines.spot_live)
-        if when is not None and when != machines.fall:
+        when = self.pools[pool].watch(now)
+        if when is not None:
             self._push(when, FALL, pool)
-        machines.fall = NEVER if when is None else when
 
     def _fall(self, pool: int, now: int) -> None:
         """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
@@ -291,7 +339,6 @@ class Engine:
     def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
         """Lose machines of a batch: idle ones first, then those of running jobs."""
         machines = self.pools[pool]
-        machines.passed(now)
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
             machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
@@ -307,15 +354,14 @@ class Engine:
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now)
         machines.unexpect(run.expected, job)
-        lost = 0
+        lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
-            if machines.held.pop(held, None) is not None:
-                if held == batch:
-                    lost += machines.lose_booting(held, now)
-                else:
-                    self._expect_boot(machines, held, count, run.ready)
+            if up <= 0:
+                lost += self._stop_boot(run, held, count, held == batch, now)
                 continue
+            up -= count
             machines.busy -= count
+            machines.busy_area += count * now
             gone = min(count, most) if held == batch else 0
             if gone:
                 machines.end(held, gone, now, reclaimed=True)
@@ -326,23 +372,28 @@ class Engine:
         self._push(now + self.scenario.requeue_delay, ARRIVE, job)
         return lost
 
+    def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
+        """What boots for a job is lost, or boots for whoever comes first; how many are lost."""
+        machines = run.machines
+        machines.busy_area += count * run.ready
+        if self.counts_boots:
+            machines.held.discard(batch)
+        else:
+            machines.busy -= count
+            machines.booting += count
+        if lost:
+            return machines.lose_booting(batch, now)
+        self._expect_boot(machines, batch, count, run.ready)
+        if not self.counts_boots:
+            self._push(run.ready, BOOT, batch * _POOLS + run.pool)
+        return 0
+
     def _push(self, when: int, kind: int, payload: int) -> None:
         heappush(self.events, (when << 3 | kind) << 32 | payload)
-
-    def _too_large(self) -> frozenset[int]:
-        """Jobs that no pool could ever hold."""
-        return frozenset(
-            job
-            for job in range(len(self.jobs))
-            if all(
-                need[job] > machines.pool.machines
-                for need, machines in zip(self.needs, self.pools, strict=True)
-            )
-        )
 
     def _finish(self, now: int) -> Outcome:
         """Give the rest back, and close the books."""
         for machines in self.pools:
-            machines.close(now)
+            machines.close(max(now, self.last_ready))
         unserved = self.unserved + self.queue.waiting
         return Outcome.of(self.jobs, self.pools, self.runs, unserved, self.misfits)

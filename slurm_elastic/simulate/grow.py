@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.policies.capacity import (
+    UNBOUNDED,
     Bounds,
     Demand,
     Growth,
@@ -13,6 +15,7 @@ from slurm_elastic.policies.capacity import (
     Spent,
     Waiting,
     bounded,
+    stopped,
 )
 from slurm_elastic.policies.fleet import counts_once, covers, grown, shared, surplus
 from slurm_elastic.policies.release import Flagged
@@ -23,6 +26,8 @@ from slurm_elastic.simulate.scenario import Scenario
 DAY = 86400
 MONTH = 30 * DAY
 WINDOW_LOOK = 60
+_KNOWN = 1000
+_NOTHING = Spent()
 
 
 class Grower:
@@ -41,10 +46,12 @@ class Grower:
         jobs: Jobs,
         scenario: Scenario,
         pools: Sequence[Machines],
-        needs: Sequence[array[int]],
+        needs: Sequence[Sequence[int]],
         start: int = 0,
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
+        self.money = Bounds(per_day=self.bounds.per_day, per_month=self.bounds.per_month)
+        self.caps = replace(self.bounds, per_day=None, per_month=None)
         self.start, self.depth = start, scenario.depth
         self.growing = [
             (index, machines)
@@ -52,7 +59,7 @@ class Grower:
             if machines.pool.machines > machines.pool.standing
         ]
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
-        self.free_of_bounds = self.bounds == Bounds()
+        self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
         if isinstance(self.policy, Slurm) and not self.free_of_bounds:
             self.period = WINDOW_LOOK
@@ -61,31 +68,53 @@ class Grower:
         )
         self.covered: set[int] = set()
         self._once = counts_once(self.policy)
+        self._known: dict[int, Waiting] = {}
+        self._costs_nothing = self.money == UNBOUNDED
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
     def wanted(
-        self, queue: Sequence[int], head: int | None, running: int, now: int
+        self,
+        queue: Sequence[int],
+        head: int | None,
+        running: int,
+        now: int,
+        *,
+        own: bool = False,
     ) -> list[tuple[int, int]]:
-        """(pool, machines) to launch now."""
-        if not any(machines.room for _, machines in self.growing):
+        """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
+        for _, machines in self.growing:
+            if machines.room:
+                break
+        else:
             return []
+        pools = self.growing
+        if own or self._is_spent(now):
+            pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = grown(self.policy, demand, self.bounds, self.spent(now))
-        if covers(self.policy, growth):
+        growth = grown(self.policy, demand, self.caps, _NOTHING)
+        if growth is not None and not pools:
+            growth = Growth(0, "only public machines could be started")
+        if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
             return []
-        rooms = ((index, machines.room) for index, machines in self.growing)
-        return shared(growth.machines, rooms)
+        return shared(growth.machines, [(index, machines.room) for index, machines in pools])
 
-    def may_launch(self, count: int, now: int) -> bool:
+    def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
+        if public and self._is_spent(now):
+            return False
         demand = self.demand((), None, 0, now)
-        allowed = bounded(Growth(count, ""), demand, self.bounds, self.spent(now))
-        return allowed.machines == count
+        return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
+
+    def _is_spent(self, now: int) -> bool:
+        """Whether there is no money for public machines."""
+        if self._costs_nothing:
+            return False
+        return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
         """Flag what is too much: idle machines go now, busy ones when their job ends."""
@@ -101,8 +130,7 @@ class Grower:
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
-        need, limit, submit = self.need, self.jobs.limit, self.jobs.submit
-        waiting = [Waiting(need[job], limit[job], submit[job]) for job in queue]
+        waiting = self._waiting(queue)
         fresh = waiting
         if self._once:
             pairs = zip(queue, waiting, strict=True)
@@ -123,14 +151,27 @@ class Grower:
             head_start=head,
         )
 
+    def _waiting(self, queue: Sequence[int]) -> list[Waiting]:
+        """What the policy may know of these jobs, which are mostly the same as the last time."""
+        known = self._known
+        if len(known) > 2 * len(queue) + _KNOWN:
+            known.clear()
+        waiting = []
+        for job in queue:
+            one = known.get(job)
+            if one is None:
+                one = Waiting(self.need[job], self.jobs.limit[job], self.jobs.submit[job])
+                known[job] = one
+            waiting.append(one)
+        return waiting
+
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""
         if self.bounds.per_day is None and self.bounds.per_month is None:
-            return Spent()
+            return _NOTHING
         total = 0.0
         for _, machines in self.growing:
-            machines.passed(now)
-            total += machines.up_area / 3600 * machines.pool.price
+            total += machines.up_seconds(now) / 3600 * machines.pool.price
         clock = now + self.start
         for name, length in (("day", DAY), ("month", MONTH)):
             if self._budget[name][0] != clock // length:

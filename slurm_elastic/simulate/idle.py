@@ -65,11 +65,12 @@ class _ByMargin:
         self.counts: dict[int, int] = {}
 
     def put(self, batch: int, count: int, since: int) -> None:
-        key = self._key(batch, since)
-        if key in self.counts:
-            self.counts[key] += count
+        key = (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
+        counts = self.counts
+        if key in counts:
+            counts[key] += count
         else:
-            self.counts[key] = count
+            counts[key] = count
             insort(self.keys, key)
 
     def take(self, count: int, now: int) -> Pieces:
@@ -95,7 +96,7 @@ class _ByMargin:
         return pieces
 
     def remove(self, batch: int, since: int) -> int:
-        key = self._key(batch, since)
+        key = (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
         count = self.counts.pop(key, 0)
         if count:
             del self.keys[bisect_left(self.keys, key)]
@@ -105,9 +106,6 @@ class _ByMargin:
         return [
             (key % _BATCHES, key // _BATCHES % self.times, self.counts[key]) for key in self.keys
         ]
-
-    def _key(self, batch: int, since: int) -> int:
-        return (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
 
 
 class _ByIdleTime:

@@ -1,4 +1,4 @@
-"""Jobs as columns of integers: 56 bytes a job, whatever the length of the history."""
+"""Jobs as columns of integers: 64 bytes a job, whatever the length of the history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 class Job(NamedTuple):
     """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
-    (seconds); ``procs`` are processors; ``user`` and ``partition`` the history's own numbers.
+    (seconds); ``procs`` are processors; ``user``, ``partition`` and ``account`` the history's own
+    numbers.
     """
 
     number: int
@@ -19,6 +20,7 @@ class Job(NamedTuple):
     procs: int
     user: int = -1
     partition: int = -1
+    account: int = -1
 
 
 class Jobs:
@@ -32,6 +34,7 @@ class Jobs:
         self.procs = array("q")
         self.user = array("q")
         self.partition = array("q")
+        self.account = array("q")
         for job in jobs:
             self.append(job)
         self.sort()
@@ -47,6 +50,7 @@ class Jobs:
             self.procs,
             self.user,
             self.partition,
+            self.account,
         )
 
     def __len__(self) -> int:

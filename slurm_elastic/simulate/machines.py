@@ -3,20 +3,23 @@
 Machines launched together on one market are alike; they are a batch and only counted. A lease is
 (batch, start, end, machines, reclaimed); all leases are kept as columns, so that the bill can be
 made again at the end and compared.
+
+Machine-seconds are sums of machines x (end - begin) to which each begin and each end adds its part
+when it is known, in any order; while machines are there, a sum lacks their ends.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
+from collections.abc import Iterable
 
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
-from slurm_elastic.simulate.billing import Curve, charge
+from slurm_elastic.simulate.billing import Curve, dollars
 from slurm_elastic.simulate.idle import Pieces, idle_machines
+from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
-
-NEVER = 2**62
 
 
 class Machines:
@@ -34,21 +37,26 @@ class Machines:
         self.lease_count = array("q")
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
-        self.weights: dict[int, int] = {}
+        self.weights: list[int] = []
+        self.tracks = False
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
-        # parked: what was due while jobs waited.
+        # parked: what was due while jobs waited; tracks: whether expected and weights are kept.
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
         self.spot_live = self.billed = 0
         self.draining = 0
-        self.held: dict[int, int] = {}
+        self.held: set[int] = set()
         self.coming: dict[int, int] = {}
         self.fall = -1
         self.dollars = {"on-demand": 0.0, "spot": 0.0}
-        self.busy_area = self.up_area = self._seen = 0
+        self.busy_area = self.up_area = 0
+        self._same_fall = range(0)
+        self._spot_most, self._spot_until = 0, -1
         self._curve = Curve.flat(pool.price)
+        self._public, self._billed = pool.public, pool.billing.billed
+        self._due, self._stays = pool.release.due, pool.release.stays
         self._lease = pool.billing.lease
         self._grid = pool.grid
         self._boots: dict[int, int] = {}
@@ -76,17 +84,14 @@ class Machines:
             seconds = self._boots[count] = self.pool.boot.seconds(count)
         return seconds
 
-    def passed(self, now: int) -> None:
-        """Account for the time since the last change; call before each change of a count."""
-        seconds = now - self._seen
-        if seconds:
-            self.busy_area += seconds * self.busy
-            self.up_area += seconds * (self.idle + self.busy)
-            self._seen = now
+    def up_seconds(self, now: int) -> int:
+        """Machine-seconds until ``now``, without those of machines that still boot."""
+        booting = (*self.held, *self.coming)
+        unborn = sum(self.batch_live[batch] * self.batch_start[batch] for batch in booting)
+        return self.up_area + (self.idle + self.busy) * now + unborn
 
     def stand(self, now: int) -> None:
         """The standing machines, there from the first second on: batch 0."""
-        self._seen = now
         if self.pool.standing:
             batch = self._batch(now, self.pool.standing, spot=False)
             self.batch_due[batch] = NEVER
@@ -104,30 +109,29 @@ class Machines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def launch(self, count: int, now: int) -> list[tuple[int, int, int]]:
-        """Start machines, spot ones while they are cheaper and to be had: (batch, machines, ready).
-
-        They count as booting until ``ready``.
+    def launch(self, count: int, now: int) -> tuple[int, Pieces]:
+        """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
+        (batch, machines). They count as booting until then.
         """
-        spot = self._spot_room(count, now)
+        spot = 0 if self.pool.spot is None else self._spot_room(count, now)
         ready = now + self.boot_seconds(count)
         begin = now if self.pool.clock is Clock.REQUEST else ready
         started = []
-        for part, market in ((spot, True), (count - spot, False)):
-            if part:
-                started.append((self._batch(begin, part, spot=market), part, ready))
-                self.launches += 1
+        if spot:
+            started.append((self._batch(begin, spot, spot=True), spot))
+        if count > spot:
+            started.append((self._batch(begin, count - spot, spot=False), count - spot))
+        self.launches += len(started)
         self.booting += count
-        self.peak = max(self.peak, self.up)
-        return started
+        up = self.idle + self.busy + self.booting
+        if up > self.peak:
+            self.peak = up
+        return ready, started
 
-    def booted(self, batch: int, now: int) -> int:
+    def booted(self, batch: int) -> int:
         """A batch is ready; how many of it there are."""
-        self.passed(now)
         count = self.batch_live[batch]
         self.booting -= count
-        if self.pool.clock is Clock.REQUEST:
-            self.up_area += count * (now - self.batch_start[batch])
         return count
 
     def put_idle(self, batch: int, count: int, now: int) -> int | None:
@@ -135,33 +139,34 @@ class Machines:
         self.idle += count
         since = now if self._sinces else 0
         self.free.put(batch, count, since)
+        if self._flagged:
+            return None
         due = self.batch_due[batch]
-        if due == NEVER or self._flagged or (not self._sinces and due > now):
+        if due > now and (due == NEVER or not self._sinces):
             return None
         return self.look_later(batch, since, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
-        pool, grid, lease = self.pool, self._grid, self._lease
-        due, start, when = pool.release.due, self.batch_start[batch], now
-        while True:
-            when = due(start, since or now, when, lease, public=pool.public)
-            late = when % grid
-            if not late:
-                break
-            when += grid - late
-            if due(start, since or now, when, lease, public=pool.public) <= when:
-                break
+        due, start, lease, public = self._due, self.batch_start[batch], self._lease, self._public
+        when = due(start, since or now, now, lease, public=public)
+        while when % self._grid:
+            when += self._grid - when % self._grid
+            if not self._stays:
+                when = due(start, since or now, when, lease, public=public)
         self.batch_due[batch] = when
-        known = when in self.due
-        self.due.setdefault(when, []).append((batch, since))
-        return None if known else when
+        there = self.due.get(when)
+        if there is None:
+            self.due[when] = [(batch, since)]
+            return when
+        there.append((batch, since))
+        return None
 
     def take(self, count: int, now: int) -> Pieces:
         """Idle machines for a job."""
-        self.passed(now)
         self.idle -= count
         self.busy += count
+        self.busy_area -= count * now
         return self.free.take(count, now)
 
     def end(self, batch: int, count: int, now: int, *, reclaimed: bool = False) -> None:
@@ -172,24 +177,25 @@ class Machines:
         self.lease_reclaimed.append(reclaimed)
         self.batch_live[batch] -= count
         self.released += count
-        spot = self.batch_spot[batch]
+        start, spot = self.batch_start[batch], self.batch_spot[batch]
+        self.up_area += count * (now if now > start else start)
         if spot:
             self.spot_live -= count
-        start = self.batch_start[batch]
         if start > now:
             return  # taken back while it booted, on a bill that begins with its readiness
-        self.billed += count * self.pool.billing.billed(start, now, reclaimed=reclaimed)
-        dollars = count * self.price_of(batch, now, reclaimed=reclaimed)
-        self.dollars["spot" if spot else "on-demand"] += dollars
+        seconds, price = self.bill(batch, now, reclaimed=reclaimed)
+        self.billed += count * seconds
+        self.dollars["spot" if spot else "on-demand"] += count * price
 
-    def price_of(self, batch: int, end: int, *, reclaimed: bool) -> float:
-        """Dollars of one machine of a batch until ``end``."""
-        market = self.pool.spot
-        curve = market.curve if self.batch_spot[batch] and market else self._curve
+    def bill(self, batch: int, end: int, *, reclaimed: bool) -> tuple[int, float]:
+        """(seconds that are paid, dollars) of one machine of a batch that went at ``end``."""
         start = self.batch_start[batch]
         if start > end:
-            return 0.0
-        return charge(self.pool.billing, curve, start, end, reclaimed=reclaimed)
+            return 0, 0.0
+        market = self.pool.spot
+        curve = market.curve if market and self.batch_spot[batch] else self._curve
+        seconds = self._billed(start, end, reclaimed=reclaimed)
+        return seconds, dollars(curve, start, seconds)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
         """Idle machines of a batch are taken back by the cloud; how many."""
@@ -209,13 +215,11 @@ class Machines:
         """A batch is taken back while it boots; how many machines."""
         count = self.batch_live[batch]
         self.booting -= count
-        self.up_area += count * max(now - self.batch_start[batch], 0)
         self.end(batch, count, now, reclaimed=True)
         return count
 
     def close(self, now: int) -> None:
         """Give back all that is idle, standing machines too."""
-        self.passed(now)
         for batch, since, _ in self.free.left():
             count = self.free.remove(batch, since)
             if count:
@@ -224,7 +228,6 @@ class Machines:
 
     def release_due(self, when: int) -> int:
         """Give back what is idle and due at ``when``; how many machines."""
-        self.passed(when)
         gone = 0
         for batch, since in self.due.pop(when, ()):
             count = self.free.remove(batch, since)
@@ -237,7 +240,6 @@ class Machines:
 
     def release_idle(self, most: int, now: int) -> int:
         """Give back up to ``most`` idle machines, none that stand; how many."""
-        self.passed(now)
         gone = 0
         for batch, since, _ in self.free.left():
             if gone >= most or self.batch_due[batch] == NEVER:
@@ -253,27 +255,39 @@ class Machines:
         self.releases += gone > 0
         return gone
 
+    def track(self, expected: Iterable[tuple[int, int, int]]) -> None:
+        """Keep from now on what is expected, which nobody asked for before: (when, job, machines)
+        of the jobs that run.
+        """
+        self.tracks = True
+        for when, job, count in expected:
+            self.expect(when, job, count)
+        for batch, ready in self.coming.items():
+            self.expect(ready, batch | 1 << 31, self.batch_live[batch])
+
     def expect(self, when: int, serial: int, count: int) -> None:
         """``count`` machines are expected to be free at ``when``."""
-        key = when << 32 | serial
-        self.weights[key] = count
-        insort(self.expected, key)
+        if self.tracks:
+            key = when << 32 | serial
+            place = bisect_left(self.expected, key)
+            self.expected.insert(place, key)
+            self.weights.insert(place, count)
 
     def unexpect(self, when: int, serial: int) -> None:
         """Forget what was expected."""
-        key = when << 32 | serial
-        del self.weights[key]
-        del self.expected[bisect_left(self.expected, key)]
+        if self.tracks:
+            place = bisect_left(self.expected, when << 32 | serial)
+            del self.expected[place], self.weights[place]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
         missing = need - free
         shadow = NEVER
         beyond = NEVER
-        for key in self.expected:
+        for key, count in zip(self.expected, self.weights, strict=True):
             if key >= beyond:
                 break
-            missing -= self.weights[key]
+            missing -= count
             if missing <= 0 and beyond == NEVER:
                 shadow = max(key >> 32, now)
                 beyond = (shadow + 1) << 32
@@ -282,7 +296,18 @@ class Machines:
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
         free = self.idle + (self.room if direct else 0)
-        return Profile(now, free, ((key >> 32, self.weights[key]) for key in self.expected))
+        pairs = zip(self.expected, self.weights, strict=True)
+        return Profile(now, free, ((key >> 32, count) for key, count in pairs))
+
+    def watch(self, now: int) -> int | None:
+        """When the next spot machines are lost, if that is news."""
+        live = self.spot_live
+        if self.pool.spot is None or not live or (now < self.fall and live in self._same_fall):
+            return None
+        when, self._same_fall = self.pool.spot.next_fall(now, live)
+        news = when not in (self.fall, NEVER)
+        self.fall = when
+        return when if news else None
 
     def _batch(self, start: int, count: int, *, spot: bool) -> int:
         self.batch_start.append(start)
@@ -290,11 +315,13 @@ class Machines:
         self.batch_spot.append(spot)
         self.batch_due.append(-1)
         self.launched += count
-        self.spot_live += count if spot else 0
+        self.up_area -= count * start
+        if spot:
+            self.spot_live += count
         return len(self.batch_start) - 1
 
     def _spot_room(self, count: int, now: int) -> int:
-        market = self.pool.spot
-        if market is None or market.curve.at(now) >= self.pool.price:
-            return 0
-        return max(0, min(count, market.room(now) - self.spot_live))
+        if now >= self._spot_until and self.pool.spot is not None:
+            self._spot_most, self._spot_until = self.pool.spot.cheaper(now, self.pool.price)
+        room = self._spot_most - self.spot_live
+        return count if room > count else max(room, 0)

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from slurm_elastic.simulate.billing import Curve
 
 PLENTY = 2**40
+NEVER = 2**62
 
 
 class SpotMarket:
     """``curve``: the price; ``bid``: lost above it (None: never lost by price); ``available``:
     (time, machines) from when on how many there are (empty: any number); ``notice``: seconds
-    between the cloud's warning and the loss.
+    between the cloud's warning and the loss; ``rebalance``: those between its recommendation to
+    move away, which names no time, and the loss (0: there is none).
     """
 
     def __init__(
@@ -27,23 +29,37 @@ class SpotMarket:
         bid: float | None = None,
         available: Sequence[tuple[int, int]] = (),
         notice: int = 120,
+        rebalance: int = 0,
     ) -> None:
         self.curve = curve
         self.bid = bid
-        self.notice = notice
+        self.notice, self.rebalance = notice, rebalance
         self._times, self._counts = _steps(curve, bid, available)
 
     def room(self, now: int) -> int:
         """How many machines can be had or kept at ``now``."""
         return self._counts[max(bisect_right(self._times, now) - 1, 0)]
 
-    def next_fall(self, now: int, machines: int) -> int | None:
-        """The first time after ``now`` at which fewer than ``machines`` can be kept."""
-        counts = self._counts
+    def cheaper(self, now: int, price: float) -> tuple[int, int]:
+        """How many machines are to be had for less than ``price``, and until when that holds."""
+        times, curve = self._times, self.curve
+        index = bisect_right(times, now)
+        until = times[index] if index < len(times) else NEVER
+        change = curve.next_change(now)
+        if change is not None and change < until:
+            until = change
+        return (self.room(now) if curve.at(now) < price else 0), until
+
+    def next_fall(self, now: int, machines: int) -> tuple[int, range]:
+        """The first time after ``now`` at which fewer than ``machines`` can be kept, or ``NEVER``;
+        and for which other numbers of machines it is the same until then.
+        """
+        counts, low = self._counts, PLENTY
         for index in range(bisect_right(self._times, now), len(counts)):
             if counts[index] < machines:
-                return self._times[index]
-        return None
+                return self._times[index], range(counts[index] + 1, low + 1)
+            low = min(low, counts[index])
+        return NEVER, range(low + 1)
 
     def prices(self, begin: int, now: int) -> tuple[tuple[float, float], ...]:
         """The price changes that are known at ``now``, from the one that held at ``begin`` on."""

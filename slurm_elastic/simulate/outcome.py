@@ -100,7 +100,7 @@ class Outcome:
 def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int) -> list[str]:
     """What does not add up of work, machines and money; empty if all does."""
     found = []
-    ended = sum(1 for end in runs.ended if end >= 0)
+    ended = len([end for end in runs.ended if end >= 0])
     if ended + unserved != len(jobs) or runs.now:
         found.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
     spent = runs.held + runs.useful + runs.lost + runs.overhead
@@ -109,7 +109,8 @@ def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: in
         found.append(f"machines were busy for {busy} s, jobs account for {spent} s")
     if len(pools) == 1 and not unserved:
         procs = pools[0].pool.procs
-        work = sum(-(-p // procs) * run for p, run in zip(jobs.procs, jobs.run, strict=True))
+        pairs = zip(jobs.procs, jobs.run, strict=True)
+        work = sum([-(-wanted // procs) * run for wanted, run in pairs])
         if work != runs.useful:
             found.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
     for machines in pools:
@@ -125,14 +126,15 @@ def _pool_problems(machines: Machines) -> list[str]:
             f" {machines.up} are left"
         )
     leased, billed, dollars = 0, 0, {"on-demand": 0.0, "spot": 0.0}
+    starts, spot = machines.batch_start, machines.batch_spot
     for batch, end, count, taken in _leases(machines):
-        reclaimed = bool(taken)
-        start = min(machines.batch_start[batch], end)
+        start = starts[batch]
+        if start > end:
+            continue  # taken back before its bill began
+        seconds, price = machines.bill(batch, end, reclaimed=bool(taken))
         leased += count * (end - start)
-        if machines.batch_start[batch] <= end:
-            billed += count * machines.pool.billing.billed(start, end, reclaimed=reclaimed)
-        market = "spot" if machines.batch_spot[batch] else "on-demand"
-        dollars[market] += count * machines.price_of(batch, end, reclaimed=reclaimed)
+        billed += count * seconds
+        dollars["spot" if spot[batch] else "on-demand"] += count * price
     if leased != machines.up_area:
         found.append(f"{name}: leases last {leased} s, machines were up {machines.up_area} s")
     if not any(machines.lease_reclaimed) and billed < machines.busy_area:
@@ -157,13 +159,16 @@ def _leases(machines: Machines) -> zip[tuple[int, int, int, int]]:
 def _figures(
     jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int, misfits: int
 ) -> Figures:
-    done = [job for job in range(len(jobs)) if runs.ended[job] >= 0]
-    waits = sorted(runs.first[job] - jobs.submit[job] for job in done)
+    waits = sorted(
+        first - submitted
+        for first, submitted, ended in zip(runs.first, jobs.submit, runs.ended, strict=True)
+        if ended >= 0
+    )
     up = sum(machines.up_area for machines in pools)
     first = min(jobs.submit, default=0)
     parts = tuple(_pool_figures(index, machines, runs) for index, machines in enumerate(pools))
     return Figures(
-        jobs=len(done),
+        jobs=len(waits),
         unserved=unserved,
         too_large=misfits,
         cost=sum(part.on_demand + part.spot for part in parts),
@@ -171,9 +176,9 @@ def _figures(
         spot=sum(part.spot for part in parts),
         mean_wait=sum(waits) / len(waits) if waits else 0.0,
         p95_wait=waits[math.ceil(0.95 * len(waits)) - 1] if waits else 0,
-        slowdown=_slowdown(jobs, runs, done),
+        slowdown=_slowdown(jobs, runs),
         utilisation=sum(m.busy_area for m in pools) / up if up else 0.0,
-        makespan=max((runs.ended[job] for job in done), default=first) - first,
+        makespan=_last(runs, first) - first,
         lost_hours=runs.lost / 3600,
         overhead_hours=runs.overhead / 3600,
         interruptions=runs.interruptions,
@@ -187,7 +192,7 @@ def _figures(
 def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
     return PoolFigures(
         name=machines.pool.name,
-        jobs=sum(1 for pool in runs.where if pool == index),
+        jobs=runs.where.count(index),
         launched=machines.launched,
         peak=machines.peak,
         hours=machines.up_area / 3600,
@@ -198,13 +203,20 @@ def _pool_figures(index: int, machines: Machines, runs: Runs) -> PoolFigures:
     )
 
 
-def _slowdown(jobs: Jobs, runs: Runs, done: Sequence[int]) -> float:
-    if not done:
-        return 0.0
-    total = sum(
-        max(1.0, (runs.ended[job] - jobs.submit[job]) / max(jobs.run[job], SHORT)) for job in done
-    )
-    return total / len(done)
+def _slowdown(jobs: Jobs, runs: Runs) -> float:
+    total, done = 0.0, 0
+    for submitted, ended, run in zip(jobs.submit, runs.ended, jobs.run, strict=True):
+        if ended >= 0:
+            done += 1
+            slowdown = (ended - submitted) / (run if run > SHORT else SHORT)
+            total += slowdown if slowdown > 1.0 else 1.0
+    return total / done if done else 0.0
+
+
+def _last(runs: Runs, first: int) -> int:
+    """When the last job ended; ``first`` if none did."""
+    last = max(runs.ended, default=-1)
+    return last if last >= 0 else first
 
 
 def _running_sum(steps: dict[int, int]) -> list[int]:

@@ -10,23 +10,35 @@ stands: nothing else can have changed for the others but the time, which never h
 
 from __future__ import annotations
 
-from array import array
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop
 
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.grow import Grower
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import FAR, Profile
+from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
+
+
+def too_large(needs: Sequence[Sequence[int]], pools: Sequence[Machines]) -> frozenset[int]:
+    """Jobs that no pool could ever hold; ``needs``: the machines that each needs of each pool."""
+    pairs = [(need, pool.pool.machines) for need, pool in zip(needs, pools, strict=True)]
+    if any(max(need, default=0) <= most for need, most in pairs):
+        return frozenset()
+    jobs = range(len(needs[0]))
+    return frozenset(job for job in jobs if all(need[job] > most for need, most in pairs))
 
 
 class Queue:
     """The ``waiting`` jobs by submission. ``full``: the whole queue must be looked at.
 
     ``shadow``: until when the last look holds; ``head``: when the first job is expected to start on
-    what is up or booting (None: not at all).
+    what is up or booting (None: not at all); ``readies``: a heap of the times at which machines
+    that boot for a job are ready.
     """
 
     def __init__(
@@ -34,15 +46,19 @@ class Queue:
         jobs: Jobs,
         scenario: Scenario,
         pools: Sequence[Machines],
-        needs: Sequence[array[int]],
+        needs: Sequence[Sequence[int]],
         grower: Grower,
-        start: Callable[[int, int, int], None],
+        runs: Runs,
+        start: Callable[[int, int, int, int], None],
     ) -> None:
-        self.limit, self.scenario, self.pools, self.needs = jobs.limit, scenario, pools, needs
-        self.grower, self.start = grower, start
-        self.depth = scenario.depth
+        self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
+        self.pools, self.needs = pools, needs
+        self.grower, self.runs, self.start = grower, runs, start
+        self.depth, self.reuse = scenario.depth, scenario.reuse
         self.direct = isinstance(scenario.growth, Slurm)
+        self._each = [(pool, pools[pool], needs[pool]) for pool in range(len(pools))]
         self.waiting: list[int] = []
+        self.readies: list[int] = []
         self.full = False
         self.shadow = NEVER
         self.extra = 0
@@ -61,65 +77,83 @@ class Queue:
             insort(self.waiting, job)
             self.full = self.waiting[0] == job
 
+    def classes(self, now: int) -> Iterable[tuple[Sequence[int], bool]]:  # noqa: ARG002
+        """The waiting jobs for which machines may be started ahead, and whether own ones only."""
+        return ((self.waiting, False),)
+
+    def next_ready(self, now: int) -> int:
+        """When machines that boot for a job will be ready next."""
+        readies = self.readies
+        while readies and readies[0] <= now:
+            heappop(readies)
+        return readies[0] if readies else NEVER
+
     def schedule(self, now: int) -> None:
         """Look at the whole queue: start, reserve for the first that cannot, backfill."""
         self.shadow, self.head, self._reserved = NEVER, None, None
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
             return
-        queue = self.waiting
+        queue, place = self.waiting, self._place
         waiting: list[int] = []
         most = self.depth or len(queue)
-        seen = len(queue)
+        seen, free = len(queue), True
         for position, job in enumerate(queue):
-            if len(waiting) >= most or (waiting and not self._any_free()):
+            if waiting and (not free or len(waiting) >= most):
                 seen = position
                 break
-            if self._place(job, now):
+            if place(job, now):
+                free = not waiting or self._any_free()
                 continue
             if not waiting:
                 self._reserve(job, now)
+                free = self._any_free()
             waiting.append(job)
         queue[:seen] = waiting
 
     def _any_free(self) -> bool:
-        return any(m.idle or (self.direct and m.room) for m in self.pools)
+        for machines in self.pools:
+            if machines.idle or (self.direct and machines.room):
+                break
+        else:
+            return False
+        return True
 
     def _place(self, job: int, now: int) -> bool:
         """Start the job in the first pool that can take it without delaying the reservation."""
-        for pool, machines in enumerate(self.pools):
-            need = self.needs[pool][job]
-            late = 0
-            if need > machines.idle or not self.scenario.reuse:
-                wait = self._boot_wait(machines, need, now)
-                if wait is None:
-                    continue
-                late = wait
-            if machines is self._reserved and now + late + self.limit[job] > self.shadow:
-                if need > self.extra:
-                    continue
-                self.extra -= need
-            self.start(job, pool, now)
+        for pool, machines, needs in self._each:
+            need = needs[job]
+            if (need > machines.idle or not self.reuse) and not self._may_boot(machines, need, now):
+                continue
+            if machines is self._reserved:
+                missing = need - machines.idle if self.reuse else need
+                late = machines.boot_seconds(missing) if missing > 0 else 0
+                if now + late + self.limit[job] > self.shadow:
+                    if need > self.extra:
+                        continue
+                    self.extra -= need
+            self.start(job, pool, need, now)
             return True
         return False
 
-    def _boot_wait(self, machines: Machines, need: int, now: int) -> int | None:
-        """Seconds to boot what a job lacks; None where it may not."""
-        missing = need - (machines.idle if self.scenario.reuse else 0)
-        if missing <= 0:
-            return 0
-        if not self.direct or missing > machines.room:
-            return None
-        if not self.grower.may_launch(missing, now):
-            return None
-        return machines.boot_seconds(missing)
+    def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
+        """Whether what a job lacks may be launched for it."""
+        if not self.direct:
+            return False
+        missing = need - machines.idle if self.reuse else need
+        if missing > machines.room:
+            return False
+        grower = self.grower
+        return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
 
     def _reserve(self, job: int, now: int) -> None:
         """In the pool in which it is expected to fit first."""
-        for pool, machines in enumerate(self.pools):
-            need = self.needs[pool][job]
+        for pool, machines, needs in self._each:
+            need = needs[job]
             if need > machines.pool.machines:
                 continue
+            if not machines.tracks:
+                machines.track(self.runs.expected(pool))
             free = machines.idle + (machines.room if self.direct else 0)
             shadow, extra = machines.shadow(need, free, now)
             if shadow < self.shadow:
@@ -128,6 +162,9 @@ class Queue:
 
     def _schedule_deep(self, now: int) -> None:
         """The same with several reservations; each look makes all of them anew."""
+        for pool, machines in enumerate(self.pools):
+            if not machines.tracks:
+                machines.track(self.runs.expected(pool))
         profiles = [machines.profile(now, direct=self.direct) for machines in self.pools]
         queue = self.waiting
         waiting: list[int] = []
@@ -137,10 +174,10 @@ class Queue:
             if len(waiting) >= most:
                 seen = position
                 break
-            pool = self._first_fit(job, profiles, now)
-            if pool is not None:
-                self.start(job, pool, now)
-                profiles[pool].use(now, self.needs[pool][job], self.limit[job])
+            fit = self._first_fit(job, profiles, now)
+            if fit is not None:
+                self.start(job, fit, self.needs[fit][job], now)
+                profiles[fit].use(now, self.needs[fit][job], self.limit[job])
             else:
                 waiting.append(job)
                 if len(waiting) <= self.scenario.reservations:
@@ -150,9 +187,9 @@ class Queue:
         self.shadow = now  # the next arrival must look at all of them again
 
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
-        for pool, machines in enumerate(self.pools):
-            need = self.needs[pool][job]
-            if need > machines.idle and self._boot_wait(machines, need, now) is None:
+        for pool, machines, needs in self._each:
+            need = needs[job]
+            if need > machines.idle and not self._may_boot(machines, need, now):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool
@@ -162,10 +199,9 @@ class Queue:
         """Reserve where the job is expected to fit first; when that is."""
         limit = self.limit[job]
         times = [
-            profile.earliest(self.needs[pool][job], limit) for pool, profile in enumerate(profiles)
+            (profiles[pool].earliest(needs[job], limit), pool) for pool, _, needs in self._each
         ]
-        soonest = min(times)
+        soonest, pool = min(times, default=(FAR, 0))
         if soonest < FAR:
-            pool = times.index(soonest)
             profiles[pool].use(soonest, self.needs[pool][job], limit)
         return soonest

@@ -17,7 +17,8 @@ from slurm_elastic.policies.release import Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.grow import Grower
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.machines import NEVER, Machines
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 ENTRY = ("now", "plan")

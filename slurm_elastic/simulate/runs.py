@@ -11,6 +11,7 @@ from slurm_elastic.policies.checkpoint import Never, observed_mtti
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.ride import Ride, Trip, quiet, ride
 from slurm_elastic.simulate.scenario import Scenario
 
@@ -19,7 +20,7 @@ class Run(NamedTuple):
     """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
 
     ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
-    known of interruptions (None: not on the spot market).
+    known of interruptions (None: not on the spot market). ``pieces``: the ``idle`` machines first.
     """
 
     job: int
@@ -37,6 +38,10 @@ class Run(NamedTuple):
     mtti: float | None
 
 
+_run = tuple.__new__
+"""``_run(Run, values)`` is ``Run(*values)`` in a third of the time."""
+
+
 class Runs:
     """All runs. Machine-seconds: ``held`` (given, but others still boot), ``useful``, ``lost``,
     ``overhead`` (checkpoints and restarts); together they are what the machines were busy.
@@ -44,24 +49,24 @@ class Runs:
 
     def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[Machines]) -> None:
         self.jobs, self.scenario, self.pools = jobs, scenario, pools
-        self.first = array("q", (-1 for _ in range(len(jobs))))
-        self.ended = array("q", (-1 for _ in range(len(jobs))))
-        self.where = array("b", (-1 for _ in range(len(jobs))))
+        self.first = array("q", [-1]) * len(jobs)
+        self.ended = array("q", [-1]) * len(jobs)
+        self.where = array("b", [-1]) * len(jobs)
         self.now: dict[int, Run] = {}
         self.saved: dict[int, int] = {}
         self.held = self.useful = self.lost = self.overhead = 0
         self.interruptions = self.checkpoints = self.on_spot = 0
         self._saves = not isinstance(scenario.checkpoints.policy, Never)
+        self._rides = self._saves and not quiet(scenario.checkpoints)
 
     @property
     def running(self) -> int:
         """How many jobs."""
         return len(self.now)
 
-    def ends_at(self, job: int) -> int:
-        """When the run ends; -1 if the job does not run."""
-        run = self.now.get(job)
-        return -1 if run is None else run.end
+    def expected(self, pool: int) -> list[tuple[int, int, int]]:
+        """(when it is expected to end, job, machines) of the jobs in a pool."""
+        return [(run.expected, run.job, run.need) for run in self.now.values() if run.pool == pool]
 
     def on(self, pool: int, batch: int) -> list[int]:
         """The jobs that hold machines of a batch, last begun first."""
@@ -78,37 +83,41 @@ class Runs:
         if self.first[job] < 0:
             self.first[job] = ready
         machines = self.pools[pool]
-        saved = self.saved.get(job, 0) if self.saved else 0
-        restart = self.scenario.checkpoints.restart if saved else 0
-        work = self.jobs.run[job] - saved + restart
-        expected = ready + self.jobs.limit[job]
-        end, mtti = ready + work, None
-        if machines.spot_live and any(machines.batch_spot[batch] for batch, _ in pieces):
-            mtti = observed_mtti(self.on_spot, self.interruptions)
-        run = Run(
-            job, pool, machines, pieces, need, now, ready, idle, end, expected, work, restart, mtti
-        )
-        if mtti is not None and self._saves and not quiet(self.scenario.checkpoints):
+        restart, work, mtti = 0, self.jobs.run[job], None
+        if self.saved and job in self.saved:
+            restart = self.scenario.checkpoints.restart
+            work += restart - self.saved[job]
+        if machines.spot_live:
+            for batch, _ in pieces:
+                if machines.batch_spot[batch]:
+                    known = self._saves  # nobody else asks
+                    mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
+                    break
+        end, expected = ready + work, ready + self.jobs.limit[job]
+        values = job, pool, machines, pieces, need, now, ready, idle, end, expected
+        run = _run(Run, (*values, work, restart, mtti))
+        if mtti is not None and self._rides:
             end = self._ride(run, None).end
             run = run._replace(end=end)
         self.now[job] = run
         self.where[job] = pool
         return end, expected
 
-    def finish(self, job: int, now: int) -> Run:
+    def finish(self, run: Run, now: int) -> None:
         """A run is done."""
-        run = self.now.pop(job)
+        job, _, _, _, need, given, ready, idle, _, _, work, restart, mtti = run
+        del self.now[job]
         self.ended[job] = now
-        self.held += run.idle * (run.ready - run.given)
-        self.useful += run.need * (run.work - run.restart)
-        self.overhead += run.need * (now - run.ready - run.work + run.restart)
+        if idle:
+            self.held += idle * (ready - given)
+        self.useful += need * (work - restart)
+        self.overhead += need * (now - ready - work + restart)
         if self.saved:
             self.saved.pop(job, None)
-        if run.mtti is not None:
-            self.on_spot += now - run.ready
-            if now - run.ready > run.work:
+        if mtti is not None:
+            self.on_spot += now - ready
+            if now - ready > work:
                 self.checkpoints += self._ride(run, None).checkpoints
-        return run
 
     def interrupt(self, job: int, now: int) -> Run:
         """A run is cut off: what it saved counts, the rest is lost."""
@@ -136,17 +145,7 @@ class Runs:
 
     def _ride(self, run: Run, until: int | None) -> Ride:
         market = run.machines.pool.spot
-        notices: tuple[Notice, ...] = ()
-        if until is not None and market is not None and market.notice > 0:
-            seen = max(until - market.notice, run.ready)
-            notices = (
-                Notice(
-                    instance=str(run.job),
-                    kind=NoticeKind.INTERRUPTION,
-                    seen=float(seen),
-                    deadline=float(until),
-                ),
-            )
+        notices = _notices(run, until, market) if until is not None and market else ()
         trip = Trip(
             job=run.job,
             start=run.ready,
@@ -156,5 +155,23 @@ class Runs:
             notices=notices,
             market=market,
             mtti=run.mtti,
+            lease=run.machines.pool.billing.lease,
         )
         return ride(self.scenario.checkpoints, trip)
+
+
+def _notices(run: Run, until: int, market: SpotMarket) -> tuple[Notice, ...]:
+    """The cloud's words before it takes the machines: the recommendation first, where it gives
+    one, then the warning. None is heard before the job runs.
+    """
+    name = str(run.job)
+    found = []
+    if market.rebalance > market.notice:
+        seen = float(max(until - market.rebalance, run.ready))
+        found.append(Notice(instance=name, kind=NoticeKind.REBALANCE, seen=seen))
+    if market.notice > 0:
+        seen = float(max(until - market.notice, run.ready))
+        found.append(
+            Notice(instance=name, kind=NoticeKind.INTERRUPTION, seen=seen, deadline=float(until))
+        )
+    return tuple(found)

@@ -3,8 +3,8 @@
 The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
 the same jobs. What cannot be used is left out and answered with its line (or place) and a reason.
 
-- ``sacct -X -P --format=JobIDRaw,User,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS``
-  (any order, more fields do no harm); times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
+- ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
+  times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
 - processors are those allocated, or else those asked for; steps (``12.batch``) are left out;
 - a job that was cancelled while it waited is only counted; one that has not ended is left out;
 - a limit of UNLIMITED or Partition_Limit is the run time.
@@ -27,7 +27,7 @@ from slurm_elastic.simulate.jobs import Job
 from slurm_elastic.simulate.swf import History
 from slurm_elastic.slurm.answers import number, states
 
-FORMAT = "JobIDRaw,User,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
+FORMAT = "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
 NEVER = -1
 """Seconds that a job ran which was cancelled while it waited."""
@@ -59,13 +59,21 @@ def load(path: Path, most: int | None = None) -> History:
 
 
 class _Names:
-    """Users and partitions as numbers, in the order in which they come."""
+    """Names as numbers, in the order in which they come."""
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
+        self.known: dict[str, int] = {}
 
     def __getitem__(self, name: str) -> int:
-        return self._known.setdefault(name, len(self._known) + 1) if name else -1
+        return self.known.setdefault(name, len(self.known) + 1) if name else -1
+
+
+class _Numbers:
+    """Those of users, partitions and accounts."""
+
+    def __init__(self, history: History) -> None:
+        self.users, self.partitions, self.accounts = _Names(), _Names(), _Names()
+        history.accounts = self.accounts.known
 
 
 def _read(file: IO[bytes], history: History, most: int | None) -> None:
@@ -88,7 +96,7 @@ def _from_lines(head: str, lines: IO[str], history: History, most: int | None) -
             f"the first line names no {', '.join(missing)}, expected the output of"
             f" sacct -X -P --format={FORMAT}"
         )
-    users, partitions = _Names(), _Names()
+    numbers = _Numbers(history)
     for at, line in enumerate(lines, 2):
         if most is not None and len(history.jobs) >= most:
             return
@@ -98,7 +106,7 @@ def _from_lines(head: str, lines: IO[str], history: History, most: int | None) -
             continue
         row = dict(zip(names, words, strict=True))
         try:
-            job = _job(row, users, partitions)
+            job = _job(row, numbers)
         except ValueError as error:
             history.complaints.add(at, "cannot be used", str(error))
             continue
@@ -115,7 +123,7 @@ def _take(job: Job | None, history: History) -> None:
     history.jobs.append(job._replace(limit=max(job.limit, job.run, 1)))
 
 
-def _job(row: Mapping[str, str], users: _Names, partitions: _Names) -> Job | None:
+def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
     """One line; None for a step or a job that has not ended. ValueError says what is wrong."""
     key, state = row["JobIDRaw"], row.get("State", "").split(" ")[0]
     if "." in key or state in UNFINISHED:
@@ -129,8 +137,9 @@ def _job(row: Mapping[str, str], users: _Names, partitions: _Names) -> Job | Non
         run=run,
         limit=_limit(row.get("TimelimitRaw", ""), run),
         procs=_procs(row, run),
-        user=users[row.get("User", "")],
-        partition=partitions[row.get("Partition", "").split(",")[0]],
+        user=numbers.users[row.get("User", "")],
+        partition=numbers.partitions[row.get("Partition", "").split(",")[0]],
+        account=numbers.accounts[row.get("Account", "")],
     )
 
 
@@ -171,19 +180,19 @@ def _from_json(text: str, history: History, most: int | None) -> None:
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError("found neither sacct's JSON nor its -P form") from None
     history.complaints.unit = "job"
-    users, partitions = _Names(), _Names()
+    numbers = _Numbers(history)
     for at, raw in enumerate(jobs, 1):
         if most is not None and len(history.jobs) >= most:
             return
         try:
-            job = _json_job(raw, users, partitions)
+            job = _json_job(raw, numbers)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             history.complaints.add(at, "cannot be used", f"{type(error).__name__} {error}")
             continue
         _take(job, history)
 
 
-def _json_job(raw: Mapping[str, Any], users: _Names, partitions: _Names) -> Job | None:
+def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
     times = raw["time"]
     current = states(raw["state"]["current"])
     if current & UNFINISHED:
@@ -202,8 +211,9 @@ def _json_job(raw: Mapping[str, Any], users: _Names, partitions: _Names) -> Job 
         run=run,
         limit=run if limit is None else int(limit) * 60,
         procs=max(procs, 1),
-        user=users[raw.get("user") or ""],
-        partition=partitions[(raw.get("partition") or "").split(",")[0]],
+        user=numbers.users[raw.get("user") or ""],
+        partition=numbers.partitions[(raw.get("partition") or "").split(",")[0]],
+        account=numbers.accounts[raw.get("account") or ""],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
@@ -51,7 +52,9 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """A site and its rules. ``pools`` in the order in which they are used.
+    """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
+    machines: those of ``bounds`` all, those of ``accounts`` (by the history's number, as text) the
+    jobs of one.
 
     ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
     that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
@@ -62,6 +65,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolModel, ...]
     growth: AnyGrowth = field(default_factory=Slurm)
     bounds: Bounds = field(default_factory=Bounds)
+    accounts: Mapping[str, Bounds] = field(default_factory=dict)
     order: Order = Order.MAX_MARGIN
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     reservations: int = 1

@@ -38,7 +38,7 @@ def cost(outcome: Outcome) -> Steps:
         for batch, end, count, reclaimed in zip(
             pool.lease_batch, pool.lease_end, pool.lease_count, pool.lease_reclaimed, strict=True
         ):
-            dollars = count * pool.price_of(batch, end, reclaimed=bool(reclaimed))
+            dollars = count * pool.bill(batch, end, reclaimed=bool(reclaimed))[1]
             begin = min(pool.batch_start[batch], end - 1)
             rates += [(begin, dollars / (end - begin)), (end, -dollars / (end - begin))]
     found: Steps = []

@@ -55,7 +55,8 @@ class Span(Struct, frozen=True):
 
 class World(Struct, frozen=True, kw_only=True):
     """What the configuration does not say. ``static``: (nodes, processors) that the site has
-    anyway; ``boot``: seconds until a machine can work.
+    anyway; ``boot``: seconds until a machine can work; ``notice`` and ``rebalance`` as in
+    ``SpotMarket``.
     """
 
     span: Span
@@ -64,6 +65,8 @@ class World(Struct, frozen=True, kw_only=True):
     billing: Billing = field(default_factory=PerSecond)
     prices: PriceTrace | None = None
     availability: Availability | None = None
+    notice: int = 120
+    rebalance: int = 0
 
 
 def load_availability(path: Path) -> Availability:
@@ -209,7 +212,11 @@ def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMar
         )
     available = () if world.availability is None else _available(world.availability, world.span)
     return SpotMarket(
-        _repeated(series, world.span), bid=price if by_price else None, available=available
+        _repeated(series, world.span),
+        bid=price if by_price else None,
+        available=available,
+        notice=world.notice,
+        rebalance=world.rebalance,
     )
 
 

@@ -1,12 +1,13 @@
 """Job histories in the Standard Workload Format: 18 numbers a line, ``;`` before comments.
 
-Read line by line, so that memory grows by 56 bytes a job only; ``.gz`` is unpacked on the way. A
+Read line by line, so that memory grows by 64 bytes a job only; ``.gz`` is unpacked on the way. A
 line that cannot be used is left out and answered with its number and a reason; nothing is guessed:
 
 - processors are those asked for (field 8), or else those given (field 5);
 - the limit is the time asked for (field 9), or else the run time (field 4); a job that ran longer
   than it asked for was evidently let, so its limit is its run time (``overtime`` counts them);
 - a job that never ran (run time below 0: cancelled while it waited) is left out;
+- the account is the group (field 13), under its number as its name;
 - times are rounded to seconds; jobs out of order are sorted by submission.
 
 Format: https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
@@ -18,7 +19,7 @@ import gzip
 import io
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -58,7 +59,8 @@ class Complaints:
 
 class History:
     """A history as read: ``jobs``, ``header`` (``; Key: value``) and ``complaints``; how many jobs
-    were ``cancelled`` before they ran, and how many ran ``overtime``.
+    were ``cancelled`` before they ran, and how many ran ``overtime``; ``accounts``: the names that
+    it has for its jobs' accounts, where those are not their numbers.
     """
 
     def __init__(self) -> None:
@@ -67,6 +69,13 @@ class History:
         self.complaints = Complaints()
         self.cancelled = 0
         self.overtime = 0
+        self.accounts: Mapping[str, int] | None = None
+
+    def account(self, name: str) -> int | None:
+        """The number of an account among the jobs; None if it has none of them."""
+        if self.accounts is not None:
+            return self.accounts.get(name)
+        return int(name) if name.isdecimal() and int(name) in set(self.jobs.account) else None
 
     @property
     def start(self) -> int:
@@ -147,7 +156,8 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
     if procs <= 0:
         history.complaints.add(number, "no processors, left out")
         return None
-    if not min(values[1], values[8]) > -(2**40) or max(values[1], run, procs, values[8]) > 2**40:
+    used = (values[0], values[1], run, procs, values[8], *values[11:13], *values[15:16])
+    if not -(2**40) < min(used) <= max(used) <= 2**40:
         history.complaints.add(number, "beyond all measure, left out")
         return None
     history.overtime += 0 < values[8] < run
@@ -159,6 +169,7 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
         procs=procs,
         user=values[11] if len(values) > 11 else -1,
         partition=values[15] if len(values) > 15 else -1,
+        account=values[12] if len(values) > 12 else -1,
     )
 
 

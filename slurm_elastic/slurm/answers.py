@@ -95,6 +95,8 @@ def job(raw: JsonObject) -> SlurmJob:
         priority=_whole(raw.get("priority"), 0),
         gres=" ".join(str(raw[key]) for key in _GRES if raw.get(key)),
         features=raw.get("features") or "",
+        eligible=number(raw.get("eligible_time")) or 0.0,
+        description=raw.get("state_description") or "",
     )
 
 

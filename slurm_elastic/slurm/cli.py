@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.hostlist import chunks
+from slurm_elastic.slurm.hostlist import chunks, compress
 
 log = logging.getLogger(__name__)
 
@@ -81,14 +82,29 @@ class SlurmCli:
         return found
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
-        """One scontrol for each 60,000 characters of compressed hostlist."""
+        """One scontrol for each 60,000 characters of compressed hostlist, or of addresses: NodeAddr
+        takes as many as there are nodes, also where they are all the same.
+        """
         fields = [f"state={state}"] if state else []
         if reason is not None:
             fields.append(f"reason={reason}")
-        for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
-            self._run("scontrol", "update", f"nodename={hostlist}", *fields)
+        if address is None:
+            for hostlist in chunks(names, MAX_HOSTLIST_CHARS):
+                self._run("scontrol", "update", f"nodename={hostlist}", *fields)
+            return
+        for part in _batches((name, address) for name in dict.fromkeys(names)):
+            addresses = ",".join(value for _, value in part)
+            hostlist = compress(name for name, _ in part)
+            self._run(
+                "scontrol", "update", f"nodename={hostlist}", f"nodeaddr={addresses}", *fields
+            )
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """One scontrol for all nodes of one weight."""
@@ -113,6 +129,28 @@ class SlurmCli:
     def start_now(self, job: int) -> None:
         """``scontrol update jobid=JOB starttime=now``."""
         self._run("scontrol", "update", f"jobid={self._label(job)}", "starttime=now")
+
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """``scontrol update jobid=JOB,JOB partition=... starttime=now+SECONDS``: no time of day,
+        which scontrol and we might read in two time zones.
+        """
+        fields = [f"partition={','.join(partitions)}"] if partitions else []
+        if begin_in is not None:
+            fields.append(
+                f"starttime=now+{math.ceil(begin_in)}" if begin_in > 0 else "starttime=now"
+            )
+        for part in _batches((self._label(job), "") for job in jobs):
+            try:
+                self._run("scontrol", "update", f"jobid={','.join(k for k, _ in part)}", *fields)
+            except SlurmError as error:
+                if not _only_started(error):
+                    raise
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=JOB requeue=0|1``."""
@@ -164,6 +202,9 @@ class SlurmCli:
 
     def _run(self, *command: str) -> str:
         self.calls[command[0]] += 1
+        if not os.path.exists(self._settings.conf):
+            # Slurm's commands would look for it for a minute.
+            raise SlurmError(command, 1, f"there is no {self._settings.conf}")
         path = os.path.join(self._settings.bin_dir, command[0])
         env = {
             "SLURM_CONF": self._settings.conf,
@@ -195,6 +236,14 @@ class SlurmCli:
 def _form(version: tuple[int, int]) -> str:
     """The option that asks for a form of JSON that we know; empty before there was data_parser."""
     return next((option for since, option in _DATA_PARSERS if version >= since), "")
+
+
+def _only_started(error: SlurmError) -> bool:
+    """Whether an update was refused for what started meanwhile, and for nothing else."""
+    lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    over = ("Job is no longer pending execution", "Job/step already completing or completed")
+    fine = (*over, "No error")
+    return bool(lines) and all(any(words in line for words in fine) for line in lines)
 
 
 def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

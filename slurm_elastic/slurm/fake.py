@@ -19,7 +19,8 @@ class FakeSlurm:
 
     ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
     ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
-    ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs.
+    ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs;
+    ``clock`` tells Unix time.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class FakeSlurm:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.latency = 0.0
+        self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
 
     # What a test sets.
@@ -84,15 +86,21 @@ class FakeSlurm:
             return tuple(self._jobs[job] for job in sorted(self._jobs))
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """Apply ``state`` as slurmctld does in the end: see ``_after``."""
         with self._lock:
-            self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            self._command(
+                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+            )
             for name in names:
-                node = self._known(name)
-                changed = _after(node, state, reason)
-                self._nodes[name] = changed
+                node = msgspec.structs.replace(self._known(name), **told(address))
+                self._nodes[name] = _after(node, state, reason)
 
     def set_weights(self, weights: Mapping[str, int]) -> None:
         """Keep the weights."""
@@ -119,7 +127,7 @@ class FakeSlurm:
                 nodes=(),
                 restarts=old.restarts + 1,
                 reason="BeginTime",
-                start=time.time() + 121,
+                start=self.clock() + 121,
             )
 
     def start_now(self, job: int) -> None:
@@ -127,8 +135,33 @@ class FakeSlurm:
         with self._lock:
             self._command("start_now", job=job)
             self._jobs[job] = msgspec.structs.replace(
-                self._known_job(job), reason="None", start=0.0
+                self._known_job(job), reason="None", start=0.0, eligible=0.0
             )
+
+    def change_pending(
+        self,
+        jobs: Sequence[int],
+        *,
+        partitions: Sequence[str] = (),
+        begin_in: float | None = None,
+    ) -> None:
+        """Of those that are pending."""
+        with self._lock:
+            changes = {"partitions": tuple(partitions), "begin_in": begin_in}
+            self._command("change_pending", jobs=tuple(jobs), **changes)
+            for job in jobs:
+                self._change_pending(self._known_job(job), partitions, begin_in)
+
+    def _change_pending(
+        self, job: SlurmJob, partitions: Sequence[str], begin_in: float | None
+    ) -> None:
+        fields: dict[str, Any] = {"partitions": tuple(partitions)} if partitions else {}
+        if begin_in is not None:
+            later = begin_in > 0
+            fields["start"] = fields["eligible"] = self.clock() + begin_in if later else 0.0
+            fields["reason"] = "BeginTime" if later else "None"
+        if "PENDING" in job.states:
+            self._jobs[job.id] = msgspec.structs.replace(job, **fields)
 
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """Whether Slurm may requeue the job."""
@@ -153,7 +186,9 @@ class FakeSlurm:
         """No reason that holds it."""
         with self._lock:
             self._command("release", job=job)
-            self._jobs[job] = msgspec.structs.replace(self._known_job(job), reason="None")
+            self._jobs[job] = msgspec.structs.replace(
+                self._known_job(job), reason="None", description=""
+            )
 
     def output(self, job: int) -> str:
         """As the job's own field has it."""
@@ -189,6 +224,11 @@ POWER_STATES = frozenset(
     {"POWERED_DOWN", "POWERING_DOWN", "POWER_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING"}
 )
 BASE_STATES = frozenset({"IDLE", "ALLOCATED", "MIXED", "DOWN", "COMPLETING", "UNKNOWN"})
+
+
+def told(address: str | None) -> dict[str, Any]:
+    """The field that a command names, if it does."""
+    return {} if address is None else {"address": address}
 
 
 def _after(node: SlurmNode, state: str | None, reason: str | None) -> SlurmNode:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, phase
-from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm
+from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm, told
 
 REQUEUE_HOLD = 121.0
 POWER_DOWN_LAG = 1.0
@@ -41,7 +41,7 @@ class TimedSlurm(FakeSlurm):
     ) -> None:
         off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
         super().__init__([SlurmNode(name=name, states=off) for name in names])
-        self._clock = clock
+        self.clock = clock
         self._program = program
         self._suspend_time = suspend_time
         self._suspend_timeout = suspend_timeout
@@ -65,7 +65,7 @@ class TimedSlurm(FakeSlurm):
 
     def submit(self, job: int, among: Sequence[str], count: int = 1, **fields: Any) -> None:  # noqa: ANN401
         """Queue a job that wants ``count`` of these nodes whole."""
-        self.set_job(job, "PENDING", submit=self._clock(), **fields)
+        self.set_job(job, "PENDING", submit=self.clock(), **fields)
         self._wishes[job] = (among, count)
         self.step()
 
@@ -101,13 +101,21 @@ class TimedSlurm(FakeSlurm):
     # protocols.Slurm
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """As slurmctld does at once; the rest comes with ``step``."""
         with self._lock:
-            self._command("update_nodes", names=tuple(names), state=state, reason=reason)
+            self._command(
+                "update_nodes", names=tuple(names), state=state, reason=reason, **told(address)
+            )
             wrong = [n for n in names if state == "RESUME" and not _can_resume(self._known(n))]
             for name in names:
+                self._nodes[name] = replace(self._known(name), **told(address))
                 self._update(name, (state or "").lower())
                 if reason is not None:
                     self._nodes[name] = replace(self._nodes[name], reason=reason)
@@ -161,13 +169,13 @@ class TimedSlurm(FakeSlurm):
             self._become(name, states={"IDLE", "CLOUD", "POWER_DOWN", *flags, *drain})
 
     def _step_node(self, name: str) -> None:
-        node, age = self._nodes[name], self._clock() - self._since[name]
+        node, age = self._nodes[name], self.clock() - self._since[name]
         match phase(node):
             case Phase.POWERING_DOWN if "POWER_DOWN" in node.states and age >= POWER_DOWN_LAG:
                 self._suspend(name)
             case Phase.POWERING_DOWN if age >= self._suspend_timeout:
                 states = (node.states - {"POWERING_DOWN", "NOT_RESPONDING"}) | {"POWERED_DOWN"}
-                self._become(name, states=states)
+                self._become(name, states=states, address=name)  # as slurmctld resets it
             case Phase.POWERING_UP if age >= self._resume_timeout:
                 self._fail(name, "ResumeTimeout reached", {"POWERED_DOWN"})
                 self._program("resume-fail", [name], {})
@@ -201,7 +209,7 @@ class TimedSlurm(FakeSlurm):
             nodes=(),
             restarts=job.restarts + 1,
             reason="BeginTime",
-            start=self._clock() + REQUEUE_HOLD,
+            start=self.clock() + REQUEUE_HOLD,
         )
         for name in job.nodes:
             self._free(name)
@@ -211,20 +219,21 @@ class TimedSlurm(FakeSlurm):
         if "ALLOCATED" in node.states:
             states = (node.states - {"ALLOCATED"}) | {"IDLE"}
             if phase(node) is Phase.UP:
-                self._become(name, states=states, last_busy=self._clock())
+                self._become(name, states=states, last_busy=self.clock())
             else:
                 self._nodes[name] = replace(node, states=frozenset(states))
 
     def _become(self, name: str, *, states: set[str] | frozenset[str], **fields: Any) -> None:  # noqa: ANN401
         self._nodes[name] = replace(self._nodes[name], states=frozenset(states), **fields)
-        self._since[name] = self._clock()
+        self._since[name] = self.clock()
 
     def _schedule(self) -> None:
-        now = self._clock()
+        now = self.clock()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
             if "PENDING" in job.states and job.start <= now and job.id in self._wishes:
                 among, count = self._wishes[job.id]
-                free = [n for n in among if _usable(self._nodes[n])]
+                nodes = [self._nodes[n] for n in among]
+                free = [n.name for n in nodes if _usable(n) and _may_run(job, n)]
                 if len(free) >= count:
                     self._allocate(job, sorted(free, key=self._is_off)[:count])
         self._configure()
@@ -252,13 +261,16 @@ class TimedSlurm(FakeSlurm):
         for job in list(self._jobs.values()):
             up = all(phase(self._nodes[n]) is Phase.UP for n in job.nodes)
             if "CONFIGURING" in job.states and up:
-                self._jobs[job.id] = replace(
-                    job, states=frozenset({"RUNNING"}), start=self._clock()
-                )
+                self._jobs[job.id] = replace(job, states=frozenset({"RUNNING"}), start=self.clock())
 
 
 def _can_resume(node: SlurmNode) -> bool:
     return bool(node.states & {"DRAIN", "DOWN", "FAIL", "POWERING_UP"})
+
+
+def _may_run(job: SlurmJob, node: SlurmNode) -> bool:
+    """By partition; nodes that say none are in all."""
+    return not node.partitions or not set(node.partitions).isdisjoint(job.partitions)
 
 
 def _usable(node: SlurmNode) -> bool:

@@ -83,11 +83,17 @@ class PyslurmClient(SlurmCli):
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """One RPC for all; by scontrol what pyslurm has no word for, or cannot send (no reason)."""
-        if not names or (state or "").upper() not in _STATES or reason == "":
-            super().update_nodes(names, state=state, reason=reason)
+        spoken = (state or "").upper() in _STATES and reason != "" and address is None
+        if not names or not spoken:
+            super().update_nodes(names, state=state, reason=reason, address=address)
             return
         changes = {"state": state} | ({} if reason is None else {"reason": reason})
         with self._lock:

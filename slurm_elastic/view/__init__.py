@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import AnyCloud, LocalCloud
+from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.accounts import overdrawn
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress, expand
@@ -124,7 +126,10 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         totals=_totals(facts),
         checkpoints=_checkpoints(config, facts),
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
-        budgets=tuple(_budget(config, *one) for one in facts.spent.items()),
+        budgets=(
+            *(_budget(config, *one) for one in facts.spent.items()),
+            *(_account(config, facts.now, *one) for one in facts.accounts.items()),
+        ),
     )
 
 
@@ -136,6 +141,20 @@ def _budget(config: Config, cloud: str, spent: Spent) -> BudgetView:
         per_day=own.per_day,
         month=spent.month,
         per_month=own.per_month,
+    )
+
+
+def _account(config: Config, now: float, account: str, spent: Spent) -> BudgetView:
+    own = config.policies.account_budgets[account]
+    over = overdrawn(account, bounds_of(own), spent, now)
+    return BudgetView(
+        cloud="",
+        account=account,
+        day=spent.day,
+        per_day=own.per_day,
+        month=spent.month,
+        per_month=own.per_month,
+        stop=over.reason if over else None,
     )
 
 

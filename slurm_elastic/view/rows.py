@@ -23,7 +23,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
     ``machines`` holds the live ones and those that ended in the last 24 hours.
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
-    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all.
+    ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``accounts``:
+    by Slurm account with a budget.
     """
 
     now: float
@@ -42,6 +43,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     pending: int | None = None
     checkpoints: CheckpointFacts | None = None
     spent: Mapping[str, Spent] = field(default_factory=dict)
+    accounts: Mapping[str, Spent] = field(default_factory=dict)
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
@@ -196,13 +198,17 @@ class TotalView(Struct, frozen=True, kw_only=True):
 
 
 class BudgetView(Struct, frozen=True, kw_only=True):
-    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), and the bounds."""
+    """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), or of an account,
+    and the bounds. ``stop``: why that account gets no new machine.
+    """
 
     cloud: str
     day: float
     per_day: float | None
     month: float
     per_month: float | None
+    account: str = ""
+    stop: str | None = None
 
 
 class StatusView(Struct, frozen=True, kw_only=True):

@@ -65,7 +65,7 @@ def test_a_peer_that_fails_leaves_no_figures(capsys: pytest.CaptureFixture[str])
 
 def test_slurms_stub_answers_as_slurm_does(tmp_path: Path) -> None:
     stub = StubSlurm(tmp_path / "slurm")
-    client = SlurmCli(SlurmSettings(bin_dir=str(stub.bin)))
+    client = SlurmCli(SlurmSettings(conf="/dev/null", bin_dir=str(stub.bin)))
     stub.show(["pub1", "pub2"], powering_up=False)
     assert {phase(n) for n in client.nodes().values()} == {Phase.POWERED_DOWN}
     stub.show(["pub1", "pub2"], powering_up=True)

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.watch import SETTLING
+from slurm_elastic.ckptman.watch import MOST_HELP
 from slurm_elastic.ckptstate.rows import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.policies.requeue import SETTLING
 from tests.ckptman.world import CkptWorld
 
 
@@ -45,7 +46,7 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
     older = replace(moved, step=Step.SAVING, changed=moved.began)
-    world.service._advance([older], world.ckpt.jobs.read(), frozenset())
+    world.service._advance([older], world.ckpt.jobs.read(), {})
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.rescues() == [moved]
 
@@ -187,15 +188,93 @@ def test_a_job_that_named_its_node_may_start_elsewhere(world: CkptWorld) -> None
     assert "ckpt-any-nodes" in world.told(7)
 
 
-@pytest.mark.parametrize("reason", ["BadConstraints", "JobHeldAdmin"])
-def test_a_requeued_job_that_slurm_holds_is_freed(world: CkptWorld, reason: str) -> None:
+def requeued(world: CkptWorld) -> None:
+    """Job 7 was moved off its node, and there is no other for it."""
     node = world.runs(7).nodes[0]
-    world.slurm.set_node("pub2", "DOWN", "CLOUD", reason="broken")
-    world.slurm.set_node("pub3", "DOWN", "CLOUD", reason="broken")
-    world.interrupt(node)
-    world.until(lambda: "PENDING" in world.job(7).states)
-    world.slurm.set_job(7, reason=reason, start=0.0)
+    for other in {"pub1", "pub2", "pub3"} - {node}:
+        world.slurm.set_node(other, "DOWN", "CLOUD", reason="broken")
+    world.interrupt(node, notice=100_000.0)
+    world.until(lambda: "PENDING" in world.job(7).states and not world.job(7).start)
+
+
+LAUNCH_FAILED = "launch failed requeued held"
+
+
+@pytest.mark.parametrize(
+    ("reason", "description"),
+    [
+        ("BadConstraints", ""),
+        ("JobHeldUser", LAUNCH_FAILED),
+        (LAUNCH_FAILED.replace(" ", "_"), ""),
+    ],
+)
+def test_a_requeued_job_that_slurm_holds_is_freed(
+    world: CkptWorld, reason: str, description: str
+) -> None:
+    """22.05: a failed launch has the reason of a user's hold, and its own words beside it."""
+    requeued(world)
+    world.slurm.set_job(7, reason=reason, description=description, start=0.0)
     world.until(lambda: "ckpt-freed" in world.told(7))
+    assert world.slurm.calls["release"] == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "description", "told"),
+    [
+        ("JobHeldAdmin", "", 1),
+        ("JobHeldAdmin", LAUNCH_FAILED, 1),
+        ("JobHoldMaxRequeue", "", 1),
+        ("JobHeldUser", "", 0),
+    ],
+)
+def test_a_hold_of_a_person_stays_and_is_told_once(
+    world: CkptWorld, reason: str, description: str, told: int
+) -> None:
+    """An administrator's hold of a job whose launch failed keeps Slurm's words (measured)."""
+    requeued(world)
+    hurried = world.slurm.calls["start_now"]
+    estimate = world.now + 5000
+    world.slurm.set_job(7, reason=reason, description=description, start=estimate)
+    world.advance(60)
+    assert world.job(7).reason == reason
+    assert world.slurm.calls["release"] == 0
+    assert world.slurm.calls["start_now"] == hurried, "a held job is not hurried either"
+    assert world.told(7).count("ckpt-pending") == told
+
+
+def test_a_hold_that_comes_back_is_not_taken_off_for_ever(world: CkptWorld) -> None:
+    requeued(world)
+    for _ in range(40):
+        world.slurm.set_job(7, reason="BadConstraints", start=0.0)
+        world.advance(2, step=1.0)
+    assert 1 <= world.slurm.calls["release"] <= MOST_HELP
+    assert world.told(7).count("ckpt-pending") == 1
+
+
+def test_a_job_that_waits_for_resources_is_not_hurried_for_its_estimated_start(
+    world: CkptWorld,
+) -> None:
+    """Backfill gives the job that comes first a start time, which is no hold."""
+    requeued(world)
+    hurried = world.slurm.calls["start_now"]
+    assert hurried == 1
+    for wait in (5000.0, 100.0):
+        fields = {"reason": "Resources", "start": world.now + wait, "eligible": world.now - 9}
+        world.slurm.set_job(7, **fields)
+        world.advance(30, step=1.0)
+    world.slurm.set_job(7, reason="Nodes_required_for_job_are_DOWN", start=world.now + 5000)
+    world.advance(30, step=1.0)
+    assert world.slurm.calls["start_now"] == hurried
+    assert world.told(7).count("ckpt-pending") == 1
+
+
+def test_a_job_that_somebody_put_off_is_not_hurried(world: CkptWorld) -> None:
+    requeued(world)
+    hurried = world.slurm.calls["start_now"]
+    world.slurm.change_pending([7], begin_in=7200.0)
+    world.advance(30, step=1.0)
+    assert world.slurm.calls["start_now"] == hurried
+    assert world.told(7).count("ckpt-pending") == 1
 
 
 def test_a_pending_job_that_slurm_still_shows_as_stopped_is_hurried(world: CkptWorld) -> None:

@@ -16,10 +16,10 @@ from rich.console import Console
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.doctor import clouds
+from slurm_elastic.doctor import clouds, head
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import Breaker, CoolDown, Finding, Level
+from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.providers.fake import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -84,6 +84,18 @@ def wrong(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
         for f in part.findings
         if f.level is Level.WRONG
     }
+
+
+def test_a_budget_of_an_account_that_nothing_names_is_a_note(file: Path) -> None:
+    budgets = "policies: {account_budgets: {physics: {per_day: 1}, phisics: {per_day: 1}}}"
+    public = "location: on-premises\n    types"
+    text = file.read_text().replace(public, "location: public\n    types") + budgets
+    file.write_text(text)
+    (one,) = head.budgets(configfile.load(file))
+    assert (one.what, one.level) == ("budget of account phisics", Level.NOTE)
+    assert one.expected == "one of physics"
+    file.write_text(text.replace("accounts: [physics]", "groups: [users]"))
+    assert list(head.budgets(configfile.load(file))) == [], "whoever is in the group"
 
 
 @pytest.mark.usefixtures("ledger")
@@ -207,3 +219,11 @@ def test_the_command(
     assert capsys.readouterr().out == "All is well.\n"
     file.write_text("clusters: {}")
     assert main(["doctor", "--config", str(file)]) == 2
+
+
+def test_the_tighter_of_two_limits_bounds_what_pools_could_ask_for() -> None:
+    cluster = Limits(nodes=10, dollars_per_hour=5.0)
+    assert clouds.tighter(Limits(nodes=20, spot=3), cluster) == Limits(
+        nodes=10, spot=3, dollars_per_hour=5.0
+    )
+    assert clouds.tighter(Limits(), Limits()) == Limits()

@@ -137,3 +137,47 @@ def test_accounting_as_input(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         main(["--config", str(EXAMPLE), "simulate", "--sacct", str(file), "--json", str(out)]) == 0
     )
     assert json.loads(out.read_text())["rows"][0]["figures"]["jobs"] == 20
+
+
+def test_budgets_of_the_configuration_stop_public_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second job waits for the next day, and with it nothing is different but its wait."""
+    file = tmp_path / "sacct.txt"
+    rows = ("1|ann|physics|0|7200|120|40|40", "2|ann|physics|3600|60|10|40|40",
+            "3|bob|chemistry|3600|60|10|40|40")  # fmt: skip
+    head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
+    file.write_text("\n".join((head, *rows)) + "\n")
+    waits = []
+    for budgets in ("", "  account_budgets: {physics: {per_day: 0.01}, nobody: {per_day: 1}}\n"):
+        site = tmp_path / "site.yaml"
+        policies = f"policies:\n{budgets}" if budgets else ""
+        site.write_text(EXAMPLE.read_text() + policies)
+        out = tmp_path / "out.json"
+        arguments = ["simulate", "--sacct", str(file), "--json", str(out)]
+        assert main(["--config", str(site), *arguments]) == 0
+        waits.append(json.loads(out.read_text())["rows"][0]["figures"]["mean_wait"])
+    assert waits[1] > waits[0] + 20_000, "a day for one of three"
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the history has no job of account nobody, which has a budget" in told
+
+
+def test_windows_of_the_configuration_and_a_requeue_delay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sacct.txt"
+    rows = ("1|ann|1700006400|60|10|40|40", "2|ann|1700010000|60|10|40|40")  # 00:00 and 01:00 UTC
+    file.write_text(
+        "\n".join(("JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS", *rows))
+    )
+    site, out = tmp_path / "site.yaml", tmp_path / "out.json"
+    waits = []
+    for hours in ("00:00-00:30", "00:00-02:00"):
+        site.write_text(EXAMPLE.read_text() + f'policies: {{windows: ["{hours}"]}}\n')
+        arguments = ["--sacct", str(file), "--requeue-delay", "90", "--json", str(out)]
+        assert main(["--config", str(site), "simulate", *arguments]) == 0
+        waits.append(json.loads(out.read_text())["rows"][0]["figures"]["mean_wait"])
+    assert waits[0] > waits[1] + 40_000, "a day for one of two"
+    with pytest.raises(SystemExit):
+        simulate("--requeue-delay", "-1")
+    assert "-1 is not a number of seconds" in capsys.readouterr().err

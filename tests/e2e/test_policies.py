@@ -200,6 +200,86 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     assert is_busy(nodes(site)[site.job(running)["NodeList"]])
 
 
+def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    limit = 0.0002
+    under(account_budgets={"physics": {"per_month": limit}, "chemistry": {"per_day": 100}})
+    running = site.submit("sleep 600", *FULL, "--account=physics")
+    (node,) = running_nodes(site, [running])[running]
+    assert [m.accounts for m in machines(site)] == [{"physics": 1}]
+    why = f"of ${limit:.6f} this month; new machines from"
+    site.wait_for(lambda: why in _told(site, "status"), 60, "the money is spent")
+    waiting = site.submit("sleep 1", *FULL, "--account=physics")
+    tasks = site.submit("sleep 1", *FULL, "--account=physics", "--array=1-3")
+    moves = site.submit(
+        "sleep 1", "--cpus-per-task=2", "--account=physics", "--partition=batch,aws"
+    )
+    others = [site.submit("sleep 600", *FULL, f"--account={a}") for a in ("chemistry", "chemistry")]
+    alone = site.submit("sleep 600", *FULL)
+    found = running_nodes(site, [running, *others, alone])
+    assert found[running] == [node], "running jobs go on"
+    site.wait_for(lambda: _begin_later(site, {waiting, tasks}), 60, "its jobs begin tomorrow")
+    assert site.wait_job(moves)["Partition"] == "batch"
+    told = _told(site, "explain", str(waiting))
+    assert "is PENDING (BeginTime); account physics has spent $0.00" in told
+    assert why in told
+    status = json.loads(_told(site, "status", "--json"))
+    stops = {b["account"]: b["stop"] for b in status["budgets"]}
+    assert why in stops["physics"]
+    assert stops["chemistry"] is None
+    pays = {m.instance.node: m.accounts for m in machines(site)}
+    of = {running: "physics", others[0]: "chemistry", others[1]: "chemistry", alone: "(none)"}
+    assert pays == {found[job][0]: {account: 1} for job, account in of.items()}
+    under(account_budgets={"physics": {"per_day": 100}})
+    site.wait_job(waiting)
+    on = {running, *others, alone}
+    site.wait_for(lambda: set(alive(site, waiting)) <= on, 240, "the tasks have run, too")
+    assert held(site) == []
+
+
+def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_bought(
+    site: Sandbox, under: Callable[..., float]
+) -> None:
+    """No look comes in between: the first one is over when the job is there."""
+    budgets = {"account_budgets": {"biology": {"per_month": 0.0002}}}
+    under(**budgets, look="1h")
+    running = site.submit("sleep 600", *FULL, "--account=biology")
+    running_nodes(site, [running])
+    why = "account biology has spent $0.00"
+    site.wait_for(lambda: why in _told(site, "status"), 60, "the money is spent")
+    refused = site.submit("sleep 1", *FULL, "--account=biology")
+    site.wait_for(lambda: _kinds(site, refused) & {"refused"}, 60, "its node is not bought")
+    site.wait_for(lambda: _is_pending(site, refused), 60, "it is requeued")
+    assert len(machines(site, ended=False)) == 1
+    assert held(site) == [], "other accounts may have every node"
+    other = site.submit("sleep 600", *FULL, "--account=physics")
+    running_nodes(site, [running, other])
+    under(**budgets)
+    site.wait_for(lambda: _begin_later(site, {refused}), 60, "the next look lets it begin later")
+    assert why in _told(site, "explain", str(refused))
+    assert len(machines(site)) == 2
+
+
+def _is_pending(site: Sandbox, job: int) -> bool:
+    return any(j.id == job and "PENDING" in j.states for j in site.jobs())
+
+
+def _kinds(site: Sandbox, job: int) -> set[str]:
+    book = ledger(site)
+    try:
+        return {d.kind for d in book.decisions(f"job:{job}")}
+    finally:
+        book.close()
+
+
+def _begin_later(site: Sandbox, jobs: set[int]) -> bool:
+    """All of them, and every task of an array."""
+    mine = [j for j in site.jobs() if j.id in jobs or j.array in jobs]
+    far = time.time() + 120
+    return bool(mine) and all("PENDING" in j.states and j.start > far for j in mine)
+
+
 def _told(site: Sandbox, *command: str) -> str:
     """All of a command's words, however its table was folded."""
     done = site.run([sys.executable, "-m", "slurm_elastic.cli.main", *command])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -184,6 +186,25 @@ class Bench:
         rows = [(m.instance.id, m.instance.node, m.misses, m.why) for m in self.ledger.machines()]
         states = {n: sorted(self.slurm.node(n).states) for n in self.nodes}
         return f"{self.kinds()[-12:]} ledger={rows} cloud={self.bed.alive()} slurm={states}"
+
+
+@contextmanager
+def open_bench(bed_in: Callable[[Path], Any]) -> Iterator[Bench]:
+    """A bench with the bed that is made in a directory of its own; all is healed in the end.
+
+    The local agent's socket and its slurmd's want a short path that others may enter.
+    """
+    with tempfile.TemporaryDirectory(prefix="se-faults-", dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        bed = bed_in(Path(place))
+        made = Bench(bed, Path(place))
+        try:
+            yield made
+        finally:
+            bed.heal()
+            made.close()
+            if hasattr(bed, "close"):
+                bed.close()
 
 
 def _config(bed: Bed, directory: Path, nodes: Sequence[str]) -> Config:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.rows import MACHINE_JOBS
+from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside
 from slurm_elastic.model import Breaker, CoolDown, InstanceState
 
 
@@ -536,6 +536,36 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     ]
     ledger.lift_requeue(7, 2, T0)
     assert (ledger.lifted_requeues(), ledger.breakers()) == (((7, 2),), ())
+    ledger.close()
+
+
+def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.want({"pub1": {"physics": 2, "chemistry": 1}}, T0)
+    ledger.intend(spec(nodes=("pub1",)), "r", T0)
+    ledger.want({"pub1": {"biology": 1}}, T0 + 1)
+    ledger.launched("g1", [instance("i-1", node="pub1")], T0 + 2)
+    (machine,) = ledger.machines()
+    assert machine.accounts == {"physics": 2, "chemistry": 1}
+    (paid,) = ledger.paid("aws", T0, T0 + 3600, 1)
+    assert paid == (machine.accounts, ledger.dollars("aws", T0, T0 + 3600, 1))
+    ledger.want_for_nobody(["pub1"], T0)
+    assert ledger._wanted_by(["pub1"]) == {"pub1": {"biology": 1}}, "that is younger"
+    ledger.want_for_nobody(["pub1"], T0 + 2)
+    assert ledger._wanted_by(["pub1"]) == {}
+    ledger.close()
+
+
+def test_jobs_set_aside_are_remembered_until_they_are_let_back(path: Path) -> None:
+    ledger = Ledger(path)
+    one = Aside(job=7, account="physics", partitions=("main", "aws"))
+    two = Aside(job=8, account="physics", begin=T0, until=T0 + 60)
+    ledger.set_aside([one, two])
+    ledger.close()
+    ledger = Ledger(path)
+    assert ledger.asides() == (one, two)
+    ledger.let_back([7])
+    assert ledger.asides() == (two,)
     ledger.close()
 
 

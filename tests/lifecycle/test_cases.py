@@ -241,7 +241,7 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
     worker = ThreadPoolExecutor(1)
     settler = Settler(site, worker)
     world.slurm.set_job(1, "PENDING")
-    site.restarts.expect(world.slurm.queue()[1], site.monotonic())
+    site.restarts.expect(world.slurm.queue()[1], site.monotonic(), PUB)
     world.slurm.jobs = slow  # type: ignore[method-assign]
     for _ in range(3):
         settler.tick()  # would wait for ever
@@ -282,8 +282,9 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
 
     world.slurm.start_now = start_now  # type: ignore[method-assign]
     for job in (1, 2, 3):
-        world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121)
-        world.site.restarts.expect(world.slurm.queue()[job], world.site.monotonic())
+        world.slurm.set_job(job, "CONFIGURING", nodes=("pub1",))
+        world.site.restarts.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
+        world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
     settler = Settler(world.site, Inline())
     settler.tick()
     assert asked == [1]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
+
 import pytest
 
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.lifecycle.refuse import NOWHERE
 from slurm_elastic.policies.phase import is_drained
 from tests.lifecycle.world import PUB, World
 
@@ -44,6 +49,29 @@ def test_siblings_are_held_before_the_job_is_requeued(empty: World) -> None:
     empty.advance(5)
     states = [c["state"] for name, c in empty.slurm.updates if name == "update_nodes"]
     assert states[:2] == ["DRAIN", "POWER_DOWN_FORCE"]
+
+
+def test_slurmctld_is_not_left_to_look_for_a_refused_nodes_name(empty: World) -> None:
+    """It would, for ten seconds (22.05). Once the node has powered down, its name is back."""
+    empty.slurm.submit(1, ("pub1",))
+    empty.advance(5)
+    (forced,) = [
+        c for name, c in empty.slurm.updates
+        if name == "update_nodes" and c["state"] == "POWER_DOWN_FORCE"
+    ]  # fmt: skip
+    assert forced["address"] == NOWHERE
+    assert empty.slurm.node("pub1").address == NOWHERE
+    empty.advance(90)
+    assert "POWERED_DOWN" in empty.slurm.node("pub1").states
+    assert empty.slurm.node("pub1").address == "pub1"
+
+
+def test_to_connect_to_nowhere_fails_at_once_and_is_not_tried_again() -> None:
+    """slurmctld repeats what is refused or timed out (ECONNREFUSED, ETIMEDOUT), nothing else."""
+    with socket.socket() as client:
+        client.settimeout(30)
+        with pytest.raises(OSError, match=os.strerror(errno.ENETUNREACH)):
+            client.connect((NOWHERE, 6818))
 
 
 def test_a_drain_sent_too_early_would_be_wiped_so_it_is_sent_later(empty: World) -> None:

@@ -9,18 +9,20 @@ import pytest
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.restarts import PATIENCE, Restarts
+from slurm_elastic.policies.requeue import SETTLING
 from slurm_elastic.slurm.fake import FakeSlurm
 
 NOW = 1_800_000_000.0
+GONE = ("pub1",)
 
 
 class Case:
-    def __init__(self, ledger: Ledger, **job: object) -> None:
+    def __init__(self, ledger: Ledger, *, nodes: tuple[str, ...] = GONE, **job: object) -> None:
         self.slurm = FakeSlurm()
         self.ledger = ledger
-        self.slurm.set_job(7, "CONFIGURING", nodes=("pub1",), **job)
+        self.slurm.set_job(7, "CONFIGURING", nodes=nodes, **job)
         self.restarts = Restarts()
-        self.restarts.expect(self.slurm.jobs()[0], 0.0)
+        self.restarts.expect(self.slurm.jobs()[0], 0.0, GONE)
 
     def tick(self, clock: float = 1.0) -> None:
         self.restarts.tick(self.slurm, self.ledger, NOW, clock)
@@ -53,6 +55,14 @@ def test_the_hold_is_lifted_once(ledger: Ledger) -> None:
     for _ in range(3):
         case.tick()
     assert case.started() == 1
+    assert not case.restarts
+
+
+def test_the_estimated_start_of_a_job_that_waits_for_nodes_is_no_hold(ledger: Ledger) -> None:
+    case = Case(ledger)
+    case.pending(reason="Resources", eligible=NOW - 5)
+    case.tick()
+    assert case.started() == 0
     assert not case.restarts
 
 
@@ -96,10 +106,53 @@ def test_a_job_that_is_never_requeued_has_it_back_in_the_end(ledger: Ledger) -> 
 def test_expected_twice_it_still_has_its_first_setting_back(ledger: Ledger) -> None:
     case = Case(ledger, requeue=False)
     case.slurm.set_requeue(7, requeue=True)
-    case.restarts.expect(case.slurm.jobs()[0], 1.0)
+    case.restarts.expect(case.slurm.jobs()[0], 1.0, GONE)
     case.pending()
     case.tick()
     assert case.slurm.jobs()[0].requeue is False
+
+
+def test_a_job_that_may_get_a_node_again_starts_when_slurmd_takes_it_again(ledger: Ledger) -> None:
+    """Counted from when it is known to have left: its requeue may come long after it is expected,
+    and end long before it is pending.
+    """
+    case = Case(ledger, nodes=("pub1", "pub2"))
+    case.tick(50.0)
+    case.slurm.set_job(7, "PENDING", "COMPLETING", restarts=1, start=NOW + 121, nodes=())
+    case.tick(55.0)
+    case.pending()
+    for clock in (60.0, 60.3, 60.0 + SETTLING - 0.1):
+        case.tick(clock)
+    assert case.started() == 0
+    assert case.restarts
+    case.tick(60.0 + SETTLING)
+    assert case.started() == 1
+    assert not case.restarts
+
+
+def test_expected_anew_it_is_waited_for_anew(ledger: Ledger) -> None:
+    case = Case(ledger, nodes=("pub1", "pub2"))
+    case.pending()
+    case.tick(1.0)
+    case.slurm.set_job(7, "CONFIGURING", restarts=1, nodes=("pub1", "pub3"))
+    case.restarts.expect(case.slurm.jobs()[0], 2.0, GONE)
+    case.pending(restarts=2)
+    case.tick(3.5)
+    assert case.started() == 0
+    case.tick(3.5 + SETTLING)
+    assert case.started() == 1
+
+
+def test_of_a_job_that_an_earlier_daemon_expected_no_node_is_known(ledger: Ledger) -> None:
+    case = Case(ledger)
+    ledger.lift_requeue(7, 0, NOW)
+    case.restarts = Restarts()
+    case.restarts.recall(ledger, 0.0)
+    case.pending()
+    case.tick(1.0)
+    assert case.started() == 0
+    case.tick(1.0 + SETTLING)
+    assert case.started() == 1
 
 
 def test_a_cancelled_job_is_forgotten(ledger: Ledger) -> None:

@@ -62,11 +62,16 @@ class WatchedSlurm(TimedSlurm):
     world: WatchedWorld
 
     def update_nodes(
-        self, names: Sequence[str], *, state: str | None = None, reason: str | None = None
+        self,
+        names: Sequence[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         for name in names:
             self.world.judge_update(self.node(name), state or "", reason)
-        super().update_nodes(names, state=state, reason=reason)
+        super().update_nodes(names, state=state, reason=reason, address=address)
 
 
 class WatchedWorld(World):
@@ -246,6 +251,8 @@ class Chaos(RuleBasedStateMachine):
             known = {m.instance.id for m in self._rows() if m.last_seen > m.instance.launched}
             if victim.instance.id not in known:
                 victim.visible_from = now + seconds
+                if self.lost and not self._remembered(victim.instance):
+                    self.excused.add(victim.instance.id)
 
     @rule(
         pool=st.sampled_from((ONP, PUB)),
@@ -319,6 +326,13 @@ class Chaos(RuleBasedStateMachine):
             return
         count = Counter(i.node for i in self._kept())
         assert not [n for n, c in count.items() if c > 1], self._kept()
+
+    def _remembered(self, instance: Instance) -> bool:
+        """Whether the ledger has it, or the launch that may have made it."""
+        with self._ledger() as ledger:
+            launches = {row.generation for row in ledger.open_launches()}
+        ids = {m.instance.id for m in self._rows()}
+        return instance.id in ids or instance.generation in launches
 
     def _kept(self) -> list[Instance]:
         """Machines that are not being ended."""

@@ -115,6 +115,25 @@ def test_who_cannot_see_ahead_buys_once_the_use_has_settled() -> None:
     assert foreseen.cost < found.cost < sum(map(sum, usage)) * 1.0
 
 
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.sampled_from([4, 9, 26]))
+def test_who_cannot_see_ahead_never_holds_more_than_was_ever_used(
+    levels: list[int], weeks: int
+) -> None:
+    longer = ReservedClass(name="longer", term=weeks * WEEK, upfront=8 * weeks, price=0.7)
+    classes = heaviest_first((*SHORT, longer))
+    usage = usage_of([level for level in levels for _ in range(2 * WEEK)])
+    bought = online(usage, classes, 1.0)
+    for week in range(len(usage) + 1):
+        held = sum(b.machines for b in bought if b.week <= week < b.week + classes[b.kind].weeks)
+        assert held <= max(levels)
+
+
+def test_a_steady_use_is_reserved_once_a_term() -> None:
+    year = (ReservedClass(name="year", term=52 * WEEK, upfront=100, price=0.2),)
+    usage = usage_of([16] * WEEK * 67)
+    assert online(usage, year, 1.0) == (Bought(4, 0, 16), Bought(56, 0, 16))
+
+
 def test_nothing_is_bought_for_a_machine_that_is_hardly_used() -> None:
     usage = usage_of(([1] + [0] * 99) * 20)
     assert offline(usage, CLASSES, 2.4) == () == online(usage, CLASSES, 2.4)

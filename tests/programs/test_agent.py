@@ -207,13 +207,13 @@ def test_warnings_of_ec2_are_read_by_a_token(metadata: str) -> None:
     source = agent.Metadata(metadata)
     assert source.warning(0) == ""
     Metadata.answers[_below(agent.REBALANCE)] = '{"noticeTime": "2026-11-20T08:00:00Z"}'
-    assert source.warning(1) == "rebalance:0:i-7"
+    assert source.warning(1) == "rebalance:1795161600:i-7"
     Metadata.answers[_below(agent.INTERRUPTION)] = (
         '{"action": "terminate", "time": "2026-11-20T08:22:00Z"}'
     )
     assert source.warning(2) == "interruption:1795162920:i-7"
     Metadata.answers[_below(agent.INTERRUPTION)] = "not json"
-    assert source.warning(3) == "rebalance:0:i-7"
+    assert source.warning(3) == "rebalance:1795161600:i-7"
 
 
 def test_no_metadata_service_is_no_warning() -> None:

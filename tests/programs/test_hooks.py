@@ -81,7 +81,11 @@ def test_a_static_job_costs_no_further_process() -> None:
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         installed = Installed(Path(directory))
-        with listener(installed), WakeSocket(installed.state / "wake.sock"):
+        with (
+            listener(installed),
+            WakeSocket(installed.state / "wake.sock"),
+            WakeSocket(installed.state / "ckptman.sock"),
+        ):
             for kind, partition, code in (
                 ("prolog", "batch", 0),
                 ("epilog", "batch", 0),
@@ -349,6 +353,37 @@ def test_the_epilog_tells_the_daemon(installed: Installed) -> None:
 def test_the_epilog_never_waits_for_the_daemon(installed: Installed) -> None:
     WakeSocket(installed.state / "wake.sock")._socket.close()
     assert installed.run("slurm-elastic-epilog", env=job())[0] == 0
+
+
+def test_the_other_service_hears_of_both_ends_of_a_job_alone_or_not(
+    installed: Installed, slurm: FakeSlurm
+) -> None:
+    """Its jobs' starts as their prologs end; whichever of the two services runs."""
+    with WakeSocket(installed.state / "ckptman.sock") as heard:
+        server = PrologServer(installed.state / "prolog.sock", slurm)
+        server.start(threading.Event())
+        process = installed.start("slurm-elastic-prolog", env=job())
+        wait_until(lambda: server.waiting() == (7,))
+        assert heard.wait(0) == []
+        slurm.remove_job(7)
+        assert ends(process) == 0
+        assert heard.wait(10) == [b'{"event": "job-start", "job": 7}']
+        server.close()
+        assert installed.run("slurm-elastic-epilog", env=job()) == (0, "")
+        assert heard.wait(10) == [b'{"event": "job-end", "job": 7}']
+        installed.run("slurm-elastic-prolog", env=job(partition="batch"))
+        installed.run("slurm-elastic-epilog", env=job(partition="batch"))
+        assert heard.wait(0.05) == []
+
+
+def test_a_prolog_that_nobody_answers_still_tells_the_other_service(installed: Installed) -> None:
+    server = PrologServer(installed.state / "prolog.sock", FakeSlurm())
+    server.start(threading.Event())
+    server.close()
+    with listener(installed) as sock, WakeSocket(installed.state / "ckptman.sock") as heard:
+        sock.close()  # as a daemon that was killed leaves it
+        assert installed.run("slurm-elastic-prolog", env=job())[0] == 0
+        assert heard.wait(10) == [b'{"event": "job-start", "job": 7}']
 
 
 def test_waiting_loads_next_to_nothing() -> None:

@@ -164,10 +164,12 @@ def test_a_resume_file_that_nobody_writes_does_not_hang_it(
     assert only(installed).note is not None
 
 
-def test_the_daemon_is_woken(installed: Installed) -> None:
-    with WakeSocket(installed.state / "wake.sock") as wake:
+@pytest.mark.parametrize("running", [("wake.sock", "ckptman.sock"), ("ckptman.sock",)])
+def test_the_services_are_woken(installed: Installed, running: tuple[str, ...]) -> None:
+    with contextlib.ExitStack() as closing:
+        services = [closing.enter_context(WakeSocket(installed.state / s)) for s in running]
         installed.run("slurm-elastic-suspend", "a")
-        assert wake.wait(10) == [b'{"event": "suspend"}']
+        assert [s.wait(10) for s in services] == [[b'{"event": "suspend"}']] * len(running)
 
 
 def test_a_dead_daemons_socket_does_not_matter(installed: Installed) -> None:

@@ -27,6 +27,8 @@ from msgspec import Struct, field
 PASSWORD = "stand-in-password"
 FLAVORS = {"small": (2, 4096), "big": (64, 262144)}
 IMAGE = "11111111-aaaa-4bbb-8ccc-222222222222"
+ZONES = {"nova": True, "old": False}
+GROUPS = [("11111111-aaaa-4bbb-8ccc-333333333333", "web"), ("sg-2", "twice"), ("sg-3", "twice")]
 NO_HOST = "No valid host was found. "
 
 
@@ -271,7 +273,16 @@ def _route(owner: StandIn, method: str, target: str, body: Any) -> tuple[int, An
         if list(body) != ["os-getConsoleOutput"] or match[1] not in world.servers:
             return 404, {"itemNotFound": {"code": 404, "message": f"Instance {match[1]}"}}
         return 200, {"output": "printed by " + match[1]}
+    if match := re.fullmatch(r"/image/v2/images/([0-9a-f-]{36})", path):
+        known = {
+            i["id"]: i for i in ({"id": IMAGE, "name": "worker", "status": "active"}, *world.images)
+        }
+        return (200, known[match[1]]) if match[1] in known else (404, _nothing(request=path))
     return _listed(owner, f"{method} {path}", query, body)
+
+
+def _nothing(request: str) -> Any:
+    return {"itemNotFound": {"code": 404, "message": f"no {request}"}}
 
 
 def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -> tuple[int, Any]:
@@ -287,8 +298,12 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
         case "POST /compute/v2.1/servers":
             return _create(world, body["server"])
         case "GET /compute/v2.1/limits":
-            used = {"totalInstancesUsed": len(world.servers), "maxTotalCores": -1}
-            return 200, {"limits": {"absolute": {"maxTotalInstances": world.quota, **used}}}
+            used = {
+                "totalInstancesUsed": len(world.servers),
+                "totalCoresUsed": 2 * len(world.servers),
+            }
+            most = {"maxTotalInstances": world.quota, "maxTotalCores": -1}
+            return 200, {"limits": {"absolute": used | most}}
         case "GET /compute/v2.1/flavors/detail":
             shapes = [
                 {"id": f"id-{n}", "name": n, "vcpus": c, "ram": m} for n, (c, m) in FLAVORS.items()
@@ -305,7 +320,21 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
         case "GET /network/v2.0/networks":
             nets = {"lan": 1, "twice": 2}.get(query["name"], 0)
             return 200, {"networks": [{"id": f"net-{n}"} for n in range(nets)]}
-    return 404, {"itemNotFound": {"code": 404, "message": f"no {request}"}}
+    return _site(request, query)
+
+
+def _site(request: str, query: Mapping[str, str]) -> tuple[int, Any]:
+    """What nobody changes."""
+    match request:
+        case "GET /compute/v2.1/os-availability-zone":
+            zones = [{"zoneName": n, "zoneState": {"available": up}} for n, up in ZONES.items()]
+            return 200, {"availabilityZoneInfo": zones}
+        case "GET /compute/v2.1/os-keypairs/admin":
+            return 200, {"keypair": {"name": "admin"}}
+        case "GET /network/v2.0/security-groups":
+            asked = query.get("name") or query["id"]
+            return 200, {"security_groups": [{"id": g} for g, n in GROUPS if asked in (g, n)]}
+    return 404, _nothing(request)
 
 
 def _version(owner: StandIn, path: str) -> Any:

@@ -75,7 +75,8 @@ def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: AwsBed) -
     bed.control.fail(Fault(kind=FaultKind.AUTH))
     found = examined(bed, subnets={"us-east-1a": "subnet-1"}, security_groups=("sg-1",))
     refused = {what: f.level for what, f in found.items() if "AuthFailure" in f.found}
-    assert {"image ami-12345678", "subnets", "security groups"} <= refused.keys()
+    assert refused["image ami-12345678"] is Level.WRONG
+    assert {refused["subnets"], refused["security groups"]} == {Level.NOTE}
     assert refused["right to DescribeInstances"] is Level.WRONG
     assert refused["vCPU quotas"] is Level.NOTE
     assert "rights" not in found
@@ -143,6 +144,14 @@ class TestRights:
             "right to CreateFleet (on-demand)",
         }
 
+    def test_a_right_that_is_not_proven_is_not_called_granted(self, control: Ec2Control) -> None:
+        bed = FleetBed(control)
+        code = "InvalidLaunchTemplateName.NotFoundException"
+        bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
+        found = examined(bed, image=IMAGE)
+        assert found["right to CreateFleet (spot)"].level is Level.NOTE
+        assert "CreateFleet (spot)" not in found["rights"].found
+
 
 def refuse(bed: AwsBed, action: str) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action=action, code="UnauthorizedOperation"))
@@ -175,6 +184,12 @@ class TestQuotas:
         cheap = examined(bed, image=IMAGE, limits=Limits(dollars_per_hour=1.0))
         found = cheap["vCPU quota, on-demand Standard"]
         assert "could ask for 23 at most" in found.found  # 1 / 0.085 machines of 2
+
+    def test_of_what_the_limits_do_not_allow_nothing_is_said(self, bed: AwsBed) -> None:
+        bed.control.quota("L-1216C47A", 0)
+        found = examined(bed, image=IMAGE, limits=Limits(on_demand=0))
+        assert "vCPU quota, on-demand Standard" not in found
+        assert "vCPU quota, spot Standard" in found
 
     def test_without_the_right_to_read_them_it_is_a_note(self, bed: AwsBed) -> None:
         kind = Fault(kind=FaultKind.AUTH, action="GetServiceQuota", code="AccessDeniedException")

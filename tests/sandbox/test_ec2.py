@@ -20,8 +20,10 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from emulated import running_ec2
 
+from slurm_elastic.ckptman.sources import SqsQueue
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_events import QUEUE
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 
 
@@ -282,6 +284,26 @@ def test_a_spot_machine_is_announced_and_then_taken(
     assert codes()[taken] == "instance-terminated-no-capacity"
     gone = client.describe_instances(InstanceIds=[taken])["Reservations"][0]["Instances"][0]
     assert gone["StateReason"]["Code"] == "Server.SpotInstanceTermination"
+
+
+def test_an_interruption_is_told_once_in_the_queue(control: Ec2Control, run: Run) -> None:
+    first, second = run(2)
+    control.interrupt([first], notice=60.0)
+    control.interrupt([first, second], notice=300.0)
+    sqs = boto3.client("sqs", region_name="us-east-1", endpoint_url=control.url)
+    url = sqs.get_queue_url(QueueName=QUEUE)["QueueUrl"]
+    source = SqsQueue(url, lambda: sqs)
+    told = source.read(5.0)
+    deadlines = {t.notice.instance: t.notice.deadline for t in told if t.notice is not None}
+    assert len(told) == 2
+    for machine in control.state().machines:
+        assert machine.interruption is not None
+        assert 0 <= machine.interruption.deadline - (deadlines[machine.id] or 0.0) < 1.0
+    source.done([t.handle for t in told])
+    control.reset()
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+    left = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+    assert {int(left[name]) for name in names} == {0}
 
 
 def test_only_running_spot_machines_can_be_interrupted(control: Ec2Control, run: Run) -> None:

@@ -13,7 +13,7 @@ from slurm_elastic.simulate.billing import (
     charge,
 )
 from slurm_elastic.simulate.boot import BootTimes
-from slurm_elastic.simulate.market import PLENTY, SpotMarket
+from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 
 FLAT = Curve.flat(1.0)
 
@@ -68,13 +68,13 @@ def test_boot_times_grow_with_the_batch() -> None:
 def test_a_market_by_price() -> None:
     market = SpotMarket(Curve([0, 100, 200], [0.01, 0.09, 0.01]), bid=0.067)
     assert [market.room(t) for t in (0, 99, 100, 199, 200)] == [PLENTY, PLENTY, 0, 0, PLENTY]
-    assert market.next_fall(0, 1) == 100
-    assert market.next_fall(100, 1) is None
+    assert market.next_fall(0, 1)[0] == 100
+    assert market.next_fall(100, 1)[0] == NEVER
     assert market.prices(50, 150) == ((0, 0.01), (100, 0.09))
 
 
 def test_a_market_by_availability() -> None:
     market = SpotMarket(Curve.flat(0.02), available=[(0, 5), (60, 2), (120, 9)])
     assert [market.room(t) for t in (0, 60, 119, 120)] == [5, 2, 2, 9]
-    assert market.next_fall(0, 3) == 60
-    assert market.next_fall(0, 2) is None
+    assert market.next_fall(0, 3) == (60, range(3, PLENTY + 1))
+    assert market.next_fall(0, 2) == (NEVER, range(3))

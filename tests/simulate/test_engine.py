@@ -202,6 +202,19 @@ def test_an_answered_notice_loses_next_to_nothing() -> None:
     assert found.figures.lost_hours * 3600 <= 60
 
 
+def test_a_recommendation_to_move_saves_what_the_warning_is_too_short_for() -> None:
+    """EC3's checkpoints took 160 s, EC2 warns 120 s before."""
+    how = Checkpoints(policy=OnNotice(), dump=160, restart=30, look=10)
+    lost = []
+    for rebalance in (0, 100, 600):
+        market = SpotMarket(
+            Curve.flat(0.1), available=[(0, 20), (5000, 0), (6000, 20)], rebalance=rebalance
+        )
+        found = one(replace(CLOUD, spot=market), jobs((0, 6000, 1)), checkpoints=how)
+        lost.append(round(found.figures.lost_hours * 3600))
+    assert lost == [4900, 4900, 600 - 160], "one that comes after the warning says nothing"
+
+
 def test_a_job_is_back_after_the_requeue_delay() -> None:
     assert one(spot(), jobs((0, 8000, 1)), requeue_delay=74).ends[0] == 5074 + 100 + 8000
 

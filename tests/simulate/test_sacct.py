@@ -54,6 +54,22 @@ def test_lines_become_jobs_in_the_order_of_submission(tmp_path: Path) -> None:
     assert len(history.complaints) == 0
 
 
+def test_accounts_are_numbered_by_their_names(tmp_path: Path) -> None:
+    rows = [line.split("|") for line in LINES.splitlines()]
+    names = ["Account", "physics", "physics", "", "chemistry", "physics", "biology"]
+    text = "\n".join("|".join((*row, name)) for row, name in zip(rows, names, strict=True))
+    history = sacct.load(written(tmp_path, text + "\n"))
+    assert list(history.jobs.account) == [
+        -1,
+        history.account("physics"),
+        history.account("physics"),
+    ]
+    assert history.account("physics") == 1
+    assert history.account("nobody") is None
+    raw = json.dumps({"jobs": [element(1, account="physics"), element(2)]})
+    assert list(sacct.load(written(tmp_path, raw)).jobs.account) == [1, -1]
+
+
 def test_times_may_be_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = LINES.replace("1700000100", "2023-11-14T22:15:00+00:00")
     assert sacct.load(written(tmp_path, text)).jobs.submit[1] == 100

@@ -28,10 +28,15 @@ def history(*lines: str) -> History:
 
 def test_a_job_and_the_header() -> None:
     found = history("; UnixStartTime: 893466664", ";", "; Note: a: b", line(n=7, submit=3))
-    assert found.jobs[0] == Job(7, 3, 10, 60, 4, user=153, partition=2)
+    assert found.jobs[0] == Job(7, 3, 10, 60, 4, user=153, partition=2, account=75)
     assert found.start == 893466664
     assert found.header["Note"] == "a: b"
     assert not found.complaints
+
+
+def test_the_account_is_the_group_by_its_number() -> None:
+    found = history(line())
+    assert (found.account("75"), found.account("76"), found.account("physics")) == (75, None, None)
 
 
 def test_processors_given_where_none_were_asked_for() -> None:
@@ -67,6 +72,7 @@ def test_fractions_of_seconds_are_rounded() -> None:
         (line().replace(" 60 ", " inf "), "line 2: not numbers, left out: 'inf'"),
         (line(procs=0, alloc=-1), "line 2: no processors, left out"),
         (line(run=10**15), "line 2: beyond all measure, left out"),
+        (line().replace(" 75 ", f" {2**64} "), "line 2: beyond all measure, left out"),
         ("\x00\ufffd\x01", "line 2: too short, left out: 1 fields, expected 18"),
     ],
 )

@@ -88,6 +88,13 @@ class Contract:
         nodes = bed.slurm.nodes(["op1", "op2"])
         assert {n: v.address for n, v in nodes.items()} == {"op1": "127.0.0.2", "op2": "127.0.0.3"}
 
+    def test_an_address_goes_with_a_new_state(self, bed: Bed) -> None:
+        bed.slurm.update_nodes(["op1", "op2"], state="DRAIN", reason=REASON, address="127.0.0.4")
+        held = self.node(bed, "op1", lambda n: "DRAIN" in n.states)
+        assert held.address == "127.0.0.4"
+        assert bed.slurm.nodes()["op2"].address == "127.0.0.4"
+        bed.slurm.update_nodes(["op1", "op2"], state="RESUME")
+
     def test_unknown_nodes_and_jobs_are_slurm_errors(self, bed: Bed) -> None:
         with pytest.raises(SlurmError):
             bed.slurm.update_nodes(["nobody"], state="DRAIN", reason="x")
@@ -105,7 +112,10 @@ class Contract:
         bed.slurm.requeue(job)
         waiting = self.job(bed, job, lambda j: "PENDING" in j.states)
         assert (waiting.nodes, waiting.restarts) == ((), 1)
+        assert waiting.is_requeue_hold(time.time())
         assert waiting.start > time.time() + 30
+        bed.slurm.change_pending([job], begin_in=3600.0)
+        self.job(bed, job, lambda j: j.start > time.time() + 3000)
         bed.slurm.start_now(job)
         self.job(bed, job, lambda j: j.start < time.time() + 30)
         bed.end(job)

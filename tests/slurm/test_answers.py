@@ -45,6 +45,19 @@ def test_both_forms_of_a_job_are_one_value() -> None:
     assert answers.job(OLD_JOB | {"nodes": "n[1-2]"}).nodes == ("n1", "n2")
 
 
+def test_when_a_job_may_start_and_when_it_is_thought_to() -> None:
+    """As 22.05 gives them for a job that waits for nodes, and for one that is held."""
+    waits = {"state_reason": "Resources", "start_time": 1826713878, "eligible_time": 1795177882}
+    job = answers.job(OLD_JOB | waits)
+    assert (job.start, job.begin) == (1826713878, 1795177882)
+    held = {"state_reason": "JobHeldAdmin", "start_time": 1826713878, "eligible_time": 0}
+    assert answers.job(OLD_JOB | held).begin == 0.0
+    new = {"eligible_time": num(1700000121), "state_description": "launch failed requeued held"}
+    job = answers.job(NEW_JOB | new)
+    assert job.is_requeue_hold(1700000000.0)
+    assert job.description == "launch failed requeued held"
+
+
 def test_what_a_checkpoint_needs_of_a_job() -> None:
     old = {"user_id": 1001, "group_id": 100, "comment": "ckpt=signal", "required_nodes": "n1",
            "array_job_id": 5, "array_task_id": 2, "exit_code": 10, "batch_flag": True}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -34,7 +35,9 @@ class Stub:
         return [line for line in self.log.read_text().splitlines() if "--version" not in line]
 
     def client(self, timeout: float = 20.0) -> SlurmCli:
-        return SlurmCli(SlurmSettings(bin_dir=str(self.path), command_timeout=timeout))
+        return SlurmCli(
+            SlurmSettings(conf="/dev/null", bin_dir=str(self.path), command_timeout=timeout)
+        )
 
 
 @pytest.fixture
@@ -49,6 +52,19 @@ def test_updates_go_out_by_compressed_hostlist(stub: Stub) -> None:
     client.update_nodes([f"n{i}" for i in range(1, 5001)], state="DRAIN", reason="a b")
     assert stub.ran() == ["scontrol update nodename=n[1-5000] state=DRAIN reason=a b"]
     assert client.calls == {"scontrol": 1}
+
+
+def test_one_address_for_all_is_said_for_each(stub: Stub) -> None:
+    """NodeAddr takes as many as there are nodes; a list of 5000 still fits into one argument."""
+    client = stub.client()
+    client.update_nodes(
+        ["n1", "n2", "n1"], state="POWER_DOWN_FORCE", reason="x", address="10.0.0.1"
+    )
+    assert stub.ran() == [
+        "scontrol update nodename=n[1-2] nodeaddr=10.0.0.1,10.0.0.1 state=POWER_DOWN_FORCE reason=x"
+    ]
+    client.update_nodes([f"n{i}" for i in range(5000)], state="DOWN", address="233.252.0.1")
+    assert client.calls == {"scontrol": 2}
 
 
 def test_addresses_are_one_list_each(stub: Stub) -> None:
@@ -119,6 +135,38 @@ def test_jobs_commands(stub: Stub) -> None:
         "scontrol update jobid=7 starttime=now",
         "scontrol update jobid=7 requeue=1",
     ]
+
+
+def test_pending_jobs_are_changed_in_one_command(stub: Stub) -> None:
+    jobs = [JOB | {"job_id": 5, "array_job_id": 4, "array_task_id": 2}, JOB | {"job_id": 6}]
+    stub.command("squeue", json.dumps({"jobs": jobs}))
+    client = stub.client()
+    client.jobs()
+    client.change_pending([5, 6], partitions=("batch", "debug"))
+    client.change_pending([6], begin_in=99.2)
+    client.change_pending([6], partitions=("aws",), begin_in=0.0)
+    assert stub.ran() == [
+        "squeue --all --json",
+        "scontrol update jobid=4_2,6 partition=batch,debug",
+        "scontrol update jobid=6 starttime=now+100",
+        "scontrol update jobid=6 partition=aws starttime=now",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fine"),
+    [
+        ("Job is no longer pending execution for job 5", True),
+        ("1_1: Job is no longer pending execution\n1_2-6: No error", True),
+        ("1_1: Job is no longer pending execution\nslurm_update error: Access denied", False),
+        ("Invalid partition name specified for job 5", False),
+        ("", False),
+    ],
+)
+def test_what_started_meanwhile_is_no_error(stub: Stub, text: str, fine: bool) -> None:
+    stub.command("scontrol", stderr=text, code=1)
+    with contextlib.nullcontext() if fine else pytest.raises(SlurmError):
+        stub.client().change_pending([5], begin_in=60.0)
 
 
 def test_nodes_and_jobs_are_one_command_each(stub: Stub) -> None:
@@ -195,6 +243,12 @@ def test_an_unreadable_answer_is_a_slurm_error(stub: Stub, answer: str) -> None:
     stub.command("squeue", answer)
     with pytest.raises(SlurmError, match="answered"):
         stub.client().jobs()
+
+
+def test_a_missing_slurm_conf_is_said_at_once(tmp_path: Path) -> None:
+    conf = str(tmp_path / "slurm.conf")
+    with pytest.raises(SlurmError, match=f"scontrol --version: exit 1: there is no {conf}"):
+        SlurmCli(SlurmSettings(conf=conf)).version()
 
 
 def test_a_missing_command_is_a_slurm_error(stub: Stub) -> None:

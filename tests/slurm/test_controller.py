@@ -20,7 +20,7 @@ def scontrol(directory: Path, *answers: str) -> SlurmSettings:
         f"case $(wc -l <{directory}/calls) in\n{lines}\nesac\nexit 0\n"
     )
     script.chmod(0o755)
-    return SlurmSettings(bin_dir=str(directory))
+    return SlurmSettings(conf="/dev/null", bin_dir=str(directory))
 
 
 def calls(directory: Path) -> list[str]:

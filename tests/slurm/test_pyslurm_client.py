@@ -31,7 +31,7 @@ def slurm(tmp_path: Path) -> SlurmSettings:
             f'echo "{name} $*" >>{tmp_path}/ran\n'
         )
         (tmp_path / name).chmod(0o755)
-    return SlurmSettings(bin_dir=str(tmp_path), client=Client.AUTO)
+    return SlurmSettings(conf="/dev/null", bin_dir=str(tmp_path), client=Client.AUTO)
 
 
 def package(path: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_where_it_does_not_fit_commands_are_run_and_the_log_says_so_once(
 ) -> None:
     package(tmp_path, "__version__ = '24.11.0'", monkeypatch)
     caplog.set_level(logging.INFO)
-    opened = open_slurm(SlurmSettings(bin_dir=slurm.bin_dir, client=client))
+    opened = open_slurm(SlurmSettings(conf="/dev/null", bin_dir=slurm.bin_dir, client=client))
     assert type(opened) is SlurmCli
     (line,) = caplog.records
     assert line.levelname == level

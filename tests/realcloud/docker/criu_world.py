@@ -21,7 +21,7 @@ from .engine import REPO, Engine
 from .world import HEAD, ContainerWorld, Host
 
 SUDOERS = REPO / "etc" / "sudoers.d-slurm-elastic"
-CONF = "JobSubmitPlugins=lua\nKillWait=10\nSlurmdTimeout=30\nMinJobAge=600\n"
+CONF = "KillWait=10\nSlurmdTimeout=30\nMinJobAge=600\n"
 
 COUNTER = """\
 #!/bin/bash
@@ -101,10 +101,19 @@ checkpoint: {directory: /shared/ckpt, policy: on_notice}
 
 
 class CriuWorld(ContainerWorld):
-    """Two nodes with the root part, its configuration, its sudo rule and its key."""
+    """Nodes with the root part, its configuration, its sudo rule and its key.
 
-    def __init__(self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0) -> None:
-        super().__init__(engine, image, nodes=nodes, criu=True, conf=CONF)
+    ``conf`` is appended to slurm.conf; ``options`` are those of ContainerWorld.
+    """
+
+    conf_lines = CONF + "JobSubmitPlugins=lua\n"
+
+    def __init__(
+        self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0, conf: str = "",
+        **options: Any,
+    ) -> None:  # fmt: skip
+        conf = self.conf_lines + conf
+        super().__init__(engine, image, nodes=nodes, criu=True, conf=conf, **options)
         self.hold = hold
         self.labels: dict[int, str] = {}
 
@@ -114,10 +123,14 @@ class CriuWorld(ContainerWorld):
 
     def _start(self, name: str, **options: Any) -> Host:
         host = super()._start(name, **options)
-        if name == HEAD:  # slurmctld does not start without them
-            for file, text in render(config(), domain_pools(config(), expand)).items():
-                host.put(f"/etc/slurm/{file}", text)
+        if name == HEAD:
+            self.set_up_head(host)
         return host
+
+    def set_up_head(self, host: Host) -> None:
+        """What slurmctld does not start without."""
+        for file, text in render(config(), domain_pools(config(), expand)).items():
+            host.put(f"/etc/slurm/{file}", text)
 
     def _lay_out(self) -> None:
         super()._lay_out()
@@ -203,7 +216,7 @@ class CriuWorld(ContainerWorld):
 
     def run_of(self, job: int) -> dict[str, Any]:
         """The job's run as the service would see it."""
-        shown = self.job(job)
+        shown = self.wait_for(lambda: self.job(job), f"slurmctld knows job {job}")
         return {
             "job": job, "label": self.name(job), "attempt": int(shown["Restarts"]), "user": "alice",
             "uid": 2000, "gid": 2000, "nodes": [shown["NodeList"]], "partition": "static",

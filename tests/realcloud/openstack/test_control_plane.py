@@ -15,6 +15,7 @@ from providers.nova_stand_in import StandIn
 from providers.stack_bed import CREATE
 
 from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import Flavor
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -22,15 +23,18 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.model import InstanceState, LaunchSpec
-from slurm_elastic.protocols import Provider
+from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Level
+from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
-from .bed import PlaneBed
+from .bed import CPUS, MEMORY, PlaneBed
 from .plane import ControlPlane
 
 pytestmark = pytest.mark.timeout(1800)  # the first time packages are installed
 PATIENCE = 120.0
+PUBLIC_KEY = (
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKHEMUoaGpmXUnUJYxwGzHTL7xUZVxvXV3WXvW0CqNhi doctor"
+)
 
 
 @pytest.fixture(scope="module")
@@ -217,3 +221,92 @@ class TestNova:
         finally:
             os.kill(pid, signal.SIGCONT)
         assert bed.open().launch(spec)
+
+
+class TestDoctor:
+    """On the real services; the network service is the set-up's own and has nothing in it."""
+
+    def examined(self, bed: PlaneBed, **settings: object) -> dict[str, Finding]:
+        provider = bed.open(**settings)
+        assert isinstance(provider, Examinable)
+        return {f.what: f for f in provider.examine([bed.pool])}
+
+    def test_a_cloud_where_all_is_well(self, bed: PlaneBed) -> None:
+        found = self.examined(bed, zones=("nova",))
+        assert {f.level for f in found.values()} == {Level.OK}
+        assert found["flavors"].found == "as configured: small"
+        assert found["image worker"].found.startswith("active, worker (")
+        assert "'none'" in found["networks"].found
+        assert found["zone nova"].found == "available"
+        assert found["quota of instances"].found == "none is set"
+
+    def test_what_is_not_there_is_named(self, bed: PlaneBed) -> None:
+        found = self.examined(
+            bed,
+            image="nobody-has-it",
+            types={"small": Flavor(cpus=CPUS, memory=MEMORY), "big": Flavor(cpus=1, memory=1)},
+            key_name="no-such-key",
+            security_groups=("web",),
+            networks=("lan",),
+            zones=("no-such-zone",),
+        )
+        wrong = {what for what, f in found.items() if f.level is Level.WRONG}
+        assert wrong == {
+            "flavor big", "image nobody-has-it", "key pair no-such-key", "security group web",
+            "network lan", "zone no-such-zone",
+        }  # fmt: skip
+        assert all(found[what].advice and found[what].expected for what in wrong)
+
+    def test_an_image_that_is_too_large_for_the_flavor(self, bed: PlaneBed) -> None:
+        """nova refuses the launch, and doctor says so before."""
+        images = bed.admin.cloud.image
+        made = images.create_image(
+            name="large", disk_format="raw", container_format="bare", visibility="public",
+            min_ram=2 * MEMORY, data=b"\0" * 1024, validate_checksum=False,
+        )  # fmt: skip
+        try:
+            found = self.examined(bed, image="large")["image large"]
+            assert found.level is Level.WRONG
+            provider = bed.open(image="large")
+            with pytest.raises(ProviderError, match="too small"):
+                provider.launch(spec_for(bed, provider, 1))
+        finally:
+            images.delete_image(made.id)
+
+    def test_a_key_pair_of_the_account(self, bed: PlaneBed) -> None:
+        cloud = bed.admin.connect()
+        try:
+            cloud.compute.create_keypair(name="doctor", public_key=PUBLIC_KEY)
+            found = self.examined(bed, key_name="doctor")["key pair doctor"]
+            assert (found.level, found.found) == (Level.OK, "there")
+        finally:
+            cloud.compute.delete_keypair("doctor")
+            cloud.close()
+
+    def test_quotas_beside_what_the_pools_could_ask_for(self, bed: PlaneBed) -> None:
+        bed.admin.quota(instances=5, cores=1, ram=-1)
+        try:
+            found = self.examined(bed)
+        finally:
+            bed.admin.quota(cores=-1)
+        few = found["quota of instances"]
+        assert (few.level, few.found) == (
+            Level.NOTE, "5 servers, of which others use 0; the pools could ask for 100",
+        )  # fmt: skip
+        assert found["quota of cores"].level is Level.WRONG
+        assert found["quota of ram"].level is Level.OK
+
+    def test_our_own_machines_are_not_others(self, bed: PlaneBed) -> None:
+        bed.admin.quota(instances=100)
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 2))
+        assert self.examined(bed)["quota of instances"].level is Level.OK
+        bed.add_foreign()
+
+        def noted() -> bool:
+            """nova counts a fresh server when it has been scheduled."""
+            found = self.examined(bed)["quota of instances"]
+            words = "100 servers, of which others use 1; the pools could ask for 100"
+            return (found.level, found.found) == (Level.NOTE, words)
+
+        bed.admin.wait(noted, "the other server counts")

@@ -1,0 +1,189 @@
+"""Which announcement is news: an earlier deadline and a later recommendation are, one message that
+is delivered twice is not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.sources import (
+    INTERRUPTION,
+    REBALANCE,
+    CloudNotices,
+    NodeComments,
+    Told,
+    from_event,
+)
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Notice, NoticeKind
+from tests.ckptman.world import CkptWorld
+
+
+class Said:
+    """A source that tells what a test has it tell."""
+
+    name = "a source"
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def read(self, now: float) -> Sequence[Told]:
+        return self.told
+
+    def done(self, handles: Sequence[str]) -> None:
+        pass
+
+
+@pytest.fixture
+def world() -> Iterator[CkptWorld]:
+    made = CkptWorld()
+    yield made
+    made.close()
+
+
+def listen(world: CkptWorld, source: Any) -> Any:
+    assert world.service is not None
+    service = world.service
+    one = Poller(world.ckpt, source, 1.0, service.machines, lambda: None, lambda _: None)
+    world.pollers.append(one)
+    return source
+
+
+def warning(world: CkptWorld, node: str, left: float, reason: str = "") -> Notice:
+    return Notice(
+        instance=world.machine(node), kind=NoticeKind.INTERRUPTION, seen=world.now,
+        deadline=world.now + left, reason=reason,
+    )  # fmt: skip
+
+
+def event(world: CkptWorld, node: str, kind: str) -> Told:
+    """EventBridge's message of this moment."""
+    body = {
+        "detail-type": kind,
+        "time": datetime.fromtimestamp(world.now, UTC).isoformat(),
+        "detail": {"instance-id": world.machine(node)},
+    }
+    return from_event(json.dumps(body), f"h{world.now}", world.now)
+
+
+@pytest.mark.parametrize("first", ["maintenance", "interruption", "both"])
+def test_the_least_deadline_of_a_machine_counts_however_they_come(
+    world: CkptWorld, first: str
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    source = listen(world, Said())
+    maintenance = Told(notice=warning(world, node, 3000, "system-maintenance"))
+    mark = Told(notice=warning(world, node, 120))
+    source.told = {"maintenance": [maintenance], "interruption": [mark]}.get(first, [])
+    world.advance(1, step=1.0)
+    source.told = [mark, maintenance]
+    world.advance(5, step=1.0)
+    least = min(w.notice.deadline or 0.0 for w in world.state.notices())
+    assert least == mark.notice.deadline  # type: ignore[union-attr]
+    (moved,) = world.rescues()
+    assert moved.deadline == least
+    assert len(world.state.notices()) == 2, "each once, however often they are told"
+
+
+def test_an_earlier_deadline_hurries_a_job_that_waits_for_its_last_moment(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.saver.broken = CheckpointError("cannot")
+    source = listen(world, Said())
+    source.told = [Told(notice=warning(world, node, 3000, "system-maintenance"))]
+    world.advance(60)
+    assert world.job(7).restarts == 0, "it may end by itself until then"
+    sooner = warning(world, node, 100)
+    source.told.insert(0, Told(notice=sooner))
+    world.until(lambda: world.job(7).restarts == 1, most=100)
+    assert "ckpt-sooner" in world.told(7)
+
+
+def test_a_message_that_is_delivered_twice_is_one_announcement(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    source = listen(world, Said())
+    for kind in (INTERRUPTION, REBALANCE):
+        told = event(world, node, kind)
+        source.told = [told, told]
+        world.pollers[-1].poll()
+        world.now += 30
+        source.told = [told]
+        world.pollers[-1].poll()
+    assert [str(w.notice.kind) for w in world.state.notices()] == ["interruption", "rebalance"]
+
+
+def test_a_second_recommendation_is_answered_by_a_second_save(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    source = listen(world, Said())
+    for saves in (1, 2):
+        source.told = [event(world, node, REBALANCE)]
+        world.advance(600, step=5.0)
+        assert world.saver.calls.count(("checkpoint", 7)) == saves
+    assert world.job(7).restarts == 0
+
+
+def test_a_recommendation_on_the_node_is_told_from_the_next_by_its_time(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    machine = world.machine(node)
+    assert world.service is not None
+    source = NodeComments(world.slurm, world.service.machines)
+    listen(world, source)
+    mark = f"slurm-elastic:notice:rebalance:{int(world.now)}:{machine}"
+    world.slurm.set_node(node, "ALLOCATED", "CLOUD", comment=mark)
+    world.advance(60, step=5.0)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+    mark = f"slurm-elastic:notice:rebalance:{int(world.now)}:{machine}"
+    world.slurm.set_node(node, "ALLOCATED", "CLOUD", comment=mark)
+    world.advance(60, step=5.0)
+    assert world.saver.calls.count(("checkpoint", 7)) == 2
+
+
+def test_what_was_taken_back_is_news_only_with_another_deadline(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    source = listen(world, Said())
+    world.saver.broken = CheckpointError("cannot")
+    source.told = [Told(notice=warning(world, node, 3000))]
+    world.advance(5, step=1.0)
+    world.order("withdraw", node=node)
+    world.advance(20, step=1.0)
+    assert not world.state.notices(), "the source goes on telling it"
+    source.told = [Told(notice=warning(world, node, 2000))]
+    world.advance(5, step=1.0)
+    assert len(world.state.notices()) == 1
+
+
+def test_a_cloud_that_names_no_deadline_is_heard_once(world: CkptWorld) -> None:
+    """It tells the same one, seen now, at every look."""
+    node = world.runs(7).nodes[0]
+    machine = world.machine(node)
+
+    class Cloud:
+        name = "x"
+
+        def notices(self) -> Sequence[Notice]:
+            kind = NoticeKind.REBALANCE
+            return [Notice(instance=machine, kind=kind, seen=world.now)]
+
+    listen(world, CloudNotices(Cloud()))  # type: ignore[arg-type]
+    world.advance(60, step=5.0)
+    assert len(world.state.notices()) == 1
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+
+
+def test_a_warning_that_was_wrong_does_not_let_go_a_node_that_another_keeps(
+    world: CkptWorld,
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("cannot")
+    source = listen(world, Said())
+    source.told = [Told(notice=warning(world, node, 60)), Told(notice=warning(world, node, 9000))]
+    world.advance(60 + 600 + 30, step=10.0)
+    assert len(world.state.notices()) == 1
+    assert "DRAIN" in world.slurm.nodes()[node].states

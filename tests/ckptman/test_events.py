@@ -1,0 +1,76 @@
+"""A service that polls once an hour looks when slurmctld's programs say that something happened."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from slurm_elastic.ckptman import service as services
+from slurm_elastic.ckptman.events import SOCKET, Events
+from slurm_elastic.ckptman.service import Service
+from slurm_elastic.lifecycle.wake import WakeSocket
+from tests.ckptman.world import CkptWorld
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Looks(Service):
+    """Counts its looks and signs of life, and does nothing else."""
+
+    looks = beats = 0
+
+    def tick(self) -> None:
+        self.looks += 1
+
+    def _beat(self) -> None:
+        self.beats += 1
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket]]:
+    monkeypatch.setattr(services, "BEAT", 0.05)
+    world = CkptWorld(period=3600.0)
+    site = world.ckpt
+    object.__setattr__(site, "monotonic", time.monotonic)
+    service = Looks(site, services.Crew(0))
+    with WakeSocket(world.dir / SOCKET) as wake:
+        events = Events(site.stop, wake.wait, service.happened)
+        thread = threading.Thread(target=service.run)
+        thread.start()
+        events.start()
+        yield service, wake
+        service.stop()
+        thread.join()
+        events.join(30)
+    world.close()
+
+
+def test_an_event_is_looked_at_at_once_and_some_times_more(
+    looking: tuple[Looks, WakeSocket],
+) -> None:
+    service, wake = looking
+    until(lambda: service.looks == 1)
+    until(lambda: service.beats > 3)  # it lives although it rests
+    assert service.looks == 1
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(b"{}", str(wake._path))
+    until(lambda: service.looks >= 4)
+
+
+def test_without_events_it_polls(looking: tuple[Looks, WakeSocket]) -> None:
+    service, _ = looking
+    until(lambda: service.looks == 1)
+    service.wake()
+    until(lambda: service.looks == 2)
+    beats = service.beats
+    until(lambda: service.beats > beats + 3)
+    assert service.looks == 2

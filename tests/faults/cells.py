@@ -1,0 +1,155 @@
+"""What a cell of the fault matrix is: one provider, one kind of call, one fault; and the table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from slurm_elastic.policies.phase import Phase, phase
+from tests.faults.beds import FOR_GOOD, KINDS
+from tests.faults.bench import Bench
+
+PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack", "docker")
+CALLS = ("launch", "list", "terminate")
+HIDDEN = "hidden for 60 s"
+FAULTS = (*KINDS, HIDDEN)
+NO_SUCH = "-"
+OPEN = "?"
+
+Cell = tuple[str, str, str]
+
+
+def outcome_of(bench: Bench, call: str, fault: str) -> str:
+    """How it came out; AssertionError where a machine is left, doubled or nobody's."""
+    if fault == HIDDEN:
+        bench.cloud.hidden_for = 60.0
+    outcome = {"launch": launching, "list": listing, "terminate": ending}[call](bench, fault)
+    if outcome is not NO_SUCH:
+        assert bench.most <= len(bench.nodes), "no node has two machines"
+        nothing_left(bench)
+    return outcome
+
+
+@contextmanager
+def noted() -> Iterator[dict[Cell, str]]:
+    """The outcomes of a module: printed in the end, and put into the file's table."""
+    found: dict[Cell, str] = {}
+    yield found
+    print(f"\n{table(found, [p for p in PROVIDERS if any(p == cell[0] for cell in found)])}")
+    if file := os.environ.get("SLURM_ELASTIC_FAULT_TABLE"):
+        path = Path(file)
+        before = told(path.read_text()) if path.exists() else {}
+        path.write_text(table(before | found) + "\n")
+
+
+def strikes(bench: Bench, fault: str, call: str) -> bool:
+    """Have it go wrong from now on, unless the cloud has no such answer to that call."""
+    if fault == HIDDEN:
+        return True
+    possible = bench.bed.strike(fault, call)
+    bench.before = bench.bed.standing()
+    return possible
+
+
+def healed(bench: Bench, fault: str) -> None:
+    """It must have struck: a fault that stands for ever shows in what came of it."""
+    if fault not in (HIDDEN, *FOR_GOOD):
+        assert bench.bed.standing() != bench.before, "the fault never struck"
+    bench.bed.heal()
+
+
+def launching(bench: Bench, fault: str) -> str:
+    """A two-node job while launches go wrong; then they do not any more."""
+    if not strikes(bench, fault, "launch"):
+        return NO_SUCH
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.advance(40)
+    healed(bench, fault)
+    bench.until(lambda: bench.running() and bench.settled(), "a machine for each node")
+    assert len(bench.bed.alive()) == len(bench.nodes)
+    kinds = bench.kinds()
+    if fault in FOR_GOOD:
+        assert "refused" in kinds
+    if "refused" in kinds:
+        return "job moves on, pool held"
+    if "launch-in-doubt" in kinds:
+        return "same call again"
+    if fault == HIDDEN:
+        return "not taken for lost"
+    return "served" if fault == "slow answer" else "retried"
+
+
+def listing(bench: Bench, fault: str) -> str:
+    """The cloud cannot be read while a job runs: nothing is deleted for it."""
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.until(bench.running, "the job")
+    before = bench.bed.alive()
+    if not strikes(bench, fault, "list"):
+        bench.slurm.finish(1)
+        return NO_SUCH
+    bench.advance(120)
+    healed(bench, fault)
+    bench.until(bench.settled, "agreement")
+    assert bench.bed.alive() == before, "machines that run are the same as before"
+    assert bench.running()
+    assert [j.restarts for j in bench.slurm.queue().values()] == [0]
+    return "machines kept"
+
+
+def ending(bench: Bench, fault: str) -> str:
+    """Machines are to end while that goes wrong."""
+    bench.slurm.submit(1, bench.nodes, len(bench.nodes))
+    bench.until(bench.running, "the job")
+    if not strikes(bench, fault, "terminate"):
+        bench.slurm.finish(1)
+        return NO_SUCH
+    bench.slurm.finish(1)
+    bench.advance(100)
+    healed(bench, fault)
+    bench.until(lambda: bench.settled() and not bench.bed.alive(), "the end of all machines")
+    return "asked again until gone" if "terminate-failed" in bench.kinds() else "gone"
+
+
+def nothing_left(bench: Bench) -> None:
+    """And in the end there is nothing: no machine, no open launch, no request, no held node."""
+    for job in list(bench.slurm.queue()):
+        bench.slurm.finish(job)
+    off = [Phase.POWERED_DOWN] * len(bench.nodes)
+    bench.until(
+        lambda: (
+            not bench.bed.alive()
+            and bench.settled()
+            and [phase(bench.slurm.node(n)) for n in bench.nodes] == off
+            and not bench.ledger.holds()
+            and bench.spool.count() == 0
+        ),
+        "nothing",
+    )
+    assert not any("DOWN" in bench.slurm.node(n).states for n in bench.nodes)
+
+
+def table(outcomes: Mapping[Cell, str], providers: Sequence[str] = PROVIDERS) -> str:
+    """Markdown: a row a call and fault, a column a provider."""
+    lines = [
+        f"| call | fault | {' | '.join(providers)} |",
+        f"|---|---|{'---|' * len(providers)}",
+    ]
+    for call in CALLS:
+        for fault in FAULTS:
+            cells = [outcomes.get((provider, call, fault), OPEN) for provider in providers]
+            lines.append(f"| {call} | {fault} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def told(text: str) -> dict[Cell, str]:
+    """The cells of such a table, those left out that are open yet."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    _, _, *providers = rows[0]
+    return {
+        (provider, call, fault): outcome
+        for call, fault, *outcomes in rows[2:]
+        for provider, outcome in zip(providers, outcomes, strict=True)
+        if outcome != OPEN
+    }

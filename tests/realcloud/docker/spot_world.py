@@ -1,0 +1,325 @@
+"""An elastic cluster whose machines are containers that can checkpoint: an on-premises cloud of
+Docker's, and spot machines of EC2. EC2 is the sandbox's, on this host; what it starts is a container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import socketserver
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from emulated import running_ec2
+from imds import ADDRESS
+
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.providers.joining import IMDS
+from slurm_elastic.sandbox.ec2_cloud import MachineView
+from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
+from slurm_elastic.sandbox.runner import ALIVE
+from slurm_elastic.sandbox.spec import IMAGE
+from slurm_elastic.slurm.launcher import PROGRAM
+
+from .criu_world import CONF, SUDOERS, CriuWorld
+from .engine import REPO, Engine
+from .world import CRIU_CAPS, UID, USER, Host
+
+CONFIG = "/etc/elastic/slurm-elastic.yaml"
+SDK = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six")
+"""boto3 and what it needs: Python code alone, which the containers' Python runs as well."""
+SDK_DATA = {"ec2", "sqs", "endpoints.json", "partitions.json", "sdk-default-configuration.json",
+            "_retry.json"}  # fmt: skip
+ENVIRONMENT = ("env", "AWS_ACCESS_KEY_ID=emulated", "AWS_SECRET_ACCESS_KEY=emulated",
+               "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1")  # fmt: skip
+CKPTMAN = ("/usr/bin/python3", "-P", "-c",
+           "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
+AGENT = (
+    "/usr/bin/python3",
+    "-I",
+    "/opt/slurm-elastic/slurm_elastic/programs/agent.py",
+    "/etc/agent",
+)
+LISTENS = ("ss", "-Hltn", "src", f"{ADDRESS}:80")
+LOOK = 0.25
+"""Seconds between two looks at EC2's machines."""
+BOOT = (
+    f"chmod 755 /run; useradd -u {UID} -m -s /bin/bash {USER}; install -m 755 /shared/ckpt-root {PROGRAM};"
+    " install -m 440 /etc/slurm-elastic/sudoers /etc/sudoers.d/slurm-elastic;"
+    " exec slurm-node >>/shared/log/$SLURM_ELASTIC_NODE.boot 2>&1"
+)
+
+
+class SpotWorld(CriuWorld):
+    """``bx1`` of Docker and ``pub[1-2]`` of EC2, besides a node ``n1`` with one CPU. slurm-elasticd
+    runs in the head; ``listen`` starts slurm-elastic-ckptman.
+    """
+
+    conf_lines = CONF
+
+    def __init__(self, engine: Engine, image: str) -> None:
+        super().__init__(engine, image, nodes=1, cpus=1, socket=True)
+        self._parts = contextlib.ExitStack()
+
+    def __enter__(self) -> SpotWorld:
+        super().__enter__()
+        try:
+            self._come_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as rest:
+            rest.callback(super().close)
+            self._parts.close()
+
+    def set_up_head(self, host: Host) -> None:
+        """Nothing: the installation brings it."""
+
+    # the services
+
+    def listen(self, **notices: Any) -> None:
+        """Start slurm-elastic-ckptman with these sources of notices, in the place of another."""
+        path, log = "/etc/elastic/ckptman.yaml", self.shared / "log" / "ckptman.log"
+        self.head.run(["pkill", "-f", "[c]li.ckptman"], check=False)
+        self.wait_for(
+            lambda: self.head.run(["pgrep", "-f", "[c]li.ckptman"], check=False).returncode,
+            "the service has ended",
+        )
+        config = self._config()
+        config["checkpoint"]["notices"] = notices
+        self.head.put(path, json.dumps(config))
+        before = log.read_text().count("serving") if log.exists() else 0
+        self.head.start([*ENVIRONMENT, *CKPTMAN, "--config", path], log.name, user="slurm")
+        self.wait_for(
+            lambda: log.exists() and log.read_text().count("serving") > before, "the service runs"
+        )
+
+    @property
+    def queue(self) -> str:
+        """The URL of EC2's queue, as the head reaches it."""
+        return f"{self.endpoint}/{ACCOUNT}/{QUEUE}"
+
+    def state(self) -> str:
+        """With the ends of the logs: there are many who could be the culprit."""
+        return f"{super().state()}\n{self.logs(12)}"
+
+    # what is known
+
+    def machine(self, node: str) -> Machine:
+        """The node's machine as slurm-elasticd has recorded it."""
+        book = Ledger(self.shared / "state" / "ledger.db", read_only=True)
+        try:
+            (found,) = [m for m in book.machines() if m.instance.node == node]
+        finally:
+            book.close()
+        return found
+
+    def rescues(self, job: int) -> Sequence[Rescue]:
+        """The moves of a job, oldest first."""
+        with self._memory() as state:
+            return sorted(
+                (r for r in state.rescues(since=0.0) if r.run.job == job), key=lambda r: r.began
+            )
+
+    def warned(self) -> Sequence[Warned]:
+        """The notices that stand."""
+        with self._memory() as state:
+            return state.notices()
+
+    def images(self, job: int) -> list[Path]:
+        """What is in the job's directory of images."""
+        return list((self.shared / "ckpt" / "containers" / str(job)).rglob("*"))
+
+    @contextlib.contextmanager
+    def _memory(self) -> Iterator[CheckpointState]:
+        state = CheckpointState(self.shared / "state" / FILE, read_only=True)
+        try:
+            yield state
+        finally:
+            state.close()
+
+    # the parts
+
+    def _lay_out(self) -> None:
+        super()._lay_out()
+        shutil.copyfile(SUDOERS, self.directory / "keys" / "sudoers")
+        (self.shared / "imds").mkdir()
+        (self.directory / "ec2").mkdir()
+        shutil.copyfile(REPO / "tests" / "imds.py", self.shared / "imds" / "imds.py")
+        for name in SDK:
+            self._copy_package(name)
+
+    def _copy_package(self, name: str) -> None:
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.origin is not None
+        origin, target = Path(found.origin), self.directory / "opt"
+        if origin.name == "__init__.py":
+            shutil.copytree(origin.parent, target / name, ignore=_unneeded)
+        else:
+            shutil.copyfile(origin, target / origin.name)
+
+    def _come_up(self) -> None:
+        self.ec2 = self._parts.enter_context(running_ec2(self.directory / "ec2"))
+        self.network.reload()
+        gateway = self.network.attrs["IPAM"]["Config"][0]["Gateway"]
+        port = int(self.ec2.url.rpartition(":")[2])
+        self.endpoint = self._parts.enter_context(relay(gateway, port))
+        group = os.stat(self.engine.socket).st_gid
+        self.head.run(["sh", "-c", f"groupadd -o -g {group} engine && usermod -aG engine slurm"])
+        self.head.run(["mkdir", "/etc/elastic"])
+        self.head.put(CONFIG, json.dumps(self._config()))
+        self.head.run(["slurm-elastic", "--config", CONFIG, "conf", "install"])
+        daemon = [*ENVIRONMENT, "slurm-elasticd", "--config", CONFIG]
+        self.head.start(daemon, "slurm-elasticd.log", user="slurm")
+        log = self.shared / "log" / "slurm-elasticd.log"
+        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the daemon serves")
+        self._parts.enter_context(Hypervisor(self))
+
+    def _config(self) -> dict[str, Any]:
+        keys, size = self.directory / "keys", {"cpus": 2, "memory": "1G", "real_memory": 500}
+        criu = {"checkpoint": {"method": "criu"}}
+        return {
+            # That of the nodes' ckpt-root.conf.
+            "cluster": {"name": "containers", "uuid": "5d1f6f0c-9f0e-4c55-8f4b-1d9a6a1f2b7c"},
+            "state_dir": "/shared/state",
+            "who": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
+            "limits": {"dollars_per_hour": 2.0},
+            "timings": {"suspend_time": 120, "suspend_timeout": 5, "resume_timeout": 300,
+                        "reconcile": 2, "grace": 20, "capacity_cooldown": 20},
+            "clouds": [
+                {
+                    "name": "boxes", "provider": "docker", "location": "on-premises",
+                    "hosts": {"box": {"cpus": 1000, "memory": "1T"}},
+                    "image": self.image, "network": self.id,
+                    "types": {"small": {"cpus": 2, "memory": "1G", "price": 0.01}},
+                    "command": ["sh", "-c", BOOT],
+                    "mounts": [f"{keys}:/etc/slurm-elastic:ro", f"{self.shared}:/shared"],
+                    "capabilities": list(CRIU_CAPS), "security_options": ["seccomp=unconfined"],
+                    "tmpfs": ["/run"],
+                },
+                {
+                    "name": "aws", "provider": "aws", "location": "public", "region": "us-east-1",
+                    "endpoint": self.endpoint, "image": IMAGE,
+                    "zones": ["us-east-1a", "us-east-1b", "us-east-1c"],
+                    "types": {"c5.large": {"cpus": 2, "memory": "4G", "price": 0.085}},
+                },
+            ],
+            "pools": [
+                {"name": "box", "cloud": "boxes", "nodes": "bx1", "instance_types": ["small"],
+                 **size, **criu},
+                {"name": "pub", "cloud": "aws", "nodes": "pub[1-2]", "markets": ["spot"],
+                 "instance_types": ["c5.large"], **size, **criu},
+            ],
+            "join": {"head": "head"},
+            "checkpoint": {"directory": "/shared/ckpt", "policy": "on_notice", "expected": "10s"},
+        }  # fmt: skip
+
+
+class Hypervisor:
+    """Boots a container for each machine that EC2 starts, and cuts its power when EC2 ends it. In
+    each are EC2's instance metadata, as far as they are about spot, and the product's agent.
+    """
+
+    def __init__(self, world: SpotWorld) -> None:
+        self._world = world
+        self._hosts: dict[str, Host] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Hypervisor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK):
+            alive = {m.id: m for m in self._world.ec2.state().machines if m.state in ALIVE}
+            for gone in self._hosts.keys() - alive.keys():
+                self._hosts.pop(gone).kill()
+            for machine in alive.values():
+                self._tell(machine)
+                if machine.id not in self._hosts:
+                    self._hosts[machine.id] = self._boot(machine)
+
+    def _tell(self, machine: MachineView) -> None:
+        path = self._world.shared / "imds" / machine.id
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(metadata(machine)))
+        new.replace(path)
+
+    def _boot(self, machine: MachineView) -> Host:
+        host = self._world.start_node(machine.node)
+        host.run(["ip", "address", "add", f"{ADDRESS}/32", "dev", "lo"])
+        imds = ["/usr/bin/python3", "/shared/imds/imds.py", f"/shared/imds/{machine.id}"]
+        host.start(imds, f"{machine.node}.imds")
+        self._world.wait_for(
+            lambda: host.run(LISTENS, check=False).stdout, "the metadata service listens"
+        )
+        settings = {"node": machine.node, "heartbeat_timeout": "900", "stop_command": "true",
+                    "metadata": IMDS}  # fmt: skip
+        host.put("/etc/agent", "".join(f"{k}={v}\n" for k, v in settings.items()))
+        host.start(AGENT, f"{machine.node}.agent")
+        return host
+
+
+def metadata(machine: MachineView) -> Mapping[str, str]:
+    """What its metadata service answers, by path below ``meta-data/``."""
+    said = {"instance-id": machine.id}
+    if machine.interruption is not None:
+        when = datetime.fromtimestamp(machine.interruption.deadline, UTC)
+        action = {"action": "terminate", "time": when.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        said["spot/instance-action"] = json.dumps(action)
+    return said
+
+
+@contextlib.contextmanager
+def relay(address: str, port: int) -> Iterator[str]:
+    """Have what listens on this host's loopback reached by ``address``; the URL there."""
+
+    class Through(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with socket.create_connection(("127.0.0.1", port)) as inner:
+                back = threading.Thread(target=_pump, args=(inner, self.request))
+                back.start()
+                _pump(self.request, inner)
+                back.join()
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server((address, 0), Through) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://{address}:{server.server_address[1]}"
+        server.shutdown()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while part := source.recv(65536):
+            target.sendall(part)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
+
+
+def _unneeded(directory: str, names: list[str]) -> set[str]:
+    """What is left out of a package: compiled files, and what botocore knows of other services."""
+    left = {name for name in names if name == "__pycache__"}
+    if directory.endswith("botocore/data"):
+        left |= set(names) - SDK_DATA
+    return left
