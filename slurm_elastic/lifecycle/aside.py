@@ -186,6 +186,7 @@ def afford(
     public = site.config.cloud(cloud).location is Location.PUBLIC
     over = barred(site.config, site.ledger, site.now()) if public else {}
     bad = {job for job in jobs if account_of.get(job) in over}
+    bad -= _begun(site, jobs) if bad else set()
     refused = _only_for(nodes, jobs, bad)
     if refused:
         gone = set(refused)
@@ -199,6 +200,16 @@ def afford(
         jobs = {job: of for job, of in jobs.items() if job not in lost}
     _write_down(site, cloud, nodes, jobs, account_of)
     return nodes, jobs
+
+
+def _begun(site: Site, jobs: Jobs) -> set[int]:
+    """Jobs for which machines boot already, while others wait for their turn: half of a job's
+    machines are of no use.
+    """
+    ledger = site.ledger
+    booting = {m.instance.node for m in ledger.machines() if m.boots}
+    booting |= {node for row in ledger.open_launches() for node in row.nodes}
+    return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
 
 
 def _only_for(nodes: Sequence[str], jobs: Jobs, bad: Iterable[int]) -> list[str]:

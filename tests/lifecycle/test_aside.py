@@ -28,7 +28,7 @@ SMALL = Budget(per_day=0.02)
 def make() -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
-    def world(**site: Any) -> World:
+    def world(booting: int | None = None, **site: Any) -> World:
         """A public cloud with a pool of three, and a node of the site's own in partition main."""
         plain = make_config(Path("/nonexistent"))
         pub = FakeCloud(
@@ -39,7 +39,7 @@ def make() -> Iterator[Callable[..., World]]:
         one = World(
             who=Who(accounts=("physics", "chemistry")),
             clouds=(pub,),
-            pools=(replace(plain.pools[1], markets=(Market.ON_DEMAND,)),),
+            pools=(replace(plain.pools[1], markets=(Market.ON_DEMAND,), max_booting=booting),),
             limits=Limits(),
             policies=SitePolicies(**site),
             timings=Timings(suspend_time=60, suspend_timeout=30, resume_timeout=600),
@@ -127,6 +127,20 @@ def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_
     assert kinds.count("set-aside") == 1
     assert world.ledger.holds() == ()
     assert world.slurm.queue()[2].start > world.now + 600
+
+
+def test_a_job_that_has_begun_to_boot_gets_the_rest_of_its_machines(
+    make: Callable[..., World],
+) -> None:
+    """One machine boots at a time, and the first spends the budget."""
+    world = make(booting=1, account_budgets={"physics": Budget(per_day=0.001)})
+    submit(world, 1, "physics", count=3)
+    world.advance(120)
+    assert running(world) == [1]
+    submit(world, 2, "physics")
+    world.advance(60)
+    assert whys(world, 1, "refused") == []
+    assert whys(world, 2, "set-aside")
 
 
 def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
