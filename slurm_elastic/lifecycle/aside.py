@@ -47,8 +47,9 @@ def review(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], 
     gone = [job for job in rows if job not in queue]
     if gone:
         site.ledger.let_back(gone)
-    back = [row for row in rows.values() if row.job in queue and row.account not in over]
-    _let_back(site, [(row, queue[row.job]) for row in back], now)
+    found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
+    # By the account that it has now: its user may have changed it.
+    _let_back(site, [(row, job) for row, job in found if job.account not in over], now)
     public = _public_partitions(site)
     for account, why in over.items():
         mine = [j for j in jobs if j.account == account and _is_to_go(j, public, why, now)]

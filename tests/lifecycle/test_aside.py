@@ -195,6 +195,18 @@ def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     assert world.slurm.queue()[3].start == far
 
 
+def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics")
+    world.advance(60)
+    assert whys(world, 2, "set-aside")
+    world.slurm.set_job(2, account="chemistry")
+    world.advance(60)
+    assert running(world) == [1, 2]
+    assert world.ledger.machines()[-1].accounts == {"chemistry": 1}
+
+
 def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
