@@ -219,9 +219,12 @@ class Daemon:
         if strange and not again:
             log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
             site.record(request.id, "dropped", strange, "the configuration has no pool with it")
-        return [
+        parts = [
             self._workers[c].submit(self._serve, c, request, again=again) for c in sorted(clouds)
         ]
+        for part in parts:  # at once: jobs of nodes that were refused have to be hurried
+            part.add_done_callback(lambda _: self._wake.ring())
+        return parts
 
     def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
         """Whether nodes of it wait for their turn."""
