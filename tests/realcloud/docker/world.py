@@ -153,6 +153,9 @@ class ContainerWorld:
     daemon there that starts containers.
     """
 
+    capabilities = CRIU_CAPS
+    """Of the nodes, where CRIU is wanted."""
+
     def __init__(
         self,
         engine: Engine,
@@ -216,7 +219,7 @@ class ContainerWorld:
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
         """A host that boots as that node: munged and a configless slurmd."""
         log = f"/shared/log/{name}.boot"
-        options: dict[str, Any] = criu_options() if self.criu else {}
+        options: dict[str, Any] = criu_options(self.capabilities) if self.criu else {}
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
@@ -377,10 +380,10 @@ _WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"
 _ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USER}"
 
 
-def criu_options() -> dict[str, Any]:
+def criu_options(capabilities: Sequence[str] = CRIU_CAPS) -> dict[str, Any]:
     """What a container needs so that CRIU dumps and restores in it."""
     return {
-        "cap_add": list(CRIU_CAPS),
+        "cap_add": list(capabilities),
         "security_opt": ["seccomp=unconfined"],
         "tmpfs": {"/run": "mode=755"},
     }
