@@ -163,7 +163,8 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class CoolDown(Struct, frozen=True, kw_only=True):
-    """An offer (``key`` = Offer.key) or a cloud's market (``cloud/*/*/market``) not to be asked.
+    """An offer (``key`` = Offer.key) or a cloud's market (``cloud/*/*/market``) not to be asked;
+    with one part more, a pool's name, for that pool only.
 
     ``strikes`` counts consecutive refusals; the next cool-down grows with it.
     """

@@ -36,6 +36,12 @@ _UNREADABLE = (IsADirectoryError, PermissionError, ValueError, ValidationError, 
 """What a request itself can be the cause of."""
 
 
+def received_at(request: str) -> float | None:
+    """When the program wrote the request of this id; None where it is none of a request."""
+    digits = request.partition("-")[0]
+    return int(digits) / 1e9 if digits.isascii() and digits.isdigit() else None
+
+
 class ResumeJob(Struct, frozen=True, kw_only=True):
     """A job of SLURM_RESUME_FILE, whichever release wrote it; both hostlists as Slurm gave them."""
 

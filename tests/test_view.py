@@ -95,7 +95,7 @@ def test_an_instance_has_owner_cost_and_next_action(view: StatusView) -> None:
         "op2": "suspends in 3m 20s unless used",
         "pub1": "in use",
         "pub2": "node is down: Not responding",
-        "pub3": "booting: times out in 3m 40s",
+        "pub3": "booting: times out in 3m 10s",
         "pub4": "terminating: suspended by Slurm",
     }
 
@@ -277,7 +277,7 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),
         ({}, "DOWN", {}, "node is down"),
-        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 54m, Slurm gives it up"),
+        ({}, "ALLOCATED POWERING_UP", {}, "booting: overdue by 55m, it is given up"),
         ({}, "ALLOCATED", {}, "in use"),
         ({}, "IDLE", {"busy": True}, "in use"),
         ({}, "ALLOCATED", {"max_age": 60.0}, "ends after its jobs: over the maximum age"),

@@ -22,7 +22,7 @@ Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 
 class World(Struct, frozen=True, kw_only=True):
     """One look. ``machines``: live ones by id; ``machine_of``: the one of each node; ``mtti``: mean
-    seconds between interruptions by Offer.key.
+    seconds between interruptions by Offer.key; ``leases``: seconds paid at a time by node.
     """
 
     now: float
@@ -35,6 +35,7 @@ class World(Struct, frozen=True, kw_only=True):
     mtti: Mapping[str, float] = field(default_factory=dict)
     expected: float = 60.0
     bid: float | None = None
+    leases: Mapping[str, float] = field(default_factory=dict)
 
 
 def runs(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
@@ -62,7 +63,7 @@ def _facts(world: World, job: SlurmJob, choice: Choice) -> JobFacts:
     return JobFacts(
         run=run_of(job, choice),
         choice=choice,
-        situations=tuple(_situations(world, job)),
+        situations=tuple(_situations(world, job, choice)),
         threatened=tuple(t.node for t in leaving),
         deadline=min(deadlines, default=None),
         reason=leaving[0].reason if leaving else "",
@@ -92,15 +93,16 @@ def dump_seconds(world: World, job: int) -> float:
     return estimate([i.seconds for i in world.images.get(job, ())], world.expected)
 
 
-def _situations(world: World, job: SlurmJob) -> Iterable[Situation]:
+def _situations(world: World, job: SlurmJob, choice: Choice) -> Iterable[Situation]:
     """One for each of its machines that differs from the others in what a policy looks at."""
     own = [i for i in world.images.get(job.id, ()) if i.attempt == job.restarts]
-    last = max((i.taken for i in own), default=None)
+    last = max(own, key=lambda image: image.taken, default=None)
     seen = set()
     for node in job.nodes:
         machine = world.machine_of.get(node)
         threat = world.threats.get(node)
-        key = None if machine is None else (machine.instance.launched, machine.instance.offer_key)
+        lease = world.leases.get(node, 1.0)
+        key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
         if threat is None and key in seen:
             continue
         seen.add(key)
@@ -111,12 +113,15 @@ def _situations(world: World, job: SlurmJob) -> Iterable[Situation]:
             now=world.now,
             launched=launched,
             started=job.start,
-            last=last,
+            last=last.taken if last else None,
+            cost=last.seconds if last else 0.0,
             dump=dump_seconds(world, job.id),
             prices=world.prices.get(offer, ()),
             bid=world.bid,
             notices=_notices(threat, world.now) if threat else (),
             mtti=world.mtti.get(machine.instance.offer_key) if machine else None,
+            lease=lease,
+            blocking=choice.blocking,
         )
 
 

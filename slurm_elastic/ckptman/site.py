@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings
 from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.rules import rules_of
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.slurm.hostlist import expand
@@ -35,6 +37,12 @@ class Site:
     now: Callable[[], float]
     monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
+
+    @functools.cached_property
+    def leases(self) -> Mapping[str, float]:
+        """Seconds that a machine of each of our nodes is paid at a time."""
+        pools = {pool.name: rules_of(self.config, pool).lease for pool in self.config.pools}
+        return {node: pools[pool.name] for node, pool in self.pool_of.items()}
 
     def checkpoint_of(self, node: str) -> PoolCheckpoint:
         """What the node's pool says of checkpoints itself."""

@@ -1,4 +1,6 @@
-"""How a job is to be saved: its own word in the comment, else its pool's, else the site's. Pure."""
+"""How a job is to be saved: its own word in the comment, else that of the features that it asks
+for, else its pool's, else the site's. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,21 @@ from slurm_elastic.config.checkpoint_fit import SIGN_FORM, SIGNAL_FORM, is_sign,
 from slurm_elastic.policies.checkpoint import AnyPolicy, Never, parse
 
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
+_FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
 _SIGNAL_CHECKS = {
     "signal": (is_signal, SIGNAL_FORM),
     "stop_signal": (is_signal, SIGNAL_FORM),
     "scope": (lambda word: word in SCOPES, f"one of {', '.join(SCOPES)}"),
     "saved": (is_sign, SIGN_FORM),
+    "blocking": (lambda word: word in ("yes", "no"), "yes or no"),
 }
 
 
 class Choice(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
-    save ends the run, so it is only made to move the job.
+    save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
+    it is saved; an application that saves itself may say that it does not.
     """
 
     method: str
@@ -32,12 +37,21 @@ class Choice(Struct, frozen=True, kw_only=True):
     refused: str = ""
     move_only: bool = False
 
+    @property
+    def blocking(self) -> bool:
+        """Only ``signal`` has the option."""
+        return self.options.get("blocking") != "no"
 
-def choose(comment: str, pool: PoolCheckpoint, settings: CheckpointSettings) -> Choice:
-    """``--comment=ckpt=METHOD[,KEY=VALUE...]``, or what the pool or the site says."""
+
+def choose(
+    comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
+) -> Choice:
+    """``--comment=ckpt=METHOD[,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what the pool
+    or the site says.
+    """
     policy = policy_of(pool.policy or settings.policy)
     try:
-        wish = parse_comment(comment)
+        wish = parse_comment(comment) or parse_features(features)
     except ValueError as error:
         return Choice(method="none", policy=Never(), refused=str(error))
     method, options = wish or (pool.method or settings.method, {})
@@ -66,6 +80,18 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
     if method == "signal":
         _check_signal(options)
     return method, options
+
+
+def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
+    """The method in a job's constraint (``ckpt_criu&bigmem``); None where it names none.
+
+    ValueError where it names several, as in ``[ckpt_criu|ckpt_dmtcp]``.
+    """
+    methods = sorted(set(_FEATURE.findall(features)))
+    if len(methods) > 1:
+        names = ", ".join(f"ckpt_{method}" for method in methods)
+        raise ValueError(f"the constraint {features} names {names}: expected one of them")
+    return (methods[0], {}) if methods else None
 
 
 def _check_signal(options: dict[str, str]) -> None:

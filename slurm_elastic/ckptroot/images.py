@@ -21,6 +21,7 @@ _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each imag
 _CORE = 0x55053847
 _FILES = 0x56303138
 _WRITING = 0o3  # O_WRONLY, O_RDWR
+_DEAD = 2  # criu/include/pid.h: TASK_DEAD
 _NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
                         r"|userns|autofs|binfmt-misc|tmpfs|ipcns-\w+)\b")  # fmt: skip
 
@@ -76,11 +77,16 @@ def _check_core(path: Path, identity: Identity) -> None:
     if len(entries) != 1:
         raise Refused(f"{path.name}: {len(entries)} entries, expected one")
     threads = list(_messages(entries[0], 5))
+    if not threads and _is_zombie(entries[0]):
+        return
     creds = [raw for thread in threads for raw in _messages(thread, 10)]
     # A field that comes twice is merged or overwritten: what CRIU would take cannot be told.
     if len(threads) != 1 or len(creds) != 1:
         raise Refused(f"{path.name}: not one set of credentials")
-    fields = _fields(creds[0])
+    _check_credentials(path, _fields(creds[0]), identity)
+
+
+def _check_credentials(path: Path, fields: dict[int, list[Value]], identity: Identity) -> None:
     for number, what, wanted in (
         *((n, "uid", identity.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", identity.gid) for n in (2, 4, 6, 8)),
@@ -99,6 +105,15 @@ def _check_core(path: Path, identity: Identity) -> None:
     unknown = set(fields) - set(range(1, 20))
     if unknown:
         raise Refused(f"{path.name}: credentials with an unknown field {min(unknown)}")
+
+
+def _is_zombie(core: bytes) -> bool:
+    """Whether the task had ended and only waits for its parent to ask how.
+
+    CRIU notes no credentials for it, and what it brings back ends at once and runs nothing
+    (core.proto's task_core_entry; restore_one_zombie in criu/cr-restore.c).
+    """
+    return [_number(_fields(task), 1) for task in _messages(core, 3)] == [_DEAD]
 
 
 def _entries(path: Path, magic: int) -> Iterator[bytes]:

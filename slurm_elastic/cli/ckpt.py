@@ -157,7 +157,8 @@ def choice_of(config: Config, job: SlurmJob) -> Choice:
     """How this job is saved, by its comment, its pool and the site."""
     pools = pools_by_node(config)
     pool = pools.get(job.nodes[0]) if job.nodes else None
-    return choose(job.comment, pool.checkpoint if pool else PoolCheckpoint(), config.checkpoint)
+    own = pool.checkpoint if pool else PoolCheckpoint()
+    return choose(job.comment, job.features, own, config.checkpoint)
 
 
 def how(choice: Choice) -> str:

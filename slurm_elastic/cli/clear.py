@@ -18,6 +18,7 @@ from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
 from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.story import pool_subject
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,7 +93,9 @@ def clear(
             lines += [f"{held} held node(s) of pool {pool.name}: looked at anew"] if held else []
     if lines:
         why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
-        about = (*sorted(chosen), *(row.node for row in ledger.holds() if row.pool in chosen))
+        names = {*paused, *(pool.name for pool in pools)}
+        mine = (pool_subject(one) if one in names else one for one in sorted(chosen))
+        about = (*mine, *(row.node for row in ledger.holds() if row.pool in chosen))
         ledger.record(
             Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
         )

@@ -14,7 +14,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Finding, Level
+from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import check, install, plan
 
@@ -61,6 +61,27 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def budgets(config: Config) -> Iterator[Finding]:
+    """Accounts that no allow list of a public cloud names: a slip, or those above them are named,
+    whose children some releases of Slurm let in.
+    """
+    lists = [
+        config.who_of(cloud).accounts
+        for cloud in config.clouds
+        if cloud.location is Location.PUBLIC
+    ]
+    listed = {account for names in lists for account in names}
+    for account in config.policies.account_budgets:
+        if all(lists) and account not in listed:
+            yield Finding(
+                what=f"budget of account {account}",
+                level=Level.NOTE,
+                found="no public cloud's who.accounts names the account",
+                expected=f"one of {', '.join(sorted(listed))}",
+                advice="is it spelled as in Slurm (sacctmgr show account)?",
+            )
 
 
 def spool(config: Config, now: float) -> Iterator[Finding]:

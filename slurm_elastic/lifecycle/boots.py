@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.ledger import Machine
-from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
+from slurm_elastic.lifecycle.launch import grown
+from slurm_elastic.lifecycle.refuse import keep_away
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.model import Breaker, Pool
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.boots import after_failures
+from slurm_elastic.policies.boots import Boot, after_failures, paused, to_rest
 from slurm_elastic.policies.phase import Phase, is_down, phase
+from slurm_elastic.policies.ranking import rest_key
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request
+from slurm_elastic.story import job_subject, pool_subject
 
 log = logging.getLogger(__name__)
+
+CODE = "BootFailed"
+"""Of the cool-downs after a machine that has not registered."""
 
 
 def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None) -> None:
@@ -29,19 +35,27 @@ def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None
     if not up:
         return
     site.ledger.registered(cloud, [m.instance.id for m in up], site.now())
-    known = {b.pool: b for b in site.ledger.breakers()}
-    for pool in {m.pool for m in up} & known.keys():
-        site.ledger.clear_breaker(pool)
-        if known[pool].until is not None:
-            nodes = [m.instance.node for m in up if m.pool == pool]
-            why = f"a machine of pool {pool} has registered: it works again"
-            log.warning("breaker closed pool=%s nodes=%s", pool, compress(nodes))
-            site.record("boots", "breaker-closed", nodes, why)
-            site.ledger.review_holds(pool, site.now())
+    for pool in dict.fromkeys(m.pool for m in up):
+        _note_works(site, pool, [m.instance.node for m in up if m.pool == pool])
 
 
 def _is_up(node: SlurmNode | None) -> bool:
     return node is not None and phase(node) is Phase.UP and not is_down(node)
+
+
+def _note_works(site: Site, name: str, nodes: Sequence[str]) -> None:
+    """What its failed boots have brought upon the pool is over."""
+    breaker = next((b for b in site.ledger.breakers() if b.pool == name), None)
+    if breaker is None:
+        return
+    site.ledger.clear_breaker(name)
+    rested = name in site.pools and site.ledger.clear_cool_down(rest_key(site.pools[name]))
+    if breaker.until is not None:
+        why = f"a machine of pool {name} has registered: it works again"
+        log.warning("breaker closed pool=%s nodes=%s", name, compress(nodes))
+        site.record("boots", "breaker-closed", [*nodes, pool_subject(name)], why)
+    if rested or breaker.until is not None:
+        site.ledger.review_holds(name, site.now())
 
 
 def unregistered(site: Site, cloud: str, request: Request) -> list[Machine]:
@@ -60,37 +74,95 @@ def unregistered(site: Site, cloud: str, request: Request) -> list[Machine]:
     ]
 
 
-def note_failures(site: Site, machines: Sequence[Machine], correlation: str) -> None:
-    """Count them against their pools; a pool that has too many in a row is paused."""
-    known = {b.pool: b for b in site.ledger.breakers()}
-    timings = site.config.timings
-    for name in dict.fromkeys(m.pool for m in machines if m.pool in site.pools):
-        nodes = [m.instance.node for m in machines if m.pool == name]
-        before = known.get(name, Breaker(pool=name))
-        now = site.now()
-        after = after_failures(
-            before, len(nodes), now, limit=timings.boot_failures, cool_down=timings.boot_cooldown
-        )
-        site.ledger.set_breaker(after)
-        why = f"booted but not registered in time; {after.failures} in a row in pool {name}"
-        site.record(correlation, "boot-failed", nodes, why)
-        if after.until is not None and after.until != before.until:
-            _pause(site, site.pools[name], after, nodes, correlation)
-
-
-def _pause(
-    site: Site, pool: Pool, breaker: Breaker, nodes: Sequence[str], correlation: str
+def note_failures(
+    site: Site,
+    machines: Sequence[Machine],
+    correlation: str,
+    jobs: Iterable[int] = (),
+    mates: Iterable[str] = (),
 ) -> None:
-    """Say so loudly, and keep Slurm from the pool's nodes that are off."""
-    log.error(
-        "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "
-        "or `slurm-elastic clear %s` ends it",
-        pool.name, (breaker.until or 0.0) - site.now(), breaker.reason, pool.name,
-    )  # fmt: skip
-    why = f"pool {pool.name} is paused: {breaker.reason}"
-    site.record(correlation, "breaker-open", nodes, why)
-    view = site.slurm.nodes(pool.nodes)
-    free = [n for n in pool.nodes if n in view and can_drain(view[n])]
-    hold(site, pool, list(dict.fromkeys((*free, *nodes))), why)  # those as soon as they can be
-    if free:
-        site.slurm.update_nodes(free, state="DRAIN", reason=hold_reason(why))
+    """Count them against their pools, and keep Slurm from what is not to be tried at once again.
+
+    After one the pool, or its offer, rests for a short while, so that ``jobs`` go elsewhere first;
+    a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs, which
+    are given back, too.
+    """
+    about = [job_subject(job) for job in jobs]
+    mates = tuple(mates)
+    for name in dict.fromkeys(m.pool for m in machines if m.pool in site.pools):
+        pool = site.pools[name]
+        failed = [m for m in machines if m.pool == name]
+        nodes = list(dict.fromkeys(m.instance.node for m in failed))
+        subjects = [*nodes, pool_subject(name), *about]
+        why = _count(site, pool, failed, correlation, subjects)
+        spare = 0 if _rests(site, pool) else len(pool.nodes)
+        of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
+        keep_away(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
+
+
+def _count(
+    site: Site, pool: Pool, failed: Sequence[Machine], correlation: str, subjects: Sequence[str]
+) -> str:
+    """The breaker and the rest of one pool; why its nodes are kept from Slurm."""
+    known = {b.pool: b for b in site.ledger.breakers()}
+    before, now = known.get(pool.name, Breaker(pool=pool.name)), site.now()
+    timings = site.config.timings
+    after = after_failures(
+        before, len(failed), now, limit=timings.boot_failures, cool_down=timings.boot_cooldown
+    )
+    site.ledger.set_breaker(after)
+    why = f"booted but not registered in time; {after.failures} in a row in pool {pool.name}"
+    log.warning(
+        "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
+    )
+    site.record(correlation, "boot-failed", subjects, why)
+    if (rest := _rest(site, pool, failed)) is not None:
+        site.record(correlation, "rests", subjects, rest)
+        why = rest
+    if paused(after, now) is None:
+        return why
+    why = f"pool {pool.name} is paused: {after.reason}"
+    if after.until != before.until:
+        log.error(
+            "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "
+            "or `slurm-elastic clear %s` ends it",
+            pool.name, (after.until or now) - now, after.reason, pool.name,
+        )  # fmt: skip
+        site.record(correlation, "breaker-open", subjects, why)
+    return why
+
+
+def _rest(site: Site, pool: Pool, failed: Sequence[Machine]) -> str | None:
+    """Cool down what is to be left alone for a while, and say what; None where nothing is."""
+    since = min(_boot(m).launched for m in failed)
+    others = [m for m in site.ledger.machines(ended_since=since) if m.pool == pool.name]
+    keys = to_rest([_boot(m) for m in failed], [_boot(m) for m in others], rest_key(pool))
+    now, told = site.now(), []
+    standing = {c.key: c for c in site.ledger.cool_downs(now)}
+    reason = f"the machine of {compress(m.instance.node for m in failed)} did not register"
+    for key in keys:
+        if key in standing:  # these were on their way already: it counts once
+            cooling = standing[key]
+        else:
+            cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
+            site.ledger.cool_down(cooling)
+        what = f"pool {pool.name}" if key == rest_key(pool) else key
+        told.append(f"{what} rests for {cooling.until - now:.0f} s: {cooling.reason}")
+    return "; ".join(told) or None
+
+
+def _boot(machine: Machine) -> Boot:
+    """By the head's clock; a machine whose launch is not known has its cloud's."""
+    one = machine.instance
+    launched = generation_time(one.generation) or one.launched
+    return Boot(offer=one.offer_key, launched=launched, registered=machine.registered)
+
+
+def _rests(site: Site, pool: Pool) -> bool:
+    """Whether nothing is bought for the pool now, because its machines did not register."""
+    now = site.now()
+    breaker = next((b for b in site.ledger.breakers() if b.pool == pool.name), None)
+    key = rest_key(pool)
+    return paused(breaker, now) is not None or any(
+        c.key == key for c in site.ledger.cool_downs(now)
+    )

@@ -23,6 +23,7 @@ from slurm_elastic.heartbeat import DAEMON
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
 from slurm_elastic.lifecycle.growing import Growing
+from slurm_elastic.lifecycle.overdue import Overdue, expect_requeued
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
@@ -106,6 +107,8 @@ class Daemon:
         self._settler = Settler(site, self._settling_worker)
         self._growing_worker = worker("policies")
         self._growing = Growing(site, self._growing_worker)
+        self._overdue_worker = worker("overdue")
+        self._overdue = Overdue(site, self._overdue_worker, self._workers)
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
@@ -121,8 +124,9 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            own = (self._settling_worker, self._growing_worker)
-            for worker in (*self._workers.values(), *own):
+            # First the one that hands work to the clouds' workers.
+            own = (self._overdue_worker, self._settling_worker, self._growing_worker)
+            for worker in (*own, *self._workers.values()):
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
                 self._keys.close()
@@ -151,6 +155,7 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
+        self._overdue.tick()
         if self._keys is not None:
             self._keys.tick()
         self._growing.tick()
@@ -214,9 +219,12 @@ class Daemon:
         if strange and not again:
             log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
             site.record(request.id, "dropped", strange, "the configuration has no pool with it")
-        return [
+        parts = [
             self._workers[c].submit(self._serve, c, request, again=again) for c in sorted(clouds)
         ]
+        for part in parts:  # at once: jobs of nodes that were refused have to be hurried
+            part.add_done_callback(lambda _: self._wake.ring())
+        return parts
 
     def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
         """Whether nodes of it wait for their turn."""
@@ -228,7 +236,7 @@ class Daemon:
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
         suspend(self._site, cloud, request, view)
-        note_failures(self._site, failed, request.id)
+        note_failures(self._site, failed, request.id, expect_requeued(self._site, failed))
         return False
 
     def _repair(self) -> None:

@@ -21,6 +21,7 @@ from slurm_elastic.lifecycle import push
 from slurm_elastic.lifecycle.known_hosts import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.lifecycle.push import PushError, Target, WrongHostKeyError
 from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.joining import KEY_MARK, Told
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class MungeKeys:
             return False
         born = generation_time(one.generation) or one.launched
         timeout = self._site.config.resume_timeout(self._site.config.cloud(one.cloud))
-        if self._site.now() - born <= timeout:
+        if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
             return True
         self._done.add(one.id)
         why = self._complaints.get(one.id, "it was never tried")

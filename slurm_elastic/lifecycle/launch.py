@@ -177,15 +177,15 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
         key, seconds = of_market, timings.quota_cooldown
     else:
         key, seconds = of_offer, timings.capacity_cooldown
+    return grown(site, key, seconds, error.code, error.message)
+
+
+def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> CoolDown:
+    """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
     strikes = site.ledger.strikes(key, site.now())
-    grown = min(seconds * 2**strikes, max(timings.cooldown_max, seconds))
-    return CoolDown(
-        key=key,
-        until=site.now() + grown,
-        code=error.code,
-        reason=error.message,
-        strikes=strikes + 1,
-    )
+    longest = max(site.config.timings.cooldown_max, seconds)
+    until = site.now() + min(seconds * 2**strikes, longest)
+    return CoolDown(key=key, until=until, code=code, reason=reason, strikes=strikes + 1)
 
 
 def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:

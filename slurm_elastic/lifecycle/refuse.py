@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest
+from slurm_elastic.model import NodeRequest, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
@@ -39,22 +39,36 @@ def refuse(
     nodes that could be had. Returns those that are powered down.
     """
     view = site.slurm.nodes(request.pool.nodes)
-    refused = set(nodes)
-    siblings = [
-        n for n in request.pool.nodes if n not in refused and n in view and can_drain(view[n])
-    ][spare:]
-    # Those that a policy keeps back are drained already; none of them can be had either.
-    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
-    drained = [] if spare else [n for n in request.pool.nodes if n in back]
-    hold(site, request.pool, [*nodes, *siblings, *drained], why)
+    held = keep_away(site, request.pool, nodes, view, why, spare)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
-        request.id, request.pool.name, compress(nodes), compress(siblings), why,
+        request.id, request.pool.name, compress(nodes), compress(held), why,
     )  # fmt: skip
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
+    return give_back(site, nodes, view, why, request.id)
+
+
+def keep_away(
+    site: Site,
+    pool: Pool,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    why: str,
+    spare: int,
+) -> list[str]:
+    """Hold ``nodes`` as soon as they can be, and now the pool's nodes that are off, but for
+    ``spare`` of them. Returns those.
+    """
+    refused = set(nodes)
+    siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
+    siblings = siblings[spare:]
+    # Those that a policy keeps back are drained already; none of them can be had either.
+    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
+    drained = [] if spare else [n for n in pool.nodes if n in back]
+    hold(site, pool, [*nodes, *siblings, *drained], why)
     if siblings:
         site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
-    return give_back(site, nodes, view, why, request.id)
+    return siblings
 
 
 def give_back(
@@ -72,7 +86,7 @@ def give_back(
     Not a node that an admin has drained, as power_down would undo that: it runs into its
     ResumeTimeout. Nor one that is not powering up by now. Returns those that were.
     """
-    ours = [n for n in nodes if n in view and _may_force(view[n])]
+    ours = [n for n in nodes if n in view and may_force(view[n])]
     if not ours:
         return set()
     given = set(ours)
@@ -89,7 +103,8 @@ def give_back(
     return given
 
 
-def _may_force(node: SlurmNode) -> bool:
+def may_force(node: SlurmNode) -> bool:
+    """Whether ``give_back`` would power the node down."""
     return phase(node) is Phase.POWERING_UP and (
         not is_drained(node) or node.reason.startswith(OUR_MARK)
     )

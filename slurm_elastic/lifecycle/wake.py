@@ -38,13 +38,23 @@ class WakeSocket:
             raise
         self._socket.setblocking(False)
         self._inode = os.stat(path).st_ino
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def ring(self) -> None:
+        """End a ``wait`` from another thread of this process; the next one, if there is none."""
+        os.eventfd_write(self._bell, 1)
 
     def wait(self, timeout: float) -> list[bytes]:
-        """All that has come, oldest first, once something has; empty after ``timeout`` seconds."""
+        """All that has come, oldest first, once something has; empty after ``timeout`` seconds or a
+        ``ring``.
+        """
         # poll and not select: the daemon may hold more than 1024 descriptors (select(2)).
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
+        poll.register(self._bell, select.POLLIN)
         poll.poll(max(0.0, timeout) * 1000)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
         payloads: list[bytes] = []
         while len(payloads) < MAX_DRAINED:
             try:
@@ -60,6 +70,9 @@ class WakeSocket:
     def close(self) -> None:
         """Close and remove the file, unless someone else's stands there by now."""
         self._socket.close()
+        if self._bell >= 0:
+            os.close(self._bell)
+            self._bell = -1
         remove_socket(self._path, self._inode)
 
     def __enter__(self) -> WakeSocket:

@@ -41,7 +41,8 @@ class Situation(Struct, frozen=True, kw_only=True):
     ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
     ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
     machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds between
-    interruptions of such machines.
+    interruptions of such machines. ``lease``: seconds that are paid at a time (1: by the second).
+    ``blocking``: the job stands still while it is saved; ``cost``: seconds that the last save took.
     """
 
     job: str
@@ -55,11 +56,18 @@ class Situation(Struct, frozen=True, kw_only=True):
     bid: float | None = None
     notices: tuple[Notice, ...] = ()
     mtti: float | None = None
+    lease: float = 1.0
+    blocking: bool = True
+    cost: float = 0.0
 
     @property
     def since(self) -> float:
-        """From when on work would be lost."""
-        return self.started if self.last is None else max(self.started, self.last)
+        """From when on work would be lost: a save beside which the job works on holds what was done
+        when it began.
+        """
+        if self.last is None:
+            return self.started
+        return max(self.started, self.last if self.blocking else self.last - self.cost)
 
 
 class CheckpointPolicy(Protocol):
@@ -92,33 +100,41 @@ class Never(Policy, frozen=True, tag="none"):
 
 
 class Hour(Policy, frozen=True, tag="hour"):
-    """Once in each paid hour, ``margin`` seconds before its end.
+    """Once in each paid lease, ``margin`` seconds before its end. ``every`` (s) stands for the
+    lease where none can hold a save, as where machines are paid by the second.
 
     The margin must hold a checkpoint and the time between two looks: EC3 leaves it open, 200 s fits
     its 160 s and 30 s. A margin shorter than ``dump`` is widened to it.
     """
 
     margin: Seconds = 200.0
+    every: SecondsOver = HOUR
 
     def decide(self, situation: Situation) -> Action | None:
         """Within the margin, unless a checkpoint was completed within it already."""
-        opens, end = self._window(situation)
+        opens, end, paid = _window(situation, self.margin, self.every)
         if situation.now < opens or situation.since >= opens:
             return None
         left = end - situation.now
-        return checkpoint(situation, f"the paid hour ends in {left:.0f} s (margin {end - opens:g})")
+        whole = "the paid lease" if paid == situation.lease else "its time"
+        reason = f"{whole} of {paid:.0f} s ends in {left:.0f} s (margin {end - opens:g})"
+        return checkpoint(situation, reason)
 
     def wake(self, situation: Situation) -> float:
-        """When the margin of this hour begins, or of the next one if this one is done."""
-        opens, _ = self._window(situation)
+        """When the margin of this lease begins, or of the next one if this one is done."""
+        opens, _, paid = _window(situation, self.margin, self.every)
         if situation.now < opens:
             return opens
-        return opens + HOUR if situation.since >= opens else situation.now
+        return opens + paid if situation.since >= opens else situation.now
 
-    def _window(self, situation: Situation) -> tuple[float, float]:
-        hours = math.floor((situation.now - situation.launched) / HOUR)
-        end = situation.launched + (hours + 1) * HOUR
-        return end - min(max(self.margin, situation.dump), HOUR), end
+
+def _window(situation: Situation, margin: float, every: float) -> tuple[float, float, float]:
+    """When the margin opens, when the lease of this moment ends, and how long each is."""
+    wide = max(margin, situation.dump)
+    paid = situation.lease if situation.lease > wide else every
+    ended = math.floor((situation.now - situation.launched) / paid)
+    end = situation.launched + (ended + 1) * paid
+    return end - min(wide, paid), end, paid
 
 
 class Threshold(Policy, frozen=True, tag="threshold"):
@@ -198,7 +214,9 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 
 class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
-    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken).
+    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken). Of a job
+    that works on meanwhile it is counted from the beginning of its last save, and never shorter
+    than a save.
 
     ``order`` 1 is Young's interval, 2 Daly's. ``least`` bounds the interval from below.
     """
@@ -222,7 +240,8 @@ class Daly(Policy, frozen=True, tag="daly"):
         """Seconds of work between two checkpoints."""
         mtti = self.mtti or situation.mtti or DEFAULT_MTTI
         rule = young_interval if self.order == 1 else daly_interval
-        return max(rule(situation.dump, mtti), self.least)
+        least = self.least if situation.blocking else max(self.least, situation.dump)
+        return max(rule(situation.dump, mtti), least)
 
 
 class OnNotice(Policy, frozen=True, tag="on_notice"):

@@ -173,7 +173,9 @@ def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
     rests = paused(scope.breakers.get(pool.name), now)
-    return rests or _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(offer, scope, now)
+    return (
+        rests or _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(pool, offer, scope, now)
+    )
 
 
 def _misfit(pool: Pool, offer: Offer) -> str | None:
@@ -206,17 +208,24 @@ def _too_dear(pool: Pool, offer: Offer) -> str | None:
     return None
 
 
-def _cooling(offer: Offer, scope: Scope, now: float) -> str | None:
+def _cooling(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
     for cool_down in scope.cool_downs:
-        if cool_down.until > now and _covers(cool_down.key, offer):
+        if cool_down.until > now and _covers(cool_down.key, pool, offer):
             left = math.ceil(cool_down.until - now)
             return f"cools down for another {left} s after {cool_down.code}: {cool_down.reason}"
     return None
 
 
-def _covers(key: str, offer: Offer) -> bool:
-    """Whether a cool-down key (parts may be ``*``) names the offer."""
+def rest_key(pool: Pool) -> str:
+    """The key of a cool-down of all offers, but for this pool only."""
+    return f"{pool.cloud}/*/*/*/{pool.name}"
+
+
+def _covers(key: str, pool: Pool, offer: Offer) -> bool:
+    """Whether a cool-down key (parts may be ``*``) names the offer, for that pool."""
     wanted, actual = key.split("/"), offer.key.split("/")
+    if len(wanted) == len(actual) + 1:
+        actual.append(pool.name)
     return len(wanted) == len(actual) and all(
         w in ("*", a) for w, a in zip(wanted, actual, strict=True)
     )
@@ -224,9 +233,10 @@ def _covers(key: str, offer: Offer) -> bool:
 
 def touches(key: str, pool: Pool) -> bool:
     """Whether a cool-down key may name offers of the pool."""
-    cloud, instance_type, zone, of_market = (*key.split("/"), *"***")[:4]
+    cloud, instance_type, zone, of_market, only = (*key.split("/"), *"****")[:5]
     return (
         cloud in ("*", pool.cloud)
+        and only in ("*", pool.name)
         and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
         and (not pool.zones or zone in ("*", *pool.zones))
         and of_market in ("*", *pool.markets)

@@ -28,12 +28,13 @@ PAGE = 1000
 
 
 class FlavorFound(Struct, frozen=True, kw_only=True):
-    """A flavor as nova has it; memory in MiB."""
+    """A flavor as nova has it; memory in MiB, disk in GiB (0: as large as the image)."""
 
     id: str
     name: str
     vcpus: int
     ram: int
+    disk: int = 0
 
 
 class Catalog:
@@ -181,6 +182,7 @@ def _flavor(record: Mapping[str, Any]) -> FlavorFound:
         name=str(record["name"]),
         vcpus=int(record["vcpus"]),
         ram=int(record["ram"]),
+        disk=int(record.get("disk") or 0),
     )
 
 

@@ -55,30 +55,61 @@ def _flavors(settings: OpenStackCloud, catalog: Catalog) -> Iterator[Finding]:
 def _images(
     call: Call, settings: OpenStackCloud, catalog: Catalog, pools: Sequence[Pool]
 ) -> Iterator[Finding]:
-    choices: dict[str, ImageChoice | None] = {f"image {settings.image}": None}
-    choices |= {f"image of pool {p.name}": p.image for p in pools if p.image is not None}
-    for what, choice in choices.items():
+    own = [pool for pool in pools if pool.image is not None]
+    others = [pool for pool in pools if pool.image is None]
+    named: list[tuple[str, ImageChoice | None, Sequence[Pool]]] = [
+        (f"image {settings.image}", None, others)
+    ]
+    named += [(f"image of pool {pool.name}", pool.image, [pool]) for pool in own]
+    for what, choice, users in named:
         expected = "an active image that the project may use"
         if choice is not None and choice.id is None:
             expected = f"an image with {wanted(choice)}"
         try:
-            yield _image(what, call("image", "GET", f"/images/{quote(catalog.image(choice))}"))
+            record = call("image", "GET", f"/images/{quote(catalog.image(choice))}")
+            flavors = [
+                flavor
+                for pool in users
+                for name, flavor in catalog.flavors().items()
+                if not pool.instance_types or name in pool.instance_types
+            ]
         except ProviderError as error:
             yield _refused(what, error, expected)
+        else:
+            yield _image(what, record, flavors)
 
 
-def _image(what: str, record: Mapping[str, Any]) -> Finding:
-    status = str(record.get("status"))
-    if status == "active":
-        found = f"active, {record.get('name') or 'without a name'} ({record.get('id')})"
-        return Finding(what=what, level=Level.OK, found=found)
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=status,
-        expected="active",
-        advice="upload it again, or name another one",
+def _image(what: str, record: Mapping[str, Any], flavors: Sequence[FlavorFound]) -> Finding:
+    """``flavors``: those of the pools that start from it."""
+    status, memory, disk = (
+        record.get("status"),
+        _whole(record, "min_ram"),
+        _whole(record, "min_disk"),
     )
+    small = sorted({f.name for f in flavors if f.ram < memory or 0 < f.disk < disk})
+    if status != "active":
+        return Finding(
+            what=what,
+            level=Level.WRONG,
+            found=str(status),
+            expected="active",
+            advice="upload it again, or name another one",
+        )
+    found = f"active, {record.get('name') or 'without a name'} ({record.get('id')})"
+    if small:
+        return Finding(
+            what=what,
+            level=Level.WRONG,
+            found=f"it asks for {memory} MiB of memory and {disk} GiB of disk",
+            expected=f"no more than flavor {', '.join(small)} has: nova refuses such a launch",
+            advice="a larger flavor, or lower min_ram and min_disk of the image",
+        )
+    return Finding(what=what, level=Level.OK, found=found)
+
+
+def _whole(record: Mapping[str, Any], key: str) -> int:
+    value = record.get(key)
+    return value if isinstance(value, int) else 0
 
 
 def _networks(call: Call, settings: OpenStackCloud, catalog: Catalog) -> Iterator[Finding]:

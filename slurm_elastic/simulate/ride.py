@@ -52,6 +52,7 @@ class Trip(Struct, frozen=True, kw_only=True):
     """A run to be made: ``work`` seconds from ``start`` on machines launched at ``launched``.
 
     ``until``: they are lost then (None: never); ``notices``: the warnings, as they will be seen.
+    ``lease``: seconds that the machines are paid at a time.
     """
 
     job: int
@@ -62,6 +63,7 @@ class Trip(Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
     market: SpotMarket | None = None
     mtti: float | None = None
+    lease: int = 1
 
 
 def quiet(how: Checkpoints) -> bool:
@@ -98,7 +100,7 @@ def ride(how: Checkpoints, trip: Trip) -> Ride:
         now = over
         if not how.blocking:
             work = min(work + how.dump, trip.work)
-        situation = _at(replace(situation, last=float(now)), trip, now)
+        situation = _at(replace(situation, last=float(now), cost=float(how.dump)), trip, now)
 
 
 def _situation(how: Checkpoints, trip: Trip) -> Situation:
@@ -111,6 +113,8 @@ def _situation(how: Checkpoints, trip: Trip) -> Situation:
         restart=float(how.restart),
         bid=trip.market.bid if trip.market else None,
         mtti=trip.mtti,
+        lease=float(trip.lease),
+        blocking=how.blocking,
     )
     return _at(situation, trip, trip.start)
 

@@ -169,6 +169,7 @@ class Runs:
             notices=notices,
             market=market,
             mtti=run.mtti,
+            lease=run.machines.pool.billing.lease,
         )
         return ride(self.scenario.checkpoints, trip)
 

@@ -392,14 +392,32 @@ local function partition_list(job, part_list)
   return table.concat(names, ",")
 end
 
--- How the job's progress is to be saved: as it says itself (--comment=ckpt=METHOD), else as the
--- first of its partitions does that says so.
+-- The method in --constraint=ckpt_METHOD; "none" where it names several: that job is refused later.
+local METHODS = { none = true, signal = true, criu = true, dmtcp = true, blcr = true, fake = true }
+
+local function feature_method(job)
+  local found = nil
+  for word in string.gmatch(job.features or "", "[%w_.-]+") do
+    local method = string.match(word, "^ckpt_(%l+)$")
+    if METHODS[method or ""] then
+      found = (found == nil or found == method) and method or "none"
+    end
+  end
+  return found
+end
+
+-- How the job's progress is to be saved: as it says itself (--comment=ckpt=METHOD, then the features
+-- that it asks for), else as the first of its partitions does that says so.
 local function checkpoint_method(job, part_list)
   for word in string.gmatch(job.comment or "", "[^%s;]+") do
     local method = string.match(word, "^ckpt=([^,]*)")
     if method then
       return method
     end
+  end
+  local asked = feature_method(job)
+  if asked then
+    return asked
   end
   for name in items(blank(job.partition) and default_of(part_list) or job.partition) do
     for _, data in ipairs(SITE.partitions or {}) do

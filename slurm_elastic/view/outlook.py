@@ -9,6 +9,7 @@ from slurm_elastic.config.clouds import AnyCloud
 from slurm_elastic.config.rules import fail_safe, rules_of
 from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import HOLD_MARK
@@ -86,7 +87,7 @@ class Outlook:
         self._now = now
         self._suspend = fail_safe(config, cloud) if cloud else 0.0
         self._rules = {pool.name: rules_of(config, pool) for pool in config.pools} if cloud else {}
-        self._boot = config.resume_timeout(cloud) if cloud else 0.0
+        self._boot = given_up_after(config.resume_timeout(cloud)) if cloud else 0.0
 
     def of(
         self,
@@ -127,7 +128,7 @@ class Outlook:
     def _booting(self, machine: Machine) -> str:
         left = machine.instance.launched + self._boot - self._now
         if left <= 0:
-            return f"booting: overdue by {brief(-left)}, Slurm gives it up"
+            return f"booting: overdue by {brief(-left)}, it is given up"
         return f"booting: times out in {brief(left)}"
 
     def _up(

@@ -87,15 +87,15 @@ def test_a_job_without_a_method_is_moved_without_a_save() -> None:
 def test_the_jobs_word_comes_before_the_pools_and_that_before_the_sites() -> None:
     site = CheckpointSettings(method="criu", directory="/shared", policy="hour")
     pool = PoolCheckpoint(method="dmtcp", policy="daly")
-    assert choose("", PoolCheckpoint(), site).method == "criu"
-    chosen = choose("project x", pool, site)
+    assert choose("", "", PoolCheckpoint(), site).method == "criu"
+    chosen = choose("project x", "", pool, site)
     assert (chosen.method, chosen.policy) == ("dmtcp", policy_of("daly"))
-    own = choose("a b;ckpt=signal,saved=file:x,signal=USR2 c", pool, site)
+    own = choose("a b;ckpt=signal,saved=file:x,signal=USR2 c", "", pool, site)
     assert (own.method, own.options) == ("signal", {"saved": "file:x", "signal": "USR2"})
     assert not own.move_only
-    assert choose("ckpt=signal", pool, site).move_only
+    assert choose("ckpt=signal", "", pool, site).move_only
     line = CheckpointSettings(signal=SignalSettings(saved="line:done"))
-    assert not choose("ckpt=signal", pool, line).move_only
+    assert not choose("ckpt=signal", "", pool, line).move_only
 
 
 def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
@@ -109,17 +109,38 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
         "ckpt=signal,saved=file:../x": "saved=file:../x: expected exit",
         "ckpt=signal,sign=x": "sign: expected one of signal",
     }.items():
-        choice = choose(comment, PoolCheckpoint(), site)
+        choice = choose(comment, "", PoolCheckpoint(), site)
         assert choice.method == "none"
         assert why in choice.refused
 
 
 @given(st.text())
 def test_no_comment_can_break_anything(comment: str) -> None:
-    assert choose(comment, PoolCheckpoint(), CheckpointSettings()).method in ("none", "fake")
-    assert choose(f"ckpt=signal,{comment}", PoolCheckpoint(), CheckpointSettings()).policy
+    assert choose(comment, "", PoolCheckpoint(), CheckpointSettings()).method in ("none", "fake")
+    assert choose(f"ckpt=signal,{comment}", "", PoolCheckpoint(), CheckpointSettings()).policy
 
 
 def test_the_next_save_is_taken_to_be_a_quarter_longer_than_the_last_three() -> None:
     assert estimate([], 60.0) == 60.0
     assert estimate([4.0, 8.0, 2.0, 100.0], 60.0) == 10.0
+
+
+def test_a_feature_that_the_job_asks_for_names_the_method() -> None:
+    pool, site = PoolCheckpoint(method="dmtcp"), CheckpointSettings(method="blcr")
+    for features in (
+        "ckpt_criu",
+        "bigmem&ckpt_criu",
+        "[rack1|rack2]&ckpt_criu*2",
+        "ckpt_criu&ckpt_x",
+    ):
+        assert choose("project x", features, pool, site).method == "criu"
+    assert choose("ckpt=signal", "ckpt_criu", pool, site).method == "signal", (
+        "the comment is nearer"
+    )
+    for other in ("", "bigmem", "fast_ckpt_criu", "ckpt_criu2", "ckpt_ssd"):
+        assert choose("", other, pool, site).method == "dmtcp"
+    refused = choose("", "[ckpt_criu|ckpt_signal]", pool, site)
+    assert refused.method == "none"
+    assert refused.refused == (
+        "the constraint [ckpt_criu|ckpt_signal] names ckpt_criu, ckpt_signal: expected one of them"
+    )

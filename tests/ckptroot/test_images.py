@@ -54,6 +54,20 @@ def test_a_second_set_of_credentials_is_refused(tmp_path: Path) -> None:
         check(forged.write(tmp_path / "image", two), ALICE)
 
 
+def test_a_zombie_has_no_credentials_and_needs_none(tmp_path: Path) -> None:
+    dead = forged.image(forged.CORE, forged.field(1, 1) + forged.field(3, forged.field(1, 2)))
+    check(forged.write(tmp_path / "image", forged.core(forged.creds()), dead), ALICE)
+
+
+@pytest.mark.parametrize(
+    "state", [b"", forged.field(1, 1), forged.field(1, 2) + forged.field(1, 1)]
+)
+def test_who_lives_or_may_live_needs_them(tmp_path: Path, state: bytes) -> None:
+    task = forged.image(forged.CORE, forged.field(1, 1) + forged.field(3, state))
+    with pytest.raises(Refused, match=r"not one set|twice"):
+        check(forged.write(tmp_path / "image", forged.core(forged.creds()), task), ALICE)
+
+
 def test_a_second_entry_is_refused(tmp_path: Path) -> None:
     entry = forged.core(forged.creds(uid=0))[8:]
     with pytest.raises(Refused, match="2 entries"):

@@ -49,6 +49,7 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
     assert [b.pool for b in ledger.breakers()] == ["rack"]
     assert "2 held node(s) of pool general: looked at anew" in lines
     assert [d.kind for d in ledger.decisions("pub7")] == ["cleared"]
+    assert [d.kind for d in ledger.decisions("pool:general")] == ["cleared"]
 
 
 def test_a_cloud_with_all_of_its_pools(tmp_path: Path, ledger: Ledger) -> None:

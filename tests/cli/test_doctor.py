@@ -16,7 +16,7 @@ from rich.console import Console
 from slurm_elastic.cli import doctor
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.doctor import clouds
+from slurm_elastic.doctor import clouds, head
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
@@ -84,6 +84,18 @@ def wrong(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
         for f in part.findings
         if f.level is Level.WRONG
     }
+
+
+def test_a_budget_of_an_account_that_nothing_names_is_a_note(file: Path) -> None:
+    budgets = "policies: {account_budgets: {physics: {per_day: 1}, phisics: {per_day: 1}}}"
+    public = "location: on-premises\n    types"
+    text = file.read_text().replace(public, "location: public\n    types") + budgets
+    file.write_text(text)
+    (one,) = head.budgets(configfile.load(file))
+    assert (one.what, one.level) == ("budget of account phisics", Level.NOTE)
+    assert one.expected == "one of physics"
+    file.write_text(text.replace("accounts: [physics]", "groups: [users]"))
+    assert list(head.budgets(configfile.load(file))) == [], "whoever is in the group"
 
 
 @pytest.mark.usefixtures("ledger")

@@ -55,7 +55,7 @@ def heard(world: World) -> None:
 
 
 def fail(world: World, count: int) -> None:
-    """As many machines that never register, one after the other."""
+    """As many machines that never register, one after the other; until its pool has rested."""
     mute(world)
     for number in range(count):
         world.slurm.submit(100 + number, NODES)
@@ -63,6 +63,8 @@ def fail(world: World, count: int) -> None:
         for job in list(world.slurm.queue()):
             world.slurm.finish(job)
         world.advance(60)
+        while world.ledger.holds() and all(b.until is None for b in world.ledger.breakers()):
+            world.advance(60)
 
 
 # the breaker

@@ -150,6 +150,30 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
     world.close()
 
 
+def test_the_job_of_a_refused_node_is_hurried_without_another_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real threads, and a loop that would sleep for an hour after the request came."""
+    monkeypatch.setattr("slurm_elastic.lifecycle.daemon.TICK", 3600.0)
+    world = World(tmp_path)
+    world.clouds["pub"].limit("*", 0)
+    stop = threading.Event()
+    site = dataclasses.replace(world.site, wait=stop.wait, monotonic=time.monotonic)
+    with WakeSocket(tmp_path / "wake.sock") as wake:
+        daemon = Daemon(site, world.spool, wake, lambda: None)
+        thread = threading.Thread(target=daemon.run, args=(stop,))
+        thread.start()
+        wait_for(lambda: not daemon._settler.busy)
+        world.slurm.submit(1, ("pub1",))
+        wake.ring()  # as the program's datagram does
+        wait_for(lambda: world.slurm.calls["start_now"])
+        stop.set()
+        wake.ring()
+        thread.join(60)
+        assert not thread.is_alive()
+    world.close()
+
+
 def wait_for(condition: Callable[[], object]) -> None:
     deadline = time.monotonic() + 60
     while not condition():

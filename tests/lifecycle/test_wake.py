@@ -47,6 +47,17 @@ def test_a_datagram_ends_the_wait(wake: WakeSocket, path: Path) -> None:
     assert time.monotonic() - began < 30
 
 
+def test_a_ring_of_another_thread_ends_the_wait_once(wake: WakeSocket) -> None:
+    threading.Timer(0.1, wake.ring).start()
+    began = time.monotonic()
+    assert wake.wait(60) == []
+    assert time.monotonic() - began < 30
+    wake.ring()
+    wake.ring()
+    assert wake.wait(60) == []
+    assert wake.wait(0.05) == []
+
+
 def test_nothing_comes(wake: WakeSocket) -> None:
     assert wake.wait(0.05) == []
     assert wake.wait(-1) == []

@@ -56,6 +56,9 @@ class Silent:
     def wait(self, timeout: float) -> list[bytes]:
         return []
 
+    def ring(self) -> None:
+        pass
+
 
 def make_config(state_dir: Path, **changes: Any) -> Config:
     fields: dict[str, Any] = {

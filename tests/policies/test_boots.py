@@ -6,9 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Breaker, Location, Market, Offer
-from slurm_elastic.policies.boots import after_failures, may_wait, paused, trial, turn
-from slurm_elastic.policies.ranking import Scope, rank, serving
+from slurm_elastic.model import Breaker, CoolDown, Location, Market, Offer
+from slurm_elastic.policies.boots import (
+    Boot,
+    after_failures,
+    given_up_after,
+    longest_wait,
+    may_wait,
+    paused,
+    to_rest,
+    trial,
+    turn,
+)
+from slurm_elastic.policies.ranking import Scope, rank, rest_key, serving, touches
 from tests.policies import strategies
 
 T0 = 1000.0
@@ -79,3 +89,37 @@ def test_a_node_waits_for_half_of_its_time() -> None:
     assert may_wait(T0, T0 + 299, 600)
     assert not may_wait(T0, T0 + 300, 600)
     assert may_wait(None, T0 + 10**6, 600)
+
+
+@given(st.floats(1.0, 65533.0))
+def test_a_node_is_given_up_before_slurmctld_does_it_and_not_much(resume_timeout: float) -> None:
+    left = resume_timeout - given_up_after(resume_timeout)
+    assert min(9.999, resume_timeout / 2) <= left <= 30.001
+    assert given_up_after(resume_timeout) >= longest_wait(resume_timeout), "a turn is in time"
+
+
+def test_what_rests_after_a_machine_that_did_not_register() -> None:
+    failed = [Boot(offer="a", launched=T0), Boot(offer="b", launched=T0 + 5)]
+    before = Boot(offer="a", launched=T0 - 99, registered=T0 - 1)
+    booting = Boot(offer="a", launched=T0 + 1)
+    assert to_rest(failed, [*failed, before, booting], "pool") == ("pool",), "nothing proves it"
+    proof = Boot(offer="a", launched=T0 - 9, registered=T0 + 1)
+    assert to_rest(failed, [*failed, proof], "pool") == ("b",), "the pool works, and offer a"
+    other = Boot(offer="c", launched=T0, registered=T0 + 9)
+    assert to_rest([failed[0]] * 2, [other], "pool") == ("a",)
+    assert to_rest([failed[0]], [proof, other], "pool") == ()
+
+
+def test_a_rest_is_of_its_pool_only() -> None:
+    request = strategies.request()
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a",
+        market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
+    )  # fmt: skip
+    key = rest_key(request.pool)
+    rest = CoolDown(key=key, until=T0 + 9, code="BootFailed", reason="n1 did not register")
+    (rejected,) = rank(request, [offer], Scope(cool_downs=(rest,)), T0).rejected
+    assert rejected.reason == "cools down for another 9 s after BootFailed: n1 did not register"
+    other = replace(request.pool, name="other")
+    assert rank(replace(request, pool=other), [offer], Scope(cool_downs=(rest,)), T0).ranked
+    assert (touches(key, request.pool), touches(key, other)) == (True, False)

@@ -101,6 +101,39 @@ def test_hour_never_begins_later_than_a_checkpoint_takes() -> None:
     assert Hour(margin=100).wake(at(0)) == LAUNCH + 3600 - 160
 
 
+@pytest.mark.parametrize("policy", [Hour(), Threshold(), ThresholdStatic()])
+def test_the_lease_is_the_clouds_and_no_hour(policy: AnyPolicy) -> None:
+    assert policy.wake(at(100, lease=1800.0)) == LAUNCH + 1600
+    assert policy.decide(at(1599, lease=1800.0)) is None
+    action = policy.decide(at(1600, lease=1800.0))
+    assert action is not None
+    assert action.reason == "the paid lease of 1800 s ends in 200 s (margin 200)"
+    assert policy.decide(at(3400, lease=86_400.0)) is None
+    assert policy.decide(at(86_300, lease=86_400.0)) is not None
+
+
+def test_where_machines_are_paid_by_the_second_the_policy_says_how_often() -> None:
+    assert Hour().wake(at(100, lease=1.0)) == LAUNCH + 3400
+    assert Hour(every=7200).wake(at(100, lease=60.0)) == LAUNCH + 7000
+    action = Hour(every=7200).decide(at(7000, lease=60.0))
+    assert action is not None
+    assert action.reason.startswith("its time of 7200 s ends")
+
+
+def test_work_beside_a_save_counts_from_its_beginning() -> None:
+    """A save from 3390 s to 3550 s, and a warning at 3400 s."""
+    saved = at(3600, last=LAUNCH + 3550, cost=160.0)
+    beside = replace(saved, blocking=False)
+    assert (saved.since - LAUNCH, beside.since - LAUNCH) == (3550, 3390)
+    warned = {"notices": (notice(3400, 3800),)}
+    assert OnNotice().decide(replace(saved, **warned)) is None
+    assert OnNotice().decide(replace(beside, **warned)) is not None, (
+        "what it did since is not in it"
+    )
+    policy = Daly(mtti=10, least=1)
+    assert policy.interval(beside) == 160, "the next cannot begin before this one is over"
+
+
 def test_threshold_starts_in_the_middle_of_the_launch_price_and_the_bid() -> None:
     policy = Threshold()
     prices = ((0.0, 0.01), (LAUNCH + 60, 0.05))

@@ -74,6 +74,15 @@ def test_images(bed: StackBed) -> None:
     assert missing.expected == "an image with os plan9"
 
 
+def test_an_image_that_asks_for_more_than_a_flavor_has(bed: StackBed) -> None:
+    bed.world.images = [LOCKED | {"status": "active", "min_ram": 8192, "min_disk": 1}]
+    found = examined(bed, image=LOCKED["id"])[f"image {LOCKED['id']}"]
+    assert (found.level, found.found) == (
+        Level.WRONG, "it asks for 8192 MiB of memory and 1 GiB of disk",
+    )  # fmt: skip
+    assert "flavor small" in found.expected
+
+
 @pytest.mark.parametrize(
     ("what", "settings", "word"),
     [

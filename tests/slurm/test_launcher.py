@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.checkpoint import METHODS, CheckpointSettings, PoolCheckpoint
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.slurm.launcher import MARK, launchers
 from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
@@ -69,6 +70,17 @@ CASES: dict[str, tuple[dict[str, Any], str | None]] = {
     "the application does it": ({"partition": "onprem", "comment": "ckpt=signal"}, None),
     "an unknown method": ({"partition": "onprem", "comment": "ckpt=xyz"}, None),
     "a word that only looks so": ({"partition": "static", "comment": "nockpt=criu"}, None),
+    "a feature says so": ({"partition": "static", "features": "big&ckpt_criu"}, "criu"),
+    "a feature wants none": ({"partition": "onprem", "features": "ckpt_none"}, None),
+    "a feature, but it says how": (
+        {"partition": "static", "features": "ckpt_criu", "comment": "ckpt=dmtcp"},
+        "dmtcp",
+    ),
+    "two features": ({"partition": "onprem", "features": "[ckpt_criu|ckpt_dmtcp]"}, None),
+    "features of the site's own": (
+        {"partition": "static", "features": "ckpt_ssd&my_ckpt_criu"},
+        None,
+    ),
     "two nodes": ({"partition": "onprem", "min_nodes": 2}, None),
     "one node": ({"partition": "onprem", "min_nodes": 1}, "criu"),
     "part of a heterogeneous job": ({"partition": "onprem", "het_job_offset": 0}, None),
@@ -84,6 +96,13 @@ def test_jobs_get_the_launcher(
     own = job.get("script", SCRIPT)
     wanted = own if method is None else LAUNCHERS[method] + own
     assert submitted(lua, job) == wanted
+
+
+def test_the_filter_knows_all_methods() -> None:
+    (line,) = re.findall(
+        r"local METHODS = {(.*)}", render(site(), domain_pools(site(), expand))[FILTER]
+    )
+    assert set(re.findall(r"(\w+) = true", line)) == set(METHODS)
 
 
 @pytest.mark.parametrize("script", ["", None])

@@ -54,6 +54,31 @@ def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
     gone(world, job)
 
 
+ZOMBIE = """\
+#!/usr/bin/python3
+import os, subprocess, time
+child = subprocess.Popen(["sh", "-c", "exit 5"])
+step = 0
+while not os.path.exists(f"end-{os.environ['SLURM_JOB_ID']}"):
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+print("child", child.wait())
+"""
+
+
+def test_a_child_that_nobody_has_asked_for_moves_along(world: CriuWorld) -> None:
+    job = world.sbatch(ZOMBIE, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in world.ask(job, "stop")
+    assert world.move(job) != world.job(job)["NodeList"]
+    world.wait_more(job)
+    (world.shared / "jobs" / f"end-{job}").touch()
+    world.wait_job(job)
+    assert world.output(job)[-1] == "child 5"
+
+
 def test_a_held_job_can_go_on_where_it_is(world: CriuWorld) -> None:
     job = started(world)
     assert "ok" in world.ask(job, "stop")

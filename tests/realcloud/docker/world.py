@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+import docker
+
 from .engine import REPO, Engine
 
 T = TypeVar("T")
@@ -27,6 +29,8 @@ PATIENCE = 180.0
 BUSY_TRIES = 3
 USER, UID = "alice", 2000
 HEAD = "head"
+OPEN = ("shared/log", "shared/jobs")
+"""Where everybody may write."""
 LABEL = "slurm-elastic-test-world"
 CRIU_CAPS = ("SYS_ADMIN", "SYS_PTRACE", "SYS_TIME", "NET_ADMIN")
 
@@ -51,6 +55,13 @@ SlurmctldParameters=enable_configless
 """What every Slurm in containers needs: no cgroups, configless nodes."""
 
 
+_BY_FILES = """\
+answer=$1 limit=$2; shift 2
+mkdir "$answer" && exec timeout -k 5 "$limit" "$@" >"$answer/out" 2>"$answer/err"
+"""
+GONE = "137"
+
+
 class CommandFailed(AssertionError):  # noqa: N818 - read as a word
     """A command in a container did not exit with 0."""
 
@@ -70,17 +81,50 @@ class Host:
         check: bool = True,
         timeout: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in it and wait; ``timeout`` ends it there (exit code 124)."""
-        words = ["timeout", "-k", "5", f"{timeout:g}", *command]
-        code, (out, err) = self.container.exec_run(words, user=user, demux=True)
-        done = subprocess.CompletedProcess(
-            list(command), code, (out or b"").decode(), (err or b"").decode()
+        """Run a command in it and wait; ``timeout`` ends it there (exit code 124).
+
+        Its output comes by files: the engine's stream is empty now and then when the machine is
+        busy (seen with 20.10).
+        """
+        answer = f"/tmp/{secrets.token_hex(8)}"
+        words = ["sh", "-c", _BY_FILES, "sh", answer, f"{timeout:g}", *command]
+        api = self.container.client.api
+        call = api.exec_create(self.container.id, words, user=user)["Id"]
+        api.exec_start(call, detach=True)
+        code = wait_for(
+            lambda: self._ended(call),
+            f"{self.name} has run {shlex.join(command)}",
+            lambda: "",
+            timeout + PATIENCE,
+            pause=0.02,
         )
-        if check and code != 0:
+        done = subprocess.CompletedProcess(list(command), int(code), *self._texts(answer))
+        if check and done.returncode != 0:
             raise CommandFailed(
                 f"{self.name}: {shlex.join(command)}: exit {code}: {done.stdout}{done.stderr}"
             )
         return done
+
+    def _ended(self, call: str) -> str:
+        """The exit code of a call, once it has ended."""
+        try:
+            shown = self.container.client.api.exec_inspect(call)
+        except docker.errors.NotFound:  # with its container
+            return GONE
+        return "" if shown["Running"] or shown["ExitCode"] is None else str(shown["ExitCode"])
+
+    def _texts(self, directory: str) -> tuple[str, str]:
+        """What is in the files out and err."""
+        try:
+            data = b"".join(self.container.get_archive(directory)[0])
+        except docker.errors.NotFound:
+            return "", ""
+        with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+            found = {Path(m.name).name: tar.extractfile(m) for m in tar.getmembers() if m.isfile()}
+            out, err = (
+                file.read().decode() if (file := found.get(name)) else "" for name in ("out", "err")
+            )
+        return out, err
 
     def start(self, command: Sequence[str], log: str, *, user: str = "root") -> None:
         """Start a daemon in it; ``log`` (below /shared/log) gets what it says."""
@@ -108,6 +152,9 @@ class ContainerWorld:
     ``criu`` gives nodes what CRIU needs. ``socket`` mounts the engine's socket into the head, for a
     daemon there that starts containers.
     """
+
+    capabilities = CRIU_CAPS
+    """Of the nodes, where CRIU is wanted."""
 
     def __init__(
         self,
@@ -172,7 +219,7 @@ class ContainerWorld:
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
         """A host that boots as that node: munged and a configless slurmd."""
         log = f"/shared/log/{name}.boot"
-        options: dict[str, Any] = criu_options() if self.criu else {}
+        options: dict[str, Any] = criu_options(self.capabilities) if self.criu else {}
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
@@ -261,11 +308,9 @@ class ContainerWorld:
 
     def _lay_out(self) -> None:
         self.directory.chmod(0o755)
-        for name in ("shared", "shared/log", "shared/jobs", "keys", "etc", "opt"):
+        for name in ("shared", *OPEN, "keys", "etc", "opt"):
             (self.directory / name).mkdir()
-            (self.directory / name).chmod(
-                0o1777 if name in ("shared/log", "shared/jobs") else 0o755
-            )
+            (self.directory / name).chmod(0o1777 if name in OPEN else 0o755)
         key = self.directory / "keys" / "munge.key"
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(128))
@@ -316,14 +361,18 @@ class ContainerWorld:
 
 
 def wait_for(
-    condition: Callable[[], T], what: str, state: Callable[[], str], patience: float = PATIENCE
+    condition: Callable[[], T],
+    what: str,
+    state: Callable[[], str],
+    patience: float = PATIENCE,
+    pause: float = 0.25,
 ) -> T:
     """Wait until ``condition`` is true, and return it; ``state`` goes into the failure."""
     deadline = time.monotonic() + patience
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise AssertionError(f"not in {patience:g} s: {what}\n{state()}")
-        time.sleep(0.25)
+        time.sleep(pause)
     return value
 
 
@@ -331,10 +380,10 @@ _WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"
 _ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USER}"
 
 
-def criu_options() -> dict[str, Any]:
+def criu_options(capabilities: Sequence[str] = CRIU_CAPS) -> dict[str, Any]:
     """What a container needs so that CRIU dumps and restores in it."""
     return {
-        "cap_add": list(CRIU_CAPS),
+        "cap_add": list(capabilities),
         "security_opt": ["seccomp=unconfined"],
         "tmpfs": {"/run": "mode=755"},
     }

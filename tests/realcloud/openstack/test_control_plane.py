@@ -257,6 +257,22 @@ class TestDoctor:
         }  # fmt: skip
         assert all(found[what].advice and found[what].expected for what in wrong)
 
+    def test_an_image_that_is_too_large_for_the_flavor(self, bed: PlaneBed) -> None:
+        """nova refuses the launch, and doctor says so before."""
+        images = bed.admin.cloud.image
+        made = images.create_image(
+            name="large", disk_format="raw", container_format="bare", visibility="public",
+            min_ram=2 * MEMORY, data=b"\0" * 1024, validate_checksum=False,
+        )  # fmt: skip
+        try:
+            found = self.examined(bed, image="large")["image large"]
+            assert found.level is Level.WRONG
+            provider = bed.open(image="large")
+            with pytest.raises(ProviderError, match="too small"):
+                provider.launch(spec_for(bed, provider, 1))
+        finally:
+            images.delete_image(made.id)
+
     def test_a_key_pair_of_the_account(self, bed: PlaneBed) -> None:
         cloud = bed.admin.connect()
         try:

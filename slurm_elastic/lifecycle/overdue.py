@@ -1,0 +1,223 @@
+"""Nodes that do not register are given up a little before slurmctld would do it.
+
+At ResumeTimeout slurmctld fails the node's jobs: those that must not be requeued end as NODE_FAIL,
+the others wait for 121 s. Given back before (``refuse.give_back``), all of them go on elsewhere.
+That has its own thread, as it must not wait for a slow cloud; the machines are ended by their
+cloud's worker. One that registers late finds its node powered down, and its end decided.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+
+from msgspec import Struct
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Launch, Machine
+from slurm_elastic.lifecycle.boots import note_failures
+from slurm_elastic.lifecycle.holds import hold
+from slurm_elastic.lifecycle.refuse import give_back, may_force
+from slurm_elastic.lifecycle.settle import slurm_fails
+from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.lifecycle.suspend import end
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.boots import given_up_after, longest_wait
+from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.spool import received_at
+
+log = logging.getLogger(__name__)
+
+PERIOD = 1.0
+"""Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
+CORRELATION = "boots"
+NOT_REGISTERED = "it did not register in time"
+NOT_WHOLE = "its job could not be had whole"
+
+
+class _Late(Struct, frozen=True, kw_only=True):
+    """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
+
+    cloud: str
+    machines: tuple[Machine, ...]
+    doubtful: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
+
+    def among(self, nodes: Iterable[str]) -> _Late:
+        """What of it is about these nodes."""
+        wanted = set(nodes)
+        return _Late(
+            cloud=self.cloud,
+            machines=tuple(m for m in self.machines if m.instance.node in wanted),
+            doubtful=tuple(n for n in self.doubtful if n in wanted),
+        )
+
+
+class Overdue:
+    """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers."""
+
+    def __init__(self, site: Site, worker: Executor, clouds: Mapping[str, Executor]) -> None:
+        self._site = site
+        self._worker = worker
+        self._clouds = clouds
+        self._running: Future[None] | None = None
+        self._next = float("-inf")
+        self._counted: set[str] = set()
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        clock = self._site.monotonic()
+        if clock < self._next or (self._running is not None and not self._running.done()):
+            return
+        self._next = clock + PERIOD
+        self._running = self._worker.submit(self._guarded)
+
+    def _guarded(self) -> None:
+        try:
+            late = [_late(self._site, cloud) for cloud in self._clouds]
+            self._counted &= {m.instance.id for some in late for m in some.machines}
+            for some in late:
+                if some.nodes:
+                    self._give_up(some)
+        except SlurmError as error:
+            slurm_fails(self._site, error)
+        except sqlite3.Error as error:
+            log.warning("the ledger cannot be used: %s", error)
+        except Exception:
+            log.exception("giving up nodes fails; the next look starts anew")
+
+    def _give_up(self, late: _Late) -> None:
+        """Those that Slurm still waits for."""
+        site = self._site
+        view = site.slurm.nodes(late.nodes)
+        late = late.among(n for n in late.nodes if n in view and may_force(view[n]))
+        if not late.nodes:
+            return
+        jobs = [j for j in site.slurm.jobs() if not set(late.nodes).isdisjoint(j.nodes)]
+        mates = _mates(site, jobs, late.nodes)
+        self._note(late, jobs, mates)
+        nodes = (*late.nodes, *mates)
+        given = give_back(site, nodes, site.slurm.nodes(nodes), _why(site, late), CORRELATION)
+        self._end(late, given)
+
+    def _note(self, late: _Late, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
+        """Each machine once, also where Slurm has to be asked again."""
+        site = self._site
+        # One that the cloud does not list may have been taken while it booted.
+        failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        note_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
+        self._counted.update(m.instance.id for m in failed)
+        for node in late.doubtful:
+            why = "its launch has no answer, and its time to boot is over"
+            hold(site, site.pool_of[node], [node], why)
+
+    def _end(self, late: _Late, given: set[str]) -> None:
+        """The intent at once: nothing takes these for machines that boot any more."""
+        site = self._site
+        overdue = {m.instance.id for m in late.machines}
+        doomed = [m for m in _booting(site, late.cloud) if m.instance.node in given]
+        for why, some in (
+            (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
+            (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
+        ):
+            site.ledger.suspending(late.cloud, [m.instance.id for m in some], why, site.now())
+            self._clouds[late.cloud].submit(end, site, late.cloud, some, why, CORRELATION)
+
+
+def _late(site: Site, cloud: str) -> _Late:
+    """By the ledger alone; Slurm may have them up by now, or not want them any more."""
+    asked: dict[str, float] = {}
+    late = [m for m in _booting(site, cloud) if _is_late(site, cloud, _asked(site, m, asked))]
+    open_ = [row for row in site.ledger.open_launches() if row.cloud == cloud]
+    doubtful = [
+        n for row in open_ if _is_late(site, cloud, _asked_of(site, row)) for n in row.nodes
+    ]
+    served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
+    return _Late(
+        cloud=cloud,
+        machines=tuple(late),
+        doubtful=tuple(n for n in doubtful if n not in served and n in site.pool_of),
+    )
+
+
+def _booting(site: Site, cloud: str) -> list[Machine]:
+    """Machines of the configuration as it is: others' nodes nobody gives up."""
+    return [
+        m
+        for m in site.ledger.machines()
+        if m.boots
+        and m.instance.cloud == cloud
+        and m.instance.node in site.pool_of
+        and site.pool_of[m.instance.node].cloud == cloud
+    ]
+
+
+def _is_late(site: Site, cloud: str, asked: float) -> bool:
+    return site.now() - asked >= given_up_after(_resume_timeout(site, cloud))
+
+
+def _resume_timeout(site: Site, cloud: str) -> float:
+    return site.config.resume_timeout(site.config.cloud(cloud))
+
+
+def _asked(site: Site, machine: Machine, known: dict[str, float]) -> float:
+    """When Slurm asked for the machine's node, as far as it is known (``known`` by generation)."""
+    one = machine.instance
+    if one.generation not in known:
+        row = site.ledger.launch(one.generation)
+        decided = generation_time(one.generation) or one.launched
+        known[one.generation] = decided if row is None else _asked_of(site, row)
+    return known[one.generation]
+
+
+def _asked_of(site: Site, row: Launch) -> float:
+    """Of a launch: its request's time; the launch waited for its turn at most so long."""
+    asked = received_at(row.request)
+    if asked is None:
+        return row.created
+    earliest = row.created - longest_wait(_resume_timeout(site, row.cloud))
+    return min(max(asked, earliest), row.created)
+
+
+def _mates(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
+    """The other nodes of these jobs that are still to come up: a job is had whole."""
+    others = dict.fromkeys(n for j in jobs for n in j.nodes if n not in late)
+    ours = [n for n in others if n in site.pool_of and not site.pool_of[n].partial_jobs]
+    view = site.slurm.nodes(ours) if ours else {}
+    return tuple(n for n in ours if n in view and may_force(view[n]))
+
+
+def _why(site: Site, late: _Late) -> str:
+    longest = _resume_timeout(site, late.cloud)
+    return (
+        f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "
+        f"(ResumeTimeout is {longest:.0f} s)"
+    )
+
+
+def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
+    """The jobs that slurmctld itself has requeued, at ResumeTimeout, because these machines did not
+    register: they need not wait out their hold either.
+    """
+    rows = [site.ledger.launch(g) for g in {m.instance.generation for m in machines}]
+    wanted = {job for row in rows if row is not None for job in row.jobs}
+    if not wanted:
+        return []
+    now = site.now()
+    jobs = [
+        job
+        for job in site.slurm.jobs()
+        if job.id in wanted
+        and job.restarts
+        and job.states & {"PENDING", "COMPLETING"}
+        and (job.begin > now or "COMPLETING" in job.states)
+    ]
+    gone = [m.instance.node for m in machines]
+    for job in jobs:
+        site.restarts.expect(job, site.monotonic(), gone)
+    return [job.id for job in jobs]

@@ -1,0 +1,121 @@
+"""Machines that boot but never register, on real Slurm: their jobs run elsewhere, none is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from rich.console import Console
+
+from slurm_elastic.cli.clear import clear
+from slurm_elastic.cli.explain import show
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import load
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Breaker
+from slurm_elastic.sandbox.cluster import Sandbox
+from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, submit_many
+
+pytestmark = pytest.mark.e2e
+ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
+POOL = {f"pub{n}" for n in range(1, 7)}
+FULL = "--cpus-per-task=2"
+RESUME = 40.0
+CAUSE = "did not register within 30 s (ResumeTimeout is 40 s)"
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """A cloud whose machines all stay dead, and the site's own nodes."""
+    return sandbox(
+        static_nodes=2,
+        drop=("onprem",),
+        never_boot="pub[1-6]",
+        resume_timeout=RESUME,
+        elastic={
+            "timings": {"boot_failures": 5, "boot_cooldown": 600.0, "capacity_cooldown": 120.0}
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def config(site: Sandbox) -> Config:
+    return load(site.layout.config)
+
+
+def told(site: Sandbox, config: Config, subject: str) -> str:
+    text = io.StringIO()
+    show(config, site.slurm, subject, console=Console(file=text, width=400, markup=False))
+    return text.getvalue()
+
+
+def breakers(site: Sandbox) -> tuple[Breaker, ...]:
+    with contextlib.closing(ledger(site)) as book:
+        return book.breakers()
+
+
+def given_up_by_slurm(site: Sandbox) -> bool:
+    """Whether slurmctld itself failed a node, at ResumeTimeout."""
+    return "not resumed by ResumeTimeout" in (site.layout.log / "slurmctld.log").read_text()
+
+
+def away(site: Sandbox) -> list[str]:
+    """Nodes that are kept from Slurm."""
+    return [name for name, node in site.nodes().items() if "DRAIN" in node.states]
+
+
+@pytest.fixture(autouse=True)
+def as_new(site: Sandbox, config: Config) -> Iterator[None]:
+    yield
+    for job in site.jobs():
+        site.run(["scancel", str(job.id)])
+    back_to_zero(site)
+    with contextlib.closing(Ledger(config.state / "ledger.db")) as book:
+        clear(config, book, None, time.time())
+    site.wait_for(lambda: not away(site), 150, "all holds are over")
+
+
+def test_jobs_of_machines_that_never_register_run_elsewhere(site: Sandbox, config: Config) -> None:
+    """Also one that forbids requeueing, which slurmctld would end as NODE_FAIL, and a whole one of
+    two nodes; without the 121 s for which slurmctld itself keeps a requeued job.
+    """
+    (plain,) = submit_many(site, 1, "sleep 1", FULL, "--partition=aws,batch")
+    (once,) = submit_many(site, 1, "sleep 1", FULL, "--no-requeue", "--partition=aws,batch")
+    (wide,) = submit_many(site, 1, "sleep 1", FULL, "-N2", "--partition=aws,batch")
+    site.wait_for(lambda: len(machines(site)) == 4, 60, "all four nodes have a machine")
+    for job in (plain, once, wide):
+        fields = site.wait_job(job)
+        assert (fields["JobState"], fields["Partition"]) == ("COMPLETED", "batch")
+        assert fields["Restarts"] == "1"
+        text = told(site, config, str(job))
+        assert CAUSE in text
+        assert "pool pub rests for" in text
+    assert site.job(once)["Requeue"] == "0", "its own setting is kept"
+    assert not given_up_by_slurm(site)
+    back_to_zero(site)
+    assert {m.why for m in machines(site, ended=True)} == {"it did not register in time"}
+    assert "boot-failed" in told(site, config, "pub")
+
+
+def test_a_pool_with_too_many_in_a_row_is_paused_until_it_is_cleared(
+    site: Sandbox, config: Config
+) -> None:
+    jobs = submit_many(site, 5, "true", FULL, "--partition=aws")
+    site.wait_for(lambda: [b for b in breakers(site) if b.until], 120, "the pool is paused")
+    site.wait_for(lambda: set(away(site)) >= POOL, 60, "its nodes are held")
+    status = site.run([*ELASTIC, "--config", str(site.layout.config), "status"]).stdout
+    assert "Pool pub IS PAUSED: 5 machine(s) in a row booted but never registered" in status
+    about = told(site, config, "pub")
+    assert "breaker-open" in about
+    assert "pool pub is paused: 5 machines in a row booted but never registered" in about
+    back_to_zero(site)
+    assert {j.id for j in site.jobs() if "PENDING" in j.states} == set(jobs), "none is lost"
+    assert not given_up_by_slurm(site)
+    site.run([*ELASTIC, "--config", str(site.layout.config), "clear", "pub"])
+    assert breakers(site) == ()
+    site.wait_for(lambda: live_ec2(site), 120, "the pool is used again")
+    assert "cleared" in told(site, config, "pub")

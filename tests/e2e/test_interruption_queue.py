@@ -1,0 +1,86 @@
+"""The service hears of interruptions by the SQS queue alone, on real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import yaml
+
+from slurm_elastic.ckptman.opening import client_maker
+from slurm_elastic.config import configfile
+from slurm_elastic.ledger.rows import Health
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
+from tests.e2e.ckpt import (
+    SITE,
+    announce,
+    begun_at,
+    counter,
+    each_once,
+    kinds,
+    node_of,
+    rescues,
+    settled,
+    wait_steps,
+)
+from tests.e2e.world import ledger
+
+pytestmark = pytest.mark.e2e
+SOURCE = "notices in SQS"
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    """Its ckptman asks no cloud for notices, and reads the queue of the emulated EC2."""
+    up = sandbox(**SITE)
+    document = yaml.safe_load(up.layout.config.read_text())
+    url = f"{up.ec2.url}/{ACCOUNT}/{QUEUE}"
+    document["checkpoint"]["notices"] = {"every": 1, "queue": url, "clouds": False}
+    up.layout.config.write_text(yaml.safe_dump(document))
+    up.ckptman_stop()
+    up.ckptman_start()
+    return up
+
+
+def health(site: Sandbox) -> dict[str, Health]:
+    book = ledger(site)
+    try:
+        return {h.name: h for h in book.health()}
+    finally:
+        book.close()
+
+
+def left(site: Sandbox) -> int:
+    """Messages in the queue, those that somebody is reading too, by the service's own client."""
+    config = configfile.load(site.layout.config)
+    client = client_maker(config, "sqs")()
+    try:
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+        url = config.checkpoint.notices.queue
+        found = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)["Attributes"]
+        return sum(int(found[name]) for name in names)
+    finally:
+        client.close()
+
+
+def test_a_notice_of_the_queue_saves_and_moves_the_job(
+    site: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in site.layout.daemon_env().items():
+        monkeypatch.setenv(name, value)
+    job = counter(site)
+    wait_steps(site, job, 8)
+    node = node_of(site, job)
+    announce(site, node)
+    fields = site.wait_job(job)
+    assert fields["Restarts"] == "1"
+    assert fields["NodeList"] != node
+    each_once(site, job)
+    assert begun_at(site, job)[1] >= 8
+    settled(site)
+    (moved,) = [r for r in rescues(site) if r.run.job == job]
+    assert moved.image is not None
+    assert "ckpt-notice" in kinds(site, node)
+    assert health(site)[SOURCE].error is None
+    site.wait_for(lambda: left(site) == 0, 60, "what is known here is out of the queue")
