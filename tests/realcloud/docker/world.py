@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -155,6 +155,11 @@ class ContainerWorld:
 
     capabilities = CRIU_CAPS
     """Of the nodes, where CRIU is wanted."""
+    cgroup_conf = "CgroupPlugin=disabled\n"
+    before_slurmd = "true"
+    """What the shell of a node does first."""
+    node_options: Mapping[str, Any] = {}
+    """Of Docker's create call."""
 
     def __init__(
         self,
@@ -219,11 +224,13 @@ class ContainerWorld:
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
         """A host that boots as that node: munged and a configless slurmd."""
         log = f"/shared/log/{name}.boot"
-        options: dict[str, Any] = criu_options(self.capabilities) if self.criu else {}
+        criu = criu_options(self.capabilities) if self.criu else {}
+        options: dict[str, Any] = {**criu, **self.node_options}
+        boot = f"{_ADD_USER}; {_WAIT}; {{ {self.before_slurmd}; }} >>{log} 2>&1"
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
-            command=["sh", "-c", f"{_ADD_USER}; {_WAIT}; exec slurm-node >>{log} 2>&1"],
+            command=["sh", "-c", f"{boot}; exec slurm-node >>{log} 2>&1"],
             labels={"node": name},
             **options,
         )
@@ -335,7 +342,7 @@ class ContainerWorld:
         )
         head.run(["sh", "-c", _ADD_USER])
         head.put("/etc/slurm/slurm.conf", self.conf)
-        head.put("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n")
+        head.put("/etc/slurm/cgroup.conf", self.cgroup_conf)
         head.start(["slurm-head"], "head.boot")
         return head
 
