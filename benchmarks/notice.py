@@ -309,8 +309,12 @@ def stages(count: int) -> list[Row]:
 
 
 def hand(site: Sandbox) -> float:
-    """The two commands at once, in a loop that looks as often as it can."""
+    """The two commands at once, in a loop that looks as often as it can. Its node is drained, as
+    one that is taken away is: slurmd refuses a job that comes back to it within two seconds.
+    """
     job = _start(site)
+    node = site.job(job)["NodeList"]
+    site.run(["scontrol", "update", f"nodename={node}", "state=drain", "reason=benchmark"])
     began = time.time()
     site.run(["scontrol", "requeue", str(job)])
     site.wait_for(lambda: _held(site, job), 60, "pending, with its time to start", period=0.05)
@@ -318,6 +322,7 @@ def hand(site: Sandbox) -> float:
     site.wait_for(lambda: site.job(job)["JobState"] == "RUNNING", 60, "running", period=0.05)
     took = time.time() - began
     _cancel(site, job)
+    site.run(["scontrol", "update", f"nodename={node}", "state=resume"])
     return took
 
 

@@ -11,13 +11,21 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from benchmarks.papers_standin import ec3_figure, ec3_table, steady_or_on_demand, users_vary, vhec
 from benchmarks.report import Report, Row, holds, noted, report, within
 from benchmarks.traces import VARIABLE, data, history
-from slurm_elastic.policies.capacity import AnyGrowth, Bursts, OnDemand, SemiElastic, Slurm
+from slurm_elastic.policies.capacity import (
+    AnyGrowth,
+    Bursts,
+    OnDemand,
+    SemiElastic,
+    Slurm,
+    SteadyStream,
+)
 from slurm_elastic.policies.checkpoint import Hour
 from slurm_elastic.policies.portfolio import ReservedClass, allocate, breakeven
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Order
@@ -75,31 +83,52 @@ def exact() -> list[Row]:
 
 
 def elastic_site() -> list[Row]:
-    """Elastic Site's machine counts: twenty jobs at once, ten jobs ten seconds apart."""
+    """Elastic Site's machine counts and who is quicker: twenty jobs at once, ten jobs ten seconds
+    apart.
+    """
     first = Jobs(Job(i, 0, 60, 120, 1) for i in range(20))
     second = Jobs(Job(i, 10 * i, 180, 180, 1) for i in range(10))
+    bursts, demand = elastic(first, Bursts(180)), elastic(first, OnDemand())
     rows = [
-        within("19 Elastic Site bursts, batch of 20", launched(first, Bursts(180)), 6, "VMs", 0),
-        within("19 Elastic Site on demand, batch of 20", launched(first, OnDemand()), 10, "VMs", 0),
-    ]
-    bursts = launched(second, Bursts(180))
-    goal = "5 to 8"
+        within("19 Elastic Site bursts, batch of 20", bursts.launched, 6, "VMs", 0),
+        within("19 Elastic Site on demand, batch of 20", demand.launched, 10, "VMs", 0),
+        # Four rounds of 60 s on six machines against two on ten: only boots that take two rounds
+        # longer for ten than for six would turn it, and those by batch are only drawn.
+        holds("19 Elastic Site bursts end first, batch of 20 (boots by batch only drawn)",
+              bursts.makespan, "s", ok=bursts.makespan < demand.makespan,
+              goal=f"< {demand.makespan:.0f}"),
+    ]  # fmt: skip
+    bursts, demand = elastic(second, Bursts(180)), elastic(second, OnDemand())
+    steady = elastic(second, SteadyStream(180))
+    least = steady.overhead < min(bursts.overhead, demand.overhead)
     return [
         *rows,
-        holds(
-            "19 Elastic Site bursts, 10 jobs (paper: 7)",
-            bursts,
-            "VMs",
-            ok=5 <= bursts <= 8,
-            goal=goal,
-        ),
-    ]
+        holds("19 Elastic Site bursts, 10 jobs (paper: 7)", bursts.launched, "VMs",
+              ok=5 <= bursts.launched <= 8, goal="5 to 8"),
+        within("19 Elastic Site on demand, 10 jobs", demand.launched, 10, "VMs", 0),
+        holds("19 Elastic Site on demand is quicker, 10 jobs", demand.makespan, "s",
+              ok=demand.makespan < bursts.makespan, goal=f"< {bursts.makespan:.0f}"),
+        holds("19 Elastic Site steady is slowest, 10 jobs", steady.makespan, "s",
+              ok=steady.makespan > bursts.makespan, goal=f"> {bursts.makespan:.0f}"),
+        holds("19 Elastic Site steady has least overhead, 10 jobs", steady.overhead, "s", ok=least,
+              goal="lowest"),
+    ]  # fmt: skip
 
 
-def launched(jobs: Jobs, growth: AnyGrowth) -> int:
+class Elastic(NamedTuple):
+    """Machines launched, seconds until the last job ends, machine-seconds without a job."""
+
+    launched: int
+    makespan: float
+    overhead: float
+
+
+def elastic(jobs: Jobs, growth: AnyGrowth) -> Elastic:
     boot = BootTimes(((1, 94.0), (10, 174.0)))
     pool = PoolModel(name="p", machines=10, release=Flagged(), boot=boot)
-    return simulate(jobs, Scenario(pools=(pool,), growth=growth)).figures.pools[0].launched
+    figures = simulate(jobs, Scenario(pools=(pool,), growth=growth)).figures
+    used = figures.pools[0]
+    return Elastic(used.launched, figures.makespan, (used.hours - used.busy_hours) * HOUR)
 
 
 def serial(run: int) -> Jobs:
@@ -155,7 +184,10 @@ def sec() -> list[Row]:
     faster = (ours.figures.mean_wait / base.mean_wait - 1) * 100
     cheaper = (nowait.figures.cost / base.cost - 1) * 100
     hybrid, shares, counts = reserved(ours)
-    between = hybrid < nowait.figures.cost < base.cost and -cheaper < 61 / 2
+    # Nearer to Individual (0) than to our own hybrid.
+    between = hybrid < nowait.figures.cost < base.cost and (
+        base.cost - nowait.figures.cost < nowait.figures.cost - hybrid
+    )
     rows = [
         within("9 SEC on-demand cost to Individual", saving, -13.3, "%", 6),
         within("10 SEC hybrid cost to Individual", (hybrid / base.cost - 1) * 100, -61.0, "%", 5),
@@ -205,6 +237,20 @@ def orders(jobs: Jobs, base: float, ours: Outcome) -> list[Row]:
             "s",
             ok=quickest is Order.MIN_MARGIN,
             goal="lowest",
+        ),
+        holds(
+            "14 SEC min_margin is the dearest order",
+            costs[Order.MIN_MARGIN],
+            "%",
+            ok=max(costs, key=costs.__getitem__) is Order.MIN_MARGIN,
+            goal="highest",
+        ),
+        holds(
+            "14 SEC max_margin waits longest",
+            waits[Order.MAX_MARGIN],
+            "s",
+            ok=max(waits, key=waits.__getitem__) is Order.MAX_MARGIN,
+            goal="highest",
         ),
     ]
     for order in Order:

@@ -1,7 +1,8 @@
 """Rows of the papers whose inputs are only described: stand-ins for them, said in each row.
 
 - EC3, table 2 (row 4): its figure 5 shows 83 jobs of one node and 41 of two, of one or two hours.
-  Ours come 300 s apart, every third one of two nodes, hours in turn.
+  Ours come in four waves of 31, so that 35 nodes are not enough (as theirs used the public ones),
+  every third one of two nodes, hours in turn; nodes boot as in its table 1.
 - EC3, figure 11 (rows 6 to 8): the prices of 9 to 14 September 2015 and the thirteen jobs are not
   to be had. Ours are thirteen jobs of 50 % to 150 % of the mean length, so that five last longer
   than 60 hours, as five of theirs were killed between hours 57 and 63; on the prices of the same
@@ -88,23 +89,28 @@ def steady_or_on_demand() -> list[Row]:
 def ec3_table() -> list[Row]:
     """4: makespan and mean wait with 35 nodes on-premises and 15 public ones."""
     jobs = Jobs(
-        Job(n, 300 * n, HOUR * (1 + n % 2), HOUR * (1 + n % 2), 2 if n % 3 == 2 else 1)
+        Job(n, 9300 * (n // 31), HOUR * (1 + n % 2), HOUR * (1 + n % 2), 2 if n % 3 == 2 else 1)
         for n in range(124)
     )
     found = {}
-    for name, boot in (("on demand", 609), ("spot", 609 + 175)):
+    for name, boot in (("on demand", 277), ("spot", 672)):
         pools = (
             PoolModel(name="on-premises", machines=35, public=False, release=Idle(60),
-                      boot=BootTimes(((1, 434.0),))),
+                      boot=BootTimes(((1, 236.0),))),
             PoolModel(name="public", machines=15, release=Idle(60), boot=BootTimes(((1, boot),))),
         )  # fmt: skip
         found[name] = simulate(jobs, Scenario(pools=pools, growth=OnDemand())).figures
-    makespan = found["on demand"].makespan
     wait, spot_wait = found["on demand"].mean_wait, found["spot"].mean_wait
     return [
-        within("4 EC3 makespan (stand-in jobs)", makespan, 38_832, "s", 0.25 * 38_832),
-        holds("4 EC3 spot waits longer than on demand by", spot_wait - wait, "s",
-              ok=spot_wait >= wait, goal=">= 0"),
+        *(
+            within(f"4 EC3 makespan, {name} (stand-in jobs)", found[name].makespan, paper, "s",
+                   0.25 * paper)
+            for name, paper in (("on demand", 38_832), ("spot", 39_381))
+        ),
+        holds("4 EC3 spot waits longer than on demand by (paper: 175)", spot_wait - wait, "s",
+              ok=spot_wait > wait, goal="> 0"),
+        noted("4 EC3 mean wait, on demand (paper: 434)", wait, "s"),
+        noted("4 EC3 mean wait, spot (paper: 609)", spot_wait, "s"),
     ]  # fmt: skip
 
 
@@ -139,18 +145,24 @@ def ec3_figure(directory: Path) -> list[Row]:
         ("threshold", over["threshold"] < 0.03, "< 0.03"),
     ):
         rows.append(holds(f"7 EC3 time overhead, {name}", over[name], "", ok=ok, goal=goal))
+    for name in ("hour", "threshold"):
+        stopped = _thirteen(curve, policies[name], blocking=True).figures.makespan
+        rows.append(noted(f"7 EC3 time overhead, {name}, jobs stopped meanwhile",
+                          stopped / plain.figures.makespan - 1, ""))  # fmt: skip
     counts = [runs[name].figures.checkpoints for name in ("hour", "threshold")]
     apart = abs(counts[0] - counts[1]) / max(*counts, 1)
     return [
         *rows,
         noted("7 EC3 interruptions of 13 jobs", runs["hour"].figures.interruptions, ""),
-        holds("8 EC3 hour and threshold: checkpoints apart", apart, "", ok=apart <= 0.15,
-              goal="<= 0.15"),
+        holds("8 EC3 hour and threshold: checkpoints apart (other prices)", apart, "",
+              ok=apart <= 0.15, goal="<= 0.15"),
     ]  # fmt: skip
 
 
-def _thirteen(curve: Curve | None, policy: AnyPolicy) -> Outcome:
-    """Thirteen long jobs; checkpoints do not stop them, as the paper's 1.3 % can only mean."""
+def _thirteen(curve: Curve | None, policy: AnyPolicy, *, blocking: bool = False) -> Outcome:
+    """Thirteen long jobs; checkpoints do not stop them, as the paper's 1.3 % can only mean: stopped
+    for 160 s an hour, jobs take 4.4 % longer.
+    """
     lengths = [round(MEAN_JOB * (0.5 + n / 12)) for n in range(13)]
     jobs = Jobs(Job(n, 0, length, length, 1) for n, length in enumerate(lengths))
     pool = PoolModel(
@@ -159,7 +171,7 @@ def _thirteen(curve: Curve | None, policy: AnyPolicy) -> Outcome:
     )  # fmt: skip
     if curve is not None:
         pool = replace(pool, spot=SpotMarket(curve, bid=BID))
-    how = Checkpoints(policy=policy, dump=160, restart=74, look=30, blocking=False)
+    how = Checkpoints(policy=policy, dump=160, restart=74, look=30, blocking=blocking)
     return simulate(jobs, Scenario(pools=(pool,), checkpoints=how))
 
 

@@ -69,11 +69,13 @@ def of_history(
     name: str, jobs: Jobs, nodes: int, procs: int, options: argparse.Namespace
 ) -> list[Row]:
     first = jobs.only(range(SHORT))
+    slices = [jobs.only(range(at, min(at + SHORT, len(jobs)))) for at in range(0, len(jobs), SHORT)]
     cases: dict[str, Callable[[], object]] = {
         "bare": lambda: bare(jobs, nodes),
         "bare 5k": lambda: bare(first, nodes),
         "easy": lambda: easy.starts(jobs, nodes),
         "easy 5k": lambda: easy.starts(first, nodes),
+        "easy slices": lambda: [easy.starts(some, nodes) for some in slices],
         "elastic": lambda: simulate(jobs, elastic(procs, jobs)),
         "elastic 5k": lambda: simulate(first, elastic(procs, first)),
         "semi": lambda: simulate(jobs, semi_elastic(procs)),
@@ -91,6 +93,8 @@ def of_history(
         goal = case != "bare"
         row = at_least(title, long, short, "jobs/s", 0.7)
         rows.append(row if goal else noted(title, long / short, "of its speed"))
+    parts = speed["easy"] / speed["easy slices"]
+    rows.append(noted(f"{name} easy: whole to its {SHORT}s one by one", parts, "of their speed"))
     rows.append(bounded(f"{name} memory", memory(jobs, procs), 300, "bytes/job"))
     return rows
 

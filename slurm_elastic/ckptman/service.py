@@ -38,8 +38,10 @@ LEAST = 0.1
 """Seconds between two looks, however often we are woken."""
 QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
-PACE = 5.0
-"""Reading the queue may take one part in so many and one of the time."""
+PACE, QUICK_PACE = 5.0, 2.0
+"""Reading the queue may take one part in so many and one of the time; more while a job is on its
+way, as that waits for it.
+"""
 HISTORY = 30 * 86400.0
 ANEW = 60.0
 """Seconds between two counts of interruptions, and of old rows to forget."""
@@ -110,7 +112,8 @@ class Service:
                 self._guarded_tick()
                 # Whatever wakes us how often: the jobs' own work comes first.
                 rest = max(LEAST, site.monotonic() - began)
-                pause = max(self._pause() - rest, PACE * site.jobs.cost)
+                pace = QUICK_PACE if self._moving else PACE
+                pause = max(self._pause() - rest, pace * site.jobs.cost)
         finally:
             self._crew.close()
             site.journal.flush()

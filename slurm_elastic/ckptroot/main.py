@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, config: str = CONFIG) -> int:
     syslog.openlog("slurm-elastic-ckpt-root", syslog.LOG_PID, syslog.LOG_DAEMON)
     try:
         return _command(arguments, config)
-    except Refused as refusal:
+    except (Refused, OSError) as refusal:
         syslog.syslog(syslog.LOG_WARNING, f"refused: {refusal}")
         sys.stderr.write(f"slurm-elastic: {refusal}\n")
         return 1

@@ -72,23 +72,30 @@ class Store:
 
     def open(self) -> None:
         """Make the directory if need be, and take it: Refused if it is not root's, or taken."""
-        for path, mode in ((self._site.jobs, 0o755), (self.path, 0o751)):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-                found = path.lstat()
-                if found.st_uid != 0:
-                    path.rmdir()
-                    raise Refused(f"{path}: made by root, it belongs to uid {found.st_uid}:"
-                                  " the export squashes root (no_root_squash)")  # fmt: skip
-                self._give(path, mode)
-        trust(self.path, directory=True)
-        self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            for path, mode in ((self._site.jobs, 0o755), (self.path, 0o751)):
+                self._make(path, mode)
+            trust(self.path, directory=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise Refused(f"{error.filename}: root may not write there ({error.strerror}):"
+                          " the export squashes root (no_root_squash)") from error  # fmt: skip
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._lock)
             self._lock = None
             raise Refused(f"job {self.job} is driven by another process already") from error
+
+    def _make(self, path: Path, mode: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            found = path.lstat()
+            if found.st_uid != 0:
+                path.rmdir()
+                raise Refused(f"{path}: made by root, it belongs to uid {found.st_uid}:"
+                              " the export squashes root (no_root_squash)")  # fmt: skip
+            self._give(path, mode)
 
     def close(self) -> None:
         """Let it be taken again."""

@@ -47,8 +47,9 @@ def review(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], 
     gone = [job for job in rows if job not in queue]
     if gone:
         site.ledger.let_back(gone)
-    back = [row for row in rows.values() if row.job in queue and row.account not in over]
-    _let_back(site, [(row, queue[row.job]) for row in back], now)
+    found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
+    # By the account that it has now: its user may have changed it.
+    _let_back(site, [(row, job) for row, job in found if job.account not in over], now)
     public = _public_partitions(site)
     for account, why in over.items():
         mine = [j for j in jobs if j.account == account and _is_to_go(j, public, why, now)]
@@ -107,19 +108,20 @@ def _narrow(
     site: Site, jobs: Sequence[SlurmJob], rest: Sequence[str], why: Overdrawn, now: float
 ) -> None:
     """Where a partition refuses a job (its limits, with EnforcePartLimits), that one waits."""
-    if not _change(site, jobs, partitions=rest):
-        for job in jobs:
-            if not _change(site, [job], partitions=rest):
-                _change(site, [job], begin_in=why.until - now)
-                site.ledger.set_aside([_row(None, job, (), why, now)])
-    held = [job for job in jobs if job.is_requeue_hold(now)]
+    refused = _change(site, jobs, partitions=rest)
+    for job in jobs:
+        if job.id in refused:
+            _change(site, [job], begin_in=why.until - now)
+            site.ledger.set_aside([_row(None, job, (), why, now)])
+    held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
 
 
 def _let_back(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
     """All of it in as few commands as there are different jobs. Of a running one the partitions
-    stay in mind: it may be requeued, and would find no other place then.
+    stay in mind: it may be requeued, and would find no other place then. One that Slurm refuses to
+    change is tried again.
     """
     started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
     if started:
@@ -132,12 +134,13 @@ def _let_back(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -
             lists.setdefault(row.partitions, []).append(job)
         if row.until and job.start > now and abs(job.start - row.until) <= NEAR:
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)
+    refused: set[int] = set()
     for names, some in lists.items():
-        _change(site, some, partitions=names)
+        refused |= _change(site, some, partitions=names)
     for seconds, some in begins.items():
-        _change(site, some, begin_in=seconds)
-    if pending:
-        jobs = [job for _, job in pending]
+        refused |= _change(site, some, begin_in=seconds)
+    jobs = [job for _, job in pending if job.id not in refused]
+    if jobs:
         site.ledger.let_back([job.id for job in jobs])
         why = "its account may start new machines again"
         site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
@@ -150,18 +153,22 @@ def _change(
     *,
     partitions: Sequence[str] = (),
     begin_in: float | None = None,
-) -> bool:
-    """Whether Slurm took it; one that does not answer at all ends the look (SlurmError)."""
+) -> set[int]:
+    """In one command, or one by one if that fails. Returns the jobs that Slurm refuses to change;
+    one that does not answer at all ends the look (SlurmError).
+    """
+    ids = [job.id for job in jobs]
     try:
-        site.slurm.change_pending(
-            [job.id for job in jobs], partitions=partitions, begin_in=begin_in
-        )
+        site.slurm.change_pending(ids, partitions=partitions, begin_in=begin_in)
     except SlurmError as error:
         if error.code is None:
             raise
-        log.warning("jobs not changed jobs=%s error=%s", [job.label for job in jobs], error)
-        return False
-    return True
+        if len(jobs) > 1:
+            alone = (_change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs)
+            return set().union(*alone)
+        log.warning("job not changed job=%s error=%s", jobs[0].label, error)
+        return set(ids)
+    return set()
 
 
 def _public_partitions(site: Site) -> set[str]:

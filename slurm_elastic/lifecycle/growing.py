@@ -88,14 +88,16 @@ class Growing:
         self._next = clock() + max(self._site.config.policies.look, PACE * (clock() - began))
 
     def _clear(self) -> None:
-        """The configuration has no policies any more: what they held is let go, once."""
+        """The configuration has no policies any more: what they held is let go, once; jobs that are
+        set aside, when they can be.
+        """
         rows = [row.node for row in self._site.ledger.holds() if row.kind == POLICY]
         if rows:
             view = self._site.slurm.nodes()
             holds.release(self._site, rows, view, "there are no policies any more", POLICY)
         if self._site.ledger.asides():
             aside.review(self._site, self._site.slurm.jobs(), {}, self._site.now())
-        self._cleared = True
+        self._cleared = not self._site.ledger.asides()
 
     def look(self) -> None:
         """One look at all groups."""

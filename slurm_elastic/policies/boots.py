@@ -22,9 +22,9 @@ WAIT_SHARE = 0.5
 """Which part of ResumeTimeout a node may wait for its turn: the rest is what its machine has to
 boot in, and one that is started later would only be given up half-way.
 """
-MARGIN_SHARE, MARGIN_LEAST, MARGIN_MOST = 0.1, 5.0, 30.0
+MARGIN_SHARE, MARGIN_LEAST, MARGIN_MOST = 0.1, 10.0, 30.0
 """Which part of ResumeTimeout is left when a node is given up, and its bounds (s): time enough to
-read Slurm and to change it.
+read Slurm and to change it, some six commands, while both are busy.
 """
 
 

@@ -194,7 +194,7 @@ def shared(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """``count`` machines over pools in order, each up to its room."""
     parts = []
     for pool, room in rooms:
-        part = min(count, room)
+        part = count if count < room else room
         if part > 0:
             parts.append((pool, part))
             count -= part

@@ -54,14 +54,26 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
-    """A finding for what is refused, and one for all that is granted."""
+    """A finding for what is refused, and one for all that is granted.
+
+    The first attempt is a read. Only where it is answered as a dry run are the others made: a
+    service that passes over ``DryRun`` would carry them out, and end a machine.
+    """
     granted = []
     for attempt in attempts:
         finding = _tried(api, attempt)
         if finding is None:
             granted.append(attempt.shown)
-        else:
-            yield finding
+            continue
+        yield finding
+        if not granted:
+            yield Finding(
+                what="rights",
+                level=Level.NOTE,
+                found=f"no other is tried: that of {attempt.shown} was not answered as a dry run",
+                advice="put that right first",
+            )
+            return
     if granted:
         yield Finding(what="rights", level=Level.OK, found=f"granted: {', '.join(granted)}")
 

@@ -26,7 +26,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
-from slurm_elastic.providers import opennebula_examine
+from slurm_elastic.providers import opennebula_examine, opennebula_notices
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers.claim import UNCLEAR, Claim
@@ -156,8 +156,8 @@ class OpenNebulaProvider:
             raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
 
     def notices(self) -> Sequence[Notice]:
-        """None: oned announces no end of a machine."""
-        return ()
+        """Machines on hosts that are disabled or offline, as far as the account sees hosts."""
+        return opennebula_notices.standing(self.name, self._call, self._live, self._clock())
 
     def check(self) -> None:
         """The account's own record: one row, and only with the right password."""

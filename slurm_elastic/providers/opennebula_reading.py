@@ -28,7 +28,9 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 
 class Vm(Struct, frozen=True, kw_only=True):
-    """What we read of a virtual machine; ``started`` is oned's clock (Unix time)."""
+    """What we read of a virtual machine; ``started`` is oned's clock (Unix time), ``host`` the
+    number of the host that it is on, or was on last.
+    """
 
     id: int
     state: int
@@ -36,6 +38,7 @@ class Vm(Struct, frozen=True, kw_only=True):
     started: float
     tags: Mapping[str, str]
     address: str | None
+    host: int | None = None
 
     @property
     def node(self) -> str:
@@ -72,7 +75,15 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
         started=float(record.STIME),
         tags=tags,
         address=_address(record.TEMPLATE),
+        host=_host(record),
     )
+
+
+def _host(record: Any) -> int | None:  # noqa: ANN401
+    """By the last record of its history; None of one that was never placed."""
+    history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
+    last = history[-1] if isinstance(history, list) and history else history
+    return int(last.HID) if last else None
 
 
 def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:

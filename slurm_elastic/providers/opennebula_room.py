@@ -33,8 +33,9 @@ def bounds(call: Callable[..., Any], template: Mapping[str, Any]) -> list[Bound]
     user = call("user.info", -1)
     quota = quota_room(user, wanted)
     found = [quota] if quota else []
-    room = host_room(call("hostpool.info").HOST, wanted)
+    # Before the hosts: a machine that is placed in between counts twice, not never.
     waiting = call("vmpool.info", ALL, -1, -1, PENDING).VM
+    room = host_room(call("hostpool.info").HOST, wanted)
     if room is not None:
         # One that the scheduler has tried in vain takes no room from those behind it.
         queue = sum(not _message(record) for record in waiting)

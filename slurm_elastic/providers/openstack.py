@@ -38,6 +38,7 @@ from slurm_elastic.providers.openstack_claim import claim_of
 from slurm_elastic.providers.openstack_client import Api
 from slurm_elastic.providers.openstack_errors import translated
 from slurm_elastic.providers.openstack_launch import Launch
+from slurm_elastic.providers.openstack_notices import Notices
 from slurm_elastic.providers.openstack_reading import Server
 from slurm_elastic.providers.openstack_room import room
 from slurm_elastic.providers.openstack_servers import Servers
@@ -72,6 +73,7 @@ class OpenStackProvider:
         claim = claim or claim_of(settings, cluster, None)
         self._servers = Servers(settings.name, claim, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
+        self._notices = Notices(self._servers.live, clock, time.monotonic)
         self._launching: set[str] = set()
         self._failed: dict[str, tuple[float, ProviderError]] = {}
 
@@ -154,8 +156,8 @@ class OpenStackProvider:
         self._servers.delete([i for i in wanted if i in self._servers.ours])
 
     def notices(self) -> Sequence[Notice]:
-        """None: nova announces no end of a server to its project."""
-        return ()
+        """Servers on hosts in maintenance, as far as nova shows that to the project."""
+        return self._notices.standing()
 
     def check(self) -> None:
         """A list of one server: needs a token and the very right that reconcile needs."""

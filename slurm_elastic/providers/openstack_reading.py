@@ -37,7 +37,9 @@ _LEAVING = (DELETING, "soft-deleting")
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran."""
+    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran.
+    ``host_status`` is None where nova does not show it.
+    """
 
     id: str
     name: str
@@ -49,6 +51,7 @@ class Server(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str]
     node: str
     address: str | None
+    host_status: str | None = None
 
     @property
     def generation(self) -> str:
@@ -90,6 +93,7 @@ def _server(record: Record, names: NodeNames) -> Server:
         tags=tags,
         node=_node(tags, str(record["name"]), names),
         address=_address(record.get("addresses") or {}),
+        host_status=record.get("host_status"),
     )
 
 

@@ -29,12 +29,15 @@ class User(Struct, kw_only=True):
 
 
 class Host(Struct, kw_only=True):
-    """``cpu`` in hundredths of a cpu, ``memory`` in KiB, as oned counts them."""
+    """``cpu`` in hundredths of a cpu, ``memory`` in KiB, as oned counts them; ``state`` as oned
+    numbers it: 2 is up.
+    """
 
     id: int
     name: str
     cpu: int = 800
     memory: int = 16 * 1024 * 1024
+    state: int = 2
 
 
 class Net(Struct, kw_only=True):

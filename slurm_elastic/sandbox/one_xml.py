@@ -124,8 +124,8 @@ def host(one: Host, cloud: Cloud) -> str:
     }
     ids = "".join(f"<ID>{number}</ID>" for number in there)
     return (
-        f"<HOST><ID>{one.id}</ID><NAME>{escape(one.name)}</NAME><STATE>2</STATE>"
-        "<PREV_STATE>2</PREV_STATE><IM_MAD><![CDATA[dummy]]></IM_MAD>"
+        f"<HOST><ID>{one.id}</ID><NAME>{escape(one.name)}</NAME>"
+        f"<STATE>{one.state}</STATE><PREV_STATE>2</PREV_STATE><IM_MAD><![CDATA[dummy]]></IM_MAD>"
         "<VM_MAD><![CDATA[dummy]]></VM_MAD><CLUSTER_ID>0</CLUSTER_ID><CLUSTER>default</CLUSTER>"
         f"<HOST_SHARE>{''.join(f'<{k}>{v}</{k}>' for k, v in share.items())}"
         "<DATASTORES></DATASTORES><PCI_DEVICES></PCI_DEVICES><NUMA_NODES></NUMA_NODES></HOST_SHARE>"

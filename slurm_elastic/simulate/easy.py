@@ -10,12 +10,13 @@ second. ``engine`` does the same for machines that come and go, and is tested to
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from heapq import heappop, heappush
 
 from slurm_elastic.simulate.jobs import Jobs
 
 FAR = 2**62
+NOT_YET = -FAR
 
 
 def starts(jobs: Jobs, nodes: int, sizes: array[int] | None = None) -> array[int]:
@@ -27,22 +28,31 @@ def starts(jobs: Jobs, nodes: int, sizes: array[int] | None = None) -> array[int
 
 
 class _Easy:
-    """The state between two passes. Keys in ``ends`` and ``expected``: time x jobs + job."""
+    """The state between two passes. Keys in ``ends`` and ``expected``: time x jobs + job.
+
+    ``held``: the nodes of each in ``expected``; ``sized``: the waiting jobs of each size in their
+    order, so that backfill passes over all that are too large in one step; ``shortest``: no waiting
+    job of that size has a smaller limit.
+    """
 
     def __init__(self, jobs: Jobs, nodes: int, sizes: array[int]) -> None:
-        self.submit, self.runs, self.limit, self.sizes = jobs.submit, jobs.run, jobs.limit, sizes
+        self.submit, self.runs, self.limit = jobs.submit, jobs.run, jobs.limit
+        self.sizes = list(sizes)  # which answers faster than an array
         self.count = len(jobs)
         self.free = nodes
-        self.start = array("q", bytes(8 * self.count))
+        self.start = array("q", [NOT_YET]) * self.count
         self.ends: list[int] = []
         self.expected: list[int] = []
+        self.held: list[int] = []
         self.queue: list[int] = []
+        self.sized: dict[int, list[int]] = {}
+        self.shortest: dict[int, int] = {}
         self.shadow = FAR
         self.extra = 0
 
     def run(self) -> array[int]:
         submit, sizes, count, ends = self.submit, self.sizes, self.count, self.ends
-        queue, schedule = self.queue, self._schedule
+        sized, schedule, begin, wait = self.sized, self._schedule, self._begin, self._wait
         arrival = 0
         while arrival < count or ends:
             now = submit[arrival] if arrival < count else FAR
@@ -52,17 +62,15 @@ class _Easy:
             else:
                 full = now > self.shadow
             while arrival < count and submit[arrival] == now:
-                if full or queue:
-                    queue.append(arrival)
-                    if not full and sizes[arrival] <= self.free:
-                        self._backfill(now, len(queue) - 1)
-                elif sizes[arrival] <= self.free:
-                    self._begin(arrival, now)
+                if full or sizes[arrival] > self.free:
+                    wait(arrival)
+                    full = full or len(self.queue) == 1
+                elif not sized or self._may_pass(arrival, now):
+                    begin(arrival, now)
                 else:
-                    queue.append(arrival)
-                    full = True
+                    wait(arrival)
                 arrival += 1
-            if full and queue:
+            if full and sized:
                 schedule(now)
         return self.start
 
@@ -73,61 +81,105 @@ class _Easy:
         while ends and ends[0] < beyond:
             job = heappop(ends) % count
             self.free += self.sizes[job]
-            del expected[bisect_left(expected, (self.start[job] + self.limit[job]) * count + job)]
+            place = bisect_left(expected, (self.start[job] + self.limit[job]) * count + job)
+            del expected[place], self.held[place]
         return now
 
     def _begin(self, job: int, now: int) -> None:
-        self.free -= self.sizes[job]
+        size = self.sizes[job]
+        self.free -= size
         self.start[job] = now
         heappush(self.ends, (now + self.runs[job]) * self.count + job)
-        insort(self.expected, (now + self.limit[job]) * self.count + job)
+        key = (now + self.limit[job]) * self.count + job
+        place = bisect_left(self.expected, key)
+        self.expected.insert(place, key)
+        self.held.insert(place, size)
+
+    def _may_pass(self, job: int, now: int) -> bool:
+        """Whether a job that fits does not delay the head."""
+        if now + self.limit[job] > self.shadow:
+            if self.sizes[job] > self.extra:
+                return False
+            self.extra -= self.sizes[job]
+        return True
+
+    def _wait(self, job: int) -> None:
+        size, limit = self.sizes[job], self.limit[job]
+        self.queue.append(job)
+        same = self.sized.get(size)
+        if same is None:
+            self.sized[size], self.shortest[size] = [job], limit
+        else:
+            same.append(job)
+            if limit < self.shortest[size]:
+                self.shortest[size] = limit
+
+    def _leave(self, job: int, now: int) -> None:
+        """The job waits no more; in ``queue`` it stays until it would be the head."""
+        self._begin(job, now)
+        size = self.sizes[job]
+        same = self.sized[size]
+        if len(same) == 1:
+            del self.sized[size]
+        else:
+            same.remove(job)  # mostly the first
 
     def _schedule(self, now: int) -> None:
         """Start from the head while it fits, reserve for the next, backfill the rest."""
-        queue, sizes = self.queue, self.sizes
-        begun = 0
-        for job in queue:
-            if sizes[job] > self.free:
-                break
-            self._begin(job, now)
-            begun += 1
-        del queue[:begun]
-        self.shadow = FAR
-        if queue:
-            self._reserve(now)
-            if self.free and len(queue) > 1:
-                self._backfill(now, 1)
+        queue, start = self.queue, self.start
+        while self.sized:
+            job = queue[0]
+            if start[job] == NOT_YET:
+                if self.sizes[job] > self.free:
+                    break
+                self._leave(job, now)
+            del queue[0]
+        else:
+            queue.clear()
+            self.shadow = FAR
+            return
+        self._reserve(now)
+        if self.free and len(queue) > 1:
+            self._backfill(now)
 
     def _reserve(self, now: int) -> None:
-        sizes, count = self.sizes, self.count
-        missing = sizes[self.queue[0]] - self.free
-        beyond = FAR * count
-        for key in self.expected:
-            if key >= beyond:
+        """When the head fits by the running jobs' limits, and what is left then."""
+        expected, held = self.expected, self.held
+        missing, at = self.sizes[self.queue[0]] - self.free, 0
+        for at, nodes in enumerate(held):  # noqa: B007 - used below
+            missing -= nodes
+            if missing <= 0:
                 break
-            missing -= sizes[key % count]
-            if missing <= 0 and beyond == FAR * count:
-                self.shadow = max(key // count, now)
-                beyond = (self.shadow + 1) * count  # all that is free at the shadow counts
+        self.shadow = max(expected[at] // self.count, now)
+        beyond = (self.shadow + 1) * self.count  # all that is free at the shadow counts
+        at += 1
+        while at < len(held) and expected[at] < beyond:
+            missing -= held[at]
+            at += 1
         self.extra = -missing
 
-    def _backfill(self, now: int, first: int) -> None:
-        """Start the jobs from ``first`` on in the queue that do not delay the head."""
-        queue, sizes, limit = self.queue, self.sizes, self.limit
-        room = self.shadow - now
-        begun = []
-        for position in range(first, len(queue)):
-            job = queue[position]
-            size = sizes[job]
-            if size > self.free:
-                continue
-            if limit[job] > room:
-                if size > self.extra:
+    def _backfill(self, now: int) -> None:
+        """Start the jobs that fit and do not delay the head; the first of them first."""
+        sizes, limit, sized, shortest = self.sizes, self.limit, self.sized, self.shortest
+        room, first = self.shadow - now, 0
+        while first < FAR and self.free:
+            free, extra, first = self.free, self.extra, FAR
+            for size, same in sized.items():
+                if size > free or same[0] >= first:
                     continue
-                self.extra -= size
-            self._begin(job, now)
-            begun.append(position)
-            if not self.free:
-                break
-        for position in reversed(begun):
-            del queue[position]
+                if size <= extra:
+                    first = same[0]
+                elif shortest[size] <= room:
+                    first = min(first, self._first_short(size, room))
+            if first < FAR:
+                self.extra -= sizes[first] if limit[first] > room else 0
+                self._leave(first, now)
+
+    def _first_short(self, size: int, room: int) -> int:
+        """The first waiting job of a size whose limit is within ``room``."""
+        limit, same = self.limit, self.sized[size]
+        for job in same:
+            if limit[job] <= room:
+                return job
+        self.shortest[size] = min([limit[job] for job in same])
+        return FAR

@@ -31,7 +31,7 @@ from slurm_elastic.simulate.scenario import Scenario
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
 _POOLS = 1 << 8
-_ARRIVE, _CHECK, _BEYOND = ARRIVE << 32, CHECK << 32, 8 << 32
+_ARRIVE, _CHECK, _BEYOND, _NEVER = ARRIVE << 32, CHECK << 32, 8 << 32, NEVER << 35
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -98,17 +98,17 @@ class Engine:
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
         while events or arrival < count:
-            following = submit[arrival] if arrival < count else NEVER
-            if events and events[0] >> 35 < following:
-                following = events[0] >> 35
+            due = submit[arrival] << 35 if arrival < count else _NEVER
+            top = events[0] if events else _NEVER
+            following = (top if top < due else due) >> 35
             if waiting and queue.readies:
                 following = min(following, queue.next_ready(now))
             now = following
             instant = now << 35
             queue.full, self.asked = now > queue.shadow, False
-            if events and events[0] < instant + _ARRIVE:
+            if top < instant + _ARRIVE:
                 self._ends(now, instant + _ARRIVE)
-            if arrival < count and submit[arrival] == now:
+            if due == instant:
                 arrival = self._arrivals(arrival, now)
             if events and events[0] < instant + _CHECK:
                 self._boots(now, instant + _CHECK)
@@ -155,23 +155,23 @@ class Engine:
     def _give_back(self, run: Run, now: int) -> None:
         """A job's machines, to whoever is next."""
         self.runs.finish(run, now)
-        machines = run.machines
-        if machines.held and run.ready == now:
-            for batch, _ in run.pieces:  # a job of no length ends as its machines are ready
+        job, pool, machines, pieces, need, _, ready, _, _, expected, _, _, _ = run
+        if machines.held and ready == now:
+            for batch, _ in pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
-                    self._booted(run.pool, batch, now)
+                    self._booted(pool, batch, now)
         if machines.tracks:
-            machines.unexpect(run.expected, run.job)
-        machines.busy -= run.need
-        machines.busy_area += run.need * now
+            machines.unexpect(expected, job)
+        machines.busy -= need
+        machines.busy_area += need * now
         if machines.draining or not self.reuse:
-            for batch, count in run.pieces:
-                self._free(machines, run.pool, batch, count, now)
+            for batch, count in pieces:
+                self._free(machines, pool, batch, count, now)
             return
-        for batch, count in run.pieces:
+        for batch, count in pieces:
             look = machines.put_idle(batch, count, now)
             if look is not None:
-                heappush(self.events, look << 35 | _CHECK | run.pool)
+                heappush(self.events, look << 35 | _CHECK | pool)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:

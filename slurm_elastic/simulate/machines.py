@@ -66,6 +66,7 @@ class Machines:
             not self._steady and isinstance(pool.release, Delayed | Idle)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
+        self._put, self._take = self.free.put, self.free.take
 
     @property
     def up(self) -> int:
@@ -138,7 +139,7 @@ class Machines:
         """Machines without work from ``now`` on; when to look whether they may go (None: known)."""
         self.idle += count
         since = now if self._sinces else 0
-        self.free.put(batch, count, since)
+        self._put(batch, count, since)
         if self._flagged:
             return None
         due = self.batch_due[batch]
@@ -167,7 +168,7 @@ class Machines:
         self.idle -= count
         self.busy += count
         self.busy_area -= count * now
-        return self.free.take(count, now)
+        return self._take(count, now)
 
     def end(self, batch: int, count: int, now: int, *, reclaimed: bool = False) -> None:
         """The lease of machines that are no longer counted as idle, busy or booting is over."""
@@ -268,9 +269,9 @@ class Machines:
     def expect(self, when: int, serial: int, count: int) -> None:
         """``count`` machines are expected to be free at ``when``."""
         if self.tracks:
-            key = when << 32 | serial
-            place = bisect_left(self.expected, key)
-            self.expected.insert(place, key)
+            key, expected = when << 32 | serial, self.expected
+            place = bisect_left(expected, key)
+            expected.insert(place, key)
             self.weights.insert(place, count)
 
     def unexpect(self, when: int, serial: int) -> None:
@@ -281,16 +282,18 @@ class Machines:
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing = need - free
-        shadow = NEVER
-        beyond = NEVER
-        for key, count in zip(self.expected, self.weights, strict=True):
-            if key >= beyond:
-                break
+        missing, at, weights, expected = need - free, -1, self.weights, self.expected
+        for at, count in enumerate(weights):  # noqa: B007 - used below
             missing -= count
-            if missing <= 0 and beyond == NEVER:
-                shadow = max(key >> 32, now)
-                beyond = (shadow + 1) << 32
+            if missing <= 0:
+                break
+        else:
+            return NEVER, -missing
+        shadow = max(expected[at] >> 32, now)
+        beyond, at = (shadow + 1) << 32, at + 1
+        while at < len(weights) and expected[at] < beyond:
+            missing -= weights[at]
+            at += 1
         return shadow, -missing
 
     def profile(self, now: int, *, direct: bool) -> Profile:

@@ -94,8 +94,22 @@ class Runs:
                     mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
                     break
         end, expected = ready + work, ready + self.jobs.limit[job]
-        values = job, pool, machines, pieces, need, now, ready, idle, end, expected
-        run = _run(Run, (*values, work, restart, mtti))
+        row = (
+            job,
+            pool,
+            machines,
+            pieces,
+            need,
+            now,
+            ready,
+            idle,
+            end,
+            expected,
+            work,
+            restart,
+            mtti,
+        )
+        run = _run(Run, row)
         if mtti is not None and self._rides:
             end = self._ride(run, None).end
             run = run._replace(end=end)

@@ -139,6 +139,17 @@ class TestJobDirectory:
             Store(site, 7).open()
         assert not site.jobs.exists()
 
+    def test_where_root_may_not_write_is_refused_with_the_likely_cause(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def squashed(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        monkeypatch.setattr(os, "mkdir", squashed)
+        said = "root may not write there .Permission denied.: the export squashes root"
+        with pytest.raises(Refused, match=f"^{site.jobs}: {said}"):
+            Store(site, 7).open()
+
     def test_has_one_driver(self, site: Site) -> None:
         first = Store(site, 7)
         first.open()

@@ -25,7 +25,7 @@ ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
 POOL = {f"pub{n}" for n in range(1, 7)}
 FULL = "--cpus-per-task=2"
 RESUME = 40.0
-CAUSE = "did not register within 35 s (ResumeTimeout is 40 s)"
+CAUSE = "did not register within 30 s (ResumeTimeout is 40 s)"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,9 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
         drop=("onprem",),
         never_boot="pub[1-6]",
         resume_timeout=RESUME,
-        elastic={"timings": {"boot_failures": 5, "boot_cooldown": 600.0}},
+        elastic={
+            "timings": {"boot_failures": 5, "boot_cooldown": 600.0, "capacity_cooldown": 120.0}
+        },
     )
 
 

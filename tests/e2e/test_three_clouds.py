@@ -21,7 +21,7 @@ from slurm_elastic.sandbox.one_control import Quota
 from slurm_elastic.story import tell_job
 from tests.e2e.conftest import why_not
 from tests.e2e.full_stack import FullStack, full_stack
-from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, submit_many
+from tests.e2e.world import back_to_zero, held, ledger, live_ec2, machines, submit_many
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 for sdk in ("pyone", "openstack"):
@@ -204,11 +204,6 @@ def starts(site: Sandbox, job: int) -> list[float]:
     """When the job's script began, each time (s since the epoch)."""
     file = site.work / f"starts-{job}"
     return [float(line) for line in file.read_text().split()] if file.exists() else []
-
-
-def held(site: Sandbox) -> list[str]:
-    nodes = site.nodes().values()
-    return [n.name for n in nodes if n.reason.startswith("slurm-elastic:hold:")]
 
 
 def chain(site: Sandbox, job: int) -> list[Decision]:

@@ -167,9 +167,11 @@ def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
     assert whys(world, 3, "let-back") == ["its account may start new machines again"]
     assert [row.job for row in world.ledger.asides()] == [2], "it may be requeued yet"
     world.slurm.finish(2)
-    world.restart()
     world.advance(30)
     assert world.ledger.asides() == ()
+    before = world.slurm.calls["jobs"]
+    world.advance(300)
+    assert world.slurm.calls["jobs"] == before, "then nothing is looked at any more"
 
 
 def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
@@ -191,6 +193,18 @@ def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     submit(world, 3, "physics", start=far, reason="BeginTime")
     world.advance(30)
     assert world.slurm.queue()[3].start == far
+
+
+def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics")
+    world.advance(60)
+    assert whys(world, 2, "set-aside")
+    world.slurm.set_job(2, account="chemistry")
+    world.advance(60)
+    assert running(world) == [1, 2]
+    assert world.ledger.machines()[-1].accounts == {"chemistry": 1}
 
 
 def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:
@@ -263,6 +277,35 @@ def test_a_partition_that_refuses_a_job_lets_it_wait(
     assert job.start > world.now + 600
     (row,) = world.ledger.asides()
     assert row.partitions == ()
+
+
+def test_what_slurm_does_not_give_back_now_is_tried_again(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", partitions=("main", "pub"))
+    submit(world, 3, "physics", partitions=("main", "pub"))
+    world.advance(30)
+    change = world.slurm.change_pending
+
+    def refuses(jobs: Any, **fields: Any) -> None:
+        if 2 in jobs:
+            raise SlurmError(("scontrol", "update"), 1, "Access/permission denied for job 2")
+        change(jobs, **fields)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "change_pending", refuses)
+        world.stop()
+        world.config = replace(world.config, policies=SitePolicies(look=5.0, growth="slurm"))
+        world.start()
+        world.advance(60)
+        assert 3 in running(world)
+        assert [row.job for row in world.ledger.asides()] == [2]
+        assert whys(world, 2, "let-back") == []
+    world.advance(60)
+    assert 2 in running(world)
+    assert world.ledger.asides() == ()
 
 
 def test_an_unreachable_slurm_ends_the_look_and_the_next_one_goes_on(

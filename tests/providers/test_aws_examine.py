@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from emulated import running_ec2
@@ -10,8 +11,10 @@ from msgspec.structs import replace
 from providers.aws_bed import AwsBed, FleetBed
 from providers.contract import spec_for
 
+from slurm_elastic.config import Cluster
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits, Market
 from slurm_elastic.protocols import Examinable
+from slurm_elastic.providers import aws_rights
 from slurm_elastic.providers.aws_quotas import family_of
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -79,7 +82,7 @@ def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: AwsBed) -
     assert {refused["subnets"], refused["security groups"]} == {Level.NOTE}
     assert refused["right to DescribeInstances"] is Level.WRONG
     assert refused["vCPU quotas"] is Level.NOTE
-    assert "rights" not in found
+    assert found["rights"].level is Level.NOTE
     bed.heal()
 
 
@@ -143,6 +146,24 @@ class TestRights:
             "right to CreateFleet (spot)",
             "right to CreateFleet (on-demand)",
         }
+
+    def test_where_dry_runs_are_not_known_nothing_but_a_read_is_tried(self) -> None:
+        """It would end the machine."""
+        asked: list[str] = []
+
+        class Ignorant:
+            def send(self, operation: str, request: object) -> dict[str, object]:
+                asked.append(operation)
+                return {}
+
+        cloud = AwsBed.__new__(AwsBed)
+        cloud.control = SimpleNamespace(url="http://127.0.0.1:9")
+        tried = aws_rights.attempts(
+            cloud.settings(), Cluster(name="site", uuid="u"), [AwsBed.pool], [], "i-1"
+        )
+        found = list(aws_rights.examine(Ignorant(), tried))
+        assert asked == ["describe_instances"]
+        assert [f.level for f in found] == [Level.NOTE, Level.NOTE]
 
     def test_a_right_that_is_not_proven_is_not_called_granted(self, control: Ec2Control) -> None:
         bed = FleetBed(control)

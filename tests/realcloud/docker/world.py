@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -153,6 +153,14 @@ class ContainerWorld:
     daemon there that starts containers.
     """
 
+    capabilities = CRIU_CAPS
+    """Of the nodes, where CRIU is wanted."""
+    cgroup_conf = "CgroupPlugin=disabled\n"
+    before_slurmd = "true"
+    """What the shell of a node does first."""
+    node_options: Mapping[str, Any] = {}
+    """Of Docker's create call."""
+
     def __init__(
         self,
         engine: Engine,
@@ -216,11 +224,13 @@ class ContainerWorld:
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
         """A host that boots as that node: munged and a configless slurmd."""
         log = f"/shared/log/{name}.boot"
-        options: dict[str, Any] = criu_options() if self.criu else {}
+        criu = criu_options(self.capabilities) if self.criu else {}
+        options: dict[str, Any] = {**criu, **self.node_options}
+        boot = f"{_ADD_USER}; {_WAIT}; {{ {self.before_slurmd}; }} >>{log} 2>&1"
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
-            command=["sh", "-c", f"{_ADD_USER}; {_WAIT}; exec slurm-node >>{log} 2>&1"],
+            command=["sh", "-c", f"{boot}; exec slurm-node >>{log} 2>&1"],
             labels={"node": name},
             **options,
         )
@@ -332,7 +342,7 @@ class ContainerWorld:
         )
         head.run(["sh", "-c", _ADD_USER])
         head.put("/etc/slurm/slurm.conf", self.conf)
-        head.put("/etc/slurm/cgroup.conf", "CgroupPlugin=disabled\n")
+        head.put("/etc/slurm/cgroup.conf", self.cgroup_conf)
         head.start(["slurm-head"], "head.boot")
         return head
 
@@ -377,10 +387,10 @@ _WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"
 _ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USER}"
 
 
-def criu_options() -> dict[str, Any]:
+def criu_options(capabilities: Sequence[str] = CRIU_CAPS) -> dict[str, Any]:
     """What a container needs so that CRIU dumps and restores in it."""
     return {
-        "cap_add": list(CRIU_CAPS),
+        "cap_add": list(capabilities),
         "security_opt": ["seccomp=unconfined"],
         "tmpfs": {"/run": "mode=755"},
     }
