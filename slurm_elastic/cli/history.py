@@ -29,6 +29,7 @@ from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.site import Span, World, load_availability, pools_of
 from slurm_elastic.simulate.swf import History
 
+MOST = 10**9
 LONG = 20_000
 DEPTH = 500
 """Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
@@ -139,16 +140,16 @@ def progress(total: int) -> Iterator[Told | None]:
 def seconds(text: str) -> int:
     """A number that is not negative, for argparse."""
     number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    if not 0 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not a number of seconds up to {MOST}")
     return number
 
 
 def count(text: str) -> int:
     """A positive number, for argparse."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not a positive number up to {MOST}")
     return number
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,6 +37,10 @@ from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 """Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""
+
+
+MOST_POINTS = 10_000_000
+"""Of a trace that is repeated over the history."""
 
 
 class Availability(Struct, frozen=True):
@@ -76,7 +81,7 @@ def load_availability(path: Path) -> Availability:
         if path.suffix == ".gz":
             raw = gzip.decompress(raw)
         document = msgspec.json.decode(raw, type=_Trace)
-    except (OSError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"availability trace {path} cannot be read: {error}") from error
     gap = round(document.metadata.gap_seconds)
     if gap < 1 or not document.data:
@@ -237,21 +242,36 @@ def _repeated(series: Series, span: Span) -> Curve:
     """The series on the history's clock: as it was, if it covers the history, else from the
     history's first second on and again and again.
     """
+    if len(series.times) == 1:
+        return Curve([span.begin], series.prices)
     first, length = series.times[0], int(series.times[-1] - series.times[0]) + 1
     covers = first <= span.origin + span.begin and series.times[-1] >= span.origin + span.end
     shift = -span.origin if covers else span.begin - int(first)
     points: dict[int, float] = {}
-    for round_ in range(1 if covers else -(-(span.end - span.begin + 1) // length) + 1):
+    rounds = 1 if covers else -(-(span.end - span.begin + 1) // length) + 1
+    _bearable(rounds * len(series.times), "prices", length, span)
+    for round_ in range(rounds):
         for when, price in zip(series.times, series.prices, strict=True):
             points[int(when) + shift + round_ * length] = price
     times = sorted(points)
     return Curve(times, [points[when] for when in times])
 
 
+def _bearable(points: int, what: str, length: int, span: Span) -> None:
+    """ConfigError where a short trace would be repeated all too often."""
+    if points > MOST_POINTS:
+        days = (span.end - span.begin) / 86400
+        raise ConfigError(
+            f"{what}: a trace of {length} s, repeated over the {days:,.0f} days of the history, has"
+            f" {points:,} points, expected at most {MOST_POINTS:,}"
+        )
+
+
 def _available(trace: Availability, span: Span) -> list[tuple[int, int]]:
     """On the history's clock, again and again; a trace of 0 and 1 says whether there are any."""
     plenty = 2**30 if max(trace.counts) <= 1 else 1
     ticks = -(-(span.end - span.begin) // trace.gap) + 1
+    _bearable(ticks, "availability", trace.gap * len(trace.counts), span)
     points: list[tuple[int, int]] = []
     for tick in range(ticks):
         count = trace.counts[tick % len(trace.counts)] * plenty
