@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.decide import fits
+from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.threats import Threat
 from slurm_elastic.ckptstate.rows import Rescue, Step
@@ -57,6 +57,37 @@ def say(site: Site, rescue: Rescue, kind: str, reason: str, *, level: int = logg
     """One step of a rescue, for the journal."""
     subjects = (f"job:{rescue.run.job}", *rescue.threatened)
     site.journal.note(rescue.key, kind, subjects, reason, level=level)
+
+
+def planned(site: Site, plan: Plan) -> Rescue:
+    """A move at its first step; not on the disk yet."""
+    facts, now = plan.facts, site.now()
+    # A run that was stopped in vain is not stopped once more: it works until the last moment.
+    before = site.state.rescue(facts.run.job, facts.run.attempt)
+    return Rescue(
+        run=facts.run,
+        method=facts.choice.method,
+        threatened=facts.threatened,
+        reason=plan.reason,
+        step=Step.PLANNED,
+        began=now,
+        changed=now,
+        deadline=facts.deadline,
+        dump=max((s.dump for s in facts.situations), default=0.0),
+        saves=plan.saves and before is None,
+        reached={str(Step.PLANNED): now},
+    )
+
+
+def all_to_saving(site: Site, moves: Sequence[Rescue]) -> list[Rescue]:
+    """Those that are to be saved at that step, with one sync of the disk for all of them."""
+    now, step = site.now(), Step.SAVING
+    after = [
+        replace(r, step=step, changed=now, reached={**r.reached, str(step): now}) if r.saves else r
+        for r in moves
+    ]
+    site.state.put(*after)
+    return after
 
 
 def hasten(site: Site, rescue: Rescue, found: Mapping[str, Threat]) -> Rescue:

@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from msgspec.structs import replace
-
 from slurm_elastic.ckptman import rescue as moving
 from slurm_elastic.ckptman.crew import Crew, Order
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
@@ -38,6 +36,8 @@ LEAST = 0.1
 """Seconds between two looks, however often we are woken."""
 QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
+ECHO = 5.0
+"""Seconds of the longest pause that follows from an event alone."""
 PACE, QUICK_PACE = 5.0, 2.0
 """Reading the queue may take one part in so many and one of the time; more while a job is on its
 way, as that waits for it.
@@ -128,9 +128,12 @@ class Service:
 
     def _pause(self) -> float:
         """Seconds until the next look: few while a job is on its way or right after an event, then
-        twice as many each time.
+        twice as many each time, for some seconds.
         """
-        self._quiet = min(2 * self._quiet, self.site.config.checkpoint.period)
+        period = self.site.config.checkpoint.period
+        self._quiet *= 2
+        if self._quiet > min(ECHO, period):
+            self._quiet = period
         return QUICK if self._moving else self._quiet
 
     def stop(self) -> None:
@@ -280,7 +283,7 @@ class Service:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self.site
         moves = [
-            self._rescue(p)
+            moving.planned(site, p)
             for p in plans
             if p.kind == MOVE and not self._crew.busy(p.facts.run.job)
         ]
@@ -292,43 +295,12 @@ class Service:
             if view is not None:
                 settle_nodes(site, view, found, frozenset(n for r in moves for n in r.threatened))
             reach("rescue.drained")
-            moves = self._to_saving(moves)
+            moves = moving.all_to_saving(site, moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
                 work = self._saver.work(plan)
                 self._crew.submit(plan.facts.run.job, plan.order, work, periodic=True)
         return moves
-
-    def _to_saving(self, moves: Sequence[Rescue]) -> list[Rescue]:
-        """One sync of the disk for all of them."""
-        now, step = self.site.now(), Step.SAVING
-        after = [
-            replace(r, step=step, changed=now, reached={**r.reached, str(step): now})
-            if r.saves
-            else r
-            for r in moves
-        ]
-        self.site.state.put(*after)
-        return after
-
-    def _rescue(self, plan: Plan) -> Rescue:
-        facts, now = plan.facts, self.site.now()
-        # A run that was stopped in vain is not stopped once more: it works until the last moment.
-        before = self.site.state.rescue(facts.run.job, facts.run.attempt)
-        dump = max((s.dump for s in facts.situations), default=0.0)
-        return Rescue(
-            run=facts.run,
-            method=facts.choice.method,
-            threatened=facts.threatened,
-            reason=plan.reason,
-            step=Step.PLANNED,
-            began=now,
-            changed=now,
-            deadline=facts.deadline,
-            dump=dump,
-            saves=plan.saves and before is None,
-            reached={str(Step.PLANNED): now},
-        )
 
     def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
         leaving = frozenset(node for node, threat in found.items() if threat.leaving)

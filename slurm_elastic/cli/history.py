@@ -19,16 +19,18 @@ from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.capacity import Bounds
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
-from slurm_elastic.prices.trace import PriceTrace, load_trace
+from slurm_elastic.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
+from slurm_elastic.simulate.availability import Span, load_supply
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.site import Span, World, load_availability, pools_of
+from slurm_elastic.simulate.site import World, pools_of
 from slurm_elastic.simulate.swf import History
 
+MOST = 10**9
 LONG = 20_000
 DEPTH = 500
 """Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
@@ -60,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " or of sacct -X --json, or -"
     )  # fmt: skip
     parser.add_argument("--prices", type=Path, action="append", default=[], metavar="CSV")
-    parser.add_argument("--availability", type=Path, metavar="JSON", help="of spot machines")
+    parser.add_argument(
+        "--availability", action="append", default=[], metavar="[POOL=]JSON",
+        help="of spot machines; may be given again",
+    )  # fmt: skip
     parser.add_argument("--checkpoint", default="none", metavar="POLICY", help="default: none")
     parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
     parser.add_argument("--notice", type=seconds, default=120, metavar="S", help="default: 120")
@@ -99,7 +104,7 @@ def read(args: argparse.Namespace) -> Setting:
         boot=args.boot,
         billing=_billing(args.billing),
         prices=prices,
-        availability=load_availability(args.availability) if args.availability else None,
+        availability=tuple(load_supply(text) for text in args.availability),
         notice=args.notice,
         rebalance=args.rebalance,
     )
@@ -139,16 +144,16 @@ def progress(total: int) -> Iterator[Told | None]:
 def seconds(text: str) -> int:
     """A number that is not negative, for argparse."""
     number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds")
+    if not 0 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not a number of seconds up to {MOST}")
     return number
 
 
 def count(text: str) -> int:
     """A positive number, for argparse."""
     number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    if not 1 <= number <= MOST:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not a positive number up to {MOST}")
     return number
 
 
@@ -190,7 +195,12 @@ def _billing(name: str) -> Billing:
 
 
 def _prices(paths: Sequence[Path]) -> PriceTrace | None:
-    merged = {key: series for path in paths for key, series in load_trace(path).series.items()}
+    """All of them; where two files have the same offer, the points of both."""
+    points: dict[tuple[str, str], dict[float, float]] = {}
+    for path in paths:
+        for key, series in load_trace(path).series.items():
+            points.setdefault(key, {}).update(zip(series.times, series.prices, strict=True))
+    merged = {key: series_of(values) for key, values in points.items()}
     return PriceTrace(merged) if merged else None
 
 

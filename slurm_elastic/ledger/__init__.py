@@ -155,6 +155,14 @@ class Ledger(Marks):
         sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
         return tuple(machine_from(row) for row in self._select(sql, *values))
 
+    def booting(self, cloud: str) -> tuple[Machine, ...]:
+        """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
+        sql = (
+            f"select {MACHINE_COLUMNS} from machines where cloud = ? and ended is null "
+            "and suspending is null and registered is null order by launched, id"
+        )
+        return tuple(machine_from(row) for row in self._select(sql, cloud))
+
     def observe(self, cloud: str, seen: Sequence[Instance], now: float) -> None:
         """Take in a complete read of ``cloud`` that *began* at ``now``.
 

@@ -137,23 +137,18 @@ def _late(site: Site, cloud: str) -> _Late:
     doubtful = [
         n for row in open_ if _is_late(site, cloud, _asked_of(site, row)) for n in row.nodes
     ]
-    served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
-    return _Late(
-        cloud=cloud,
-        machines=tuple(late),
-        doubtful=tuple(n for n in doubtful if n not in served and n in site.pool_of),
-    )
+    if doubtful:
+        served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
+        doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
+    return _Late(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
 
 
 def _booting(site: Site, cloud: str) -> list[Machine]:
     """Machines of the configuration as it is: others' nodes nobody gives up."""
     return [
         m
-        for m in site.ledger.machines()
-        if m.boots
-        and m.instance.cloud == cloud
-        and m.instance.node in site.pool_of
-        and site.pool_of[m.instance.node].cloud == cloud
+        for m in site.ledger.booting(cloud)
+        if m.instance.node in site.pool_of and site.pool_of[m.instance.node].cloud == cloud
     ]
 
 

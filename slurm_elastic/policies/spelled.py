@@ -21,6 +21,9 @@ from msgspec.structs import fields
 
 Makers = Mapping[str, Callable[..., Any]]
 
+LARGEST = 10**9
+"""No number in a text is larger: 31 years, where it is seconds."""
+
 Seconds = Annotated[float, Meta(ge=0, description="seconds of 0 or more")]
 SecondsOver = Annotated[float, Meta(gt=0, description="seconds over 0")]
 Whole = Annotated[int, Meta(ge=0, description="whole seconds of 0 or more")]
@@ -119,6 +122,8 @@ def _value(node: ast.expr, text: str, makers: Makers) -> Any:  # noqa: ANN401
         if isinstance(number, int | float):
             return -number
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float | str):
+        if isinstance(node.value, int) and node.value > LARGEST:
+            raise ValueError(f"found a number over {LARGEST}")
         return node.value
     if isinstance(node, ast.Name) and node.id not in makers:
         return node.id

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ _COLUMNS = {
     "type": ("type", "instance_type", "instancetype"),
     "zone": ("zone", "az", "availabilityzone", "availability_zone"),
 }
+LATEST = 2.0**33
+"""No Unix time of a price is so late (the year 2242)."""
 _STEM = re.compile(r"(?P<type>[a-z0-9-]+\.[a-z0-9-]+)_(?P<zone>[a-z0-9-]+)(_.*)?\.csv(\.gz)?")
 
 
@@ -63,7 +66,7 @@ def load_trace(path: Path) -> PriceTrace:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8", newline="") as file:
             return _parse(csv.reader(file), path)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error) as error:
         raise ConfigError(f"price trace {path} cannot be read: {error}") from error
 
 
@@ -77,7 +80,7 @@ def _parse(rows: Iterator[list[str]], path: Path) -> PriceTrace:
         points.setdefault(key, {})[when] = price
     if not points:
         raise ConfigError(f"price trace {path} holds no price")
-    return PriceTrace({key: _series(values) for key, values in points.items()})
+    return PriceTrace({key: series_of(values) for key, values in points.items()})
 
 
 def _columns(header: list[str], path: Path) -> dict[str, int | str]:
@@ -106,8 +109,10 @@ def _point(
             for name, where in columns.items()
         }
         when, price = _time(cells["timestamp"]), float(cells["price"])
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, OverflowError) as error:
         raise ConfigError(f"price trace {path}: line {number}: {error}") from error
+    if not 0 <= when < LATEST:
+        raise ConfigError(f"price trace {path}: line {number}: {when:g} is not a Unix time")
     if not 0 <= price < float("inf"):
         raise ConfigError(f"price trace {path}: line {number}: {price} is not a price")
     return (cells["type"], cells["zone"]), when, price
@@ -121,6 +126,7 @@ def _time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _series(points: Mapping[float, float]) -> Series:
+def series_of(points: Mapping[float, float]) -> Series:
+    """The series of these prices by time; there is at least one."""
     times = tuple(sorted(points))
     return Series(times, tuple(points[when] for when in times))

@@ -165,14 +165,14 @@ class _Easy:
         while first < FAR and self.free:
             free, extra, first = self.free, self.extra, FAR
             for size, same in sized.items():
-                if size <= free and same[0] < first:
-                    if size <= extra:
-                        first = same[0]
-                    elif shortest[size] <= room:
-                        first = min(first, self._first_short(size, room))
+                if size > free or same[0] >= first:
+                    continue
+                if size <= extra:
+                    first = same[0]
+                elif shortest[size] <= room:
+                    first = min(first, self._first_short(size, room))
             if first < FAR:
-                if limit[first] > room:
-                    self.extra -= sizes[first]
+                self.extra -= sizes[first] if limit[first] > room else 0
                 self._leave(first, now)
 
     def _first_short(self, size: int, room: int) -> int:

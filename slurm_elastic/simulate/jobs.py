@@ -6,6 +6,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+LONGEST = 2**33
+"""Seconds (272 years): no history and no job is longer, no Unix time of one is later."""
+_LARGEST = 2**40
+
 
 class Job(NamedTuple):
     """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
@@ -21,6 +25,17 @@ class Job(NamedTuple):
     user: int = -1
     partition: int = -1
     account: int = -1
+
+
+def beyond(job: Job) -> str | None:
+    """The first value that is beyond all measure, as ``name value``; None if there is none."""
+    if -_LARGEST < min(job) <= max(job) < LONGEST:
+        return None
+    for name, value in zip(Job._fields, job, strict=True):
+        most = LONGEST if name in ("submit", "run", "limit") else _LARGEST
+        if not -most < value < most:
+            return f"{name} {str(value)[:24]}"
+    return None
 
 
 class Jobs:

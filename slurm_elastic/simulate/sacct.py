@@ -1,7 +1,8 @@
 """Job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
 
 The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
-the same jobs. What cannot be used is left out and answered with its line (or place) and a reason.
+the same jobs, and either may be packed by gzip. What cannot be used is left out and answered with
+its line (or place) and a reason.
 
 - ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
   times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
@@ -14,21 +15,24 @@ Source: man sacct(1); the JSON of data_parser v0.0.39 on, and of 22.05 (openapi/
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.simulate.jobs import Job
-from slurm_elastic.simulate.swf import History
+from slurm_elastic.simulate.jobs import Job, beyond
+from slurm_elastic.simulate.swf import History, unbroken
 from slurm_elastic.slurm.answers import number, states
 
 FORMAT = "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
+_PACKED = b"\x1f\x8b"
+"""What a file packed by gzip begins with; standard input has no name that could say so."""
 NEVER = -1
 """Seconds that a job ran which was cancelled while it waited."""
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
@@ -77,24 +81,36 @@ class _Numbers:
 
 
 def _read(file: IO[bytes], history: History, most: int | None) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
+    raw = (
+        file if isinstance(file, io.BufferedReader) else io.BufferedReader(io.BytesIO(file.read()))
+    )
+    if raw.peek(len(_PACKED))[: len(_PACKED)] == _PACKED:
+        with gzip.open(raw, "rt", encoding="utf-8", errors="replace") as unpacked:
+            _parse(unpacked, history, most)
+        return
+    text = io.TextIOWrapper(raw, encoding="utf-8", errors="replace")
     try:
-        first = next((line for line in text if line.strip()), "")
-        if first.lstrip().startswith("{"):
-            _from_json(first + text.read(), history, most)
-        else:
-            _from_lines(first, text, history, most)
+        _parse(text, history, most)
     finally:
         text.detach()
 
 
-def _from_lines(head: str, lines: IO[str], history: History, most: int | None) -> None:
+def _parse(text: IO[str], history: History, most: int | None) -> None:
+    lines = unbroken(text, history.complaints)
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith("{"):
+        _from_json(first + "".join(lines), history, most)
+    else:
+        _from_lines(first, lines, history, most)
+
+
+def _from_lines(head: str, lines: Iterable[str], history: History, most: int | None) -> None:
     names = head.strip().split("|")
     missing = [name for name in NEEDED if name not in names]
     if missing:
         raise ConfigError(
             f"the first line names no {', '.join(missing)}, expected the output of"
-            f" sacct -X -P --format={FORMAT}"
+            f" sacct -X -P --format={FORMAT}{_breaks(history)}"
         )
     numbers = _Numbers(history)
     for at, line in enumerate(lines, 2):
@@ -106,19 +122,21 @@ def _from_lines(head: str, lines: IO[str], history: History, most: int | None) -
             continue
         row = dict(zip(names, words, strict=True))
         try:
-            job = _job(row, numbers)
+            _take(_job(row, numbers), history)
         except ValueError as error:
             history.complaints.add(at, "cannot be used", str(error))
-            continue
-        _take(job, history)
 
 
 def _take(job: Job | None, history: History) -> None:
+    """Add it; ValueError where it is beyond all measure."""
     if job is None:
         return
     if job.run < 0:
         history.cancelled += 1
         return
+    too_much = beyond(job)
+    if too_much is not None:
+        raise ValueError(f"{too_much} is beyond all measure")
     history.overtime += 0 < job.limit < job.run
     history.jobs.append(job._replace(limit=max(job.limit, job.run, 1)))
 
@@ -169,7 +187,7 @@ def _time(text: str) -> int:
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp())
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError(f"Submit: found {text!r}, expected a time") from None
 
 
@@ -178,18 +196,23 @@ def _from_json(text: str, history: History, most: int | None) -> None:
         document = json.loads(text)
         jobs = document["jobs"]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError("found neither sacct's JSON nor its -P form") from None
+        raise ConfigError(f"found neither sacct's JSON nor its -P form{_breaks(history)}") from None
+    if not isinstance(jobs, list):
+        raise ConfigError(f"jobs: found {type(jobs).__name__}, expected sacct's list of jobs")
     history.complaints.unit = "job"
     numbers = _Numbers(history)
     for at, raw in enumerate(jobs, 1):
         if most is not None and len(history.jobs) >= most:
             return
         try:
-            job = _json_job(raw, numbers)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            _take(_json_job(raw, numbers), history)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             history.complaints.add(at, "cannot be used", f"{type(error).__name__} {error}")
-            continue
-        _take(job, history)
+
+
+def _breaks(history: History) -> str:
+    """What is to be said of a packed file that breaks off."""
+    return "".join(f" ({sentence})" for sentence in history.complaints.shown)
 
 
 def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -28,6 +25,7 @@ from slurm_elastic.policies.capacity import parse_growth
 from slurm_elastic.policies.release import Idle, Order, parse_release
 from slurm_elastic.policies.spelled import split
 from slurm_elastic.prices.trace import PriceTrace, Series
+from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
 from slurm_elastic.simulate.billing import Billing, Curve, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
@@ -36,21 +34,6 @@ from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 """Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""
-
-
-class Availability(Struct, frozen=True):
-    """How many spot machines there were, tick by tick."""
-
-    gap: int
-    counts: tuple[int, ...]
-
-
-class Span(Struct, frozen=True):
-    """The history's time: Unix time of its second 0, its first and last second."""
-
-    origin: int
-    begin: int
-    end: int
 
 
 class World(Struct, frozen=True, kw_only=True):
@@ -64,33 +47,9 @@ class World(Struct, frozen=True, kw_only=True):
     boot: int = 120
     billing: Billing = field(default_factory=PerSecond)
     prices: PriceTrace | None = None
-    availability: Availability | None = None
+    availability: tuple[Supply, ...] = ()
     notice: int = 120
     rebalance: int = 0
-
-
-def load_availability(path: Path) -> Availability:
-    """A trace of the "Can't Be Late" paper's form: ``metadata.gap_seconds`` and ``data``."""
-    try:
-        raw = path.read_bytes()
-        if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        document = msgspec.json.decode(raw, type=_Trace)
-    except (OSError, EOFError, msgspec.DecodeError) as error:
-        raise ConfigError(f"availability trace {path} cannot be read: {error}") from error
-    gap = round(document.metadata.gap_seconds)
-    if gap < 1 or not document.data:
-        raise ConfigError(f"availability trace {path} holds no tick")
-    return Availability(gap, tuple(max(int(count), 0) for count in document.data))
-
-
-class _Metadata(Struct):
-    gap_seconds: float
-
-
-class _Trace(Struct):
-    metadata: _Metadata
-    data: list[float]
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
@@ -109,6 +68,8 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
             notes.append(f"pool {pool.name} is left out: a history does not say who needs gres")
             continue
         found.append(_pool(config, pool, world, notes))
+    on_spot = [pool for pool in pools if any(m.name == pool.name and m.spot for m in found)]
+    notes += _unused(world, [pool.name for pool in pools], on_spot)
     return tuple(found), notes
 
 
@@ -135,6 +96,27 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
     if problems:
         raise ConfigError(*(f"policy {text!r}: {problem}" for problem in problems))
     return scenario
+
+
+def _unused(world: World, pools: Sequence[str], on_spot: Sequence[Pool]) -> list[str]:
+    """A sentence for each availability that no pool goes by. ConfigError for one of no pool."""
+    found: list[str] = []
+    used: list[Supply] = []
+    for pool in on_spot:
+        chosen = _series(pool, world.prices)
+        used += supplies_of(pool.name, chosen[0], world.availability) if chosen else []
+    for supply in world.availability:
+        if supply.pool is not None and supply.pool not in pools:
+            raise ConfigError(
+                f"--availability {supply.pool}={supply.name}: found pool {supply.pool!r}, expected"
+                f" one of {', '.join(pools)}"
+            )
+        if supply not in used:
+            found.append(
+                f"availability {supply.name} is not looked at: no pool that runs on spot machines"
+                " (markets, --prices) goes by it"
+            )
+    return found
 
 
 def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolModel:
@@ -198,30 +180,34 @@ def _types(
 
 def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMarket | None:
     """The spot market by the traces at hand; None without a price."""
-    series = _series(pool, world.prices)
-    if series is None:
+    chosen = _series(pool, world.prices)
+    if chosen is None:
         notes.append(f"pool {pool.name} runs on demand only: no spot price of its types was given")
         return None
+    zone, series = chosen
+    supplies = supplies_of(pool.name, zone, world.availability)
     by_price = series.times[-1] < BIDS_UNTIL
     if by_price:
         notes.append(f"pool {pool.name}: spot machines are lost when the price exceeds ${price:g}")
-    elif world.availability is None:
+    elif not supplies:
         notes.append(
             f"pool {pool.name}: no spot machine is ever lost: since 2017-11 prices say nothing"
             " about that (threshold policies do what hour does), and no availability was given"
         )
-    available = () if world.availability is None else _available(world.availability, world.span)
+    if supplies:
+        names = " and ".join(one.name for one in supplies)
+        notes.append(f"pool {pool.name}: spot machines are to be had as in {names}")
     return SpotMarket(
         _repeated(series, world.span),
         bid=price if by_price else None,
-        available=available,
+        available=available(supplies, world.span),
         notice=world.notice,
         rebalance=world.rebalance,
     )
 
 
-def _series(pool: Pool, trace: PriceTrace | None) -> Series | None:
-    """The cheapest of the pool's types and zones, by the mean of its points."""
+def _series(pool: Pool, trace: PriceTrace | None) -> tuple[str, Series] | None:
+    """The cheapest of the pool's types and zones, by the mean of its points, and its zone."""
     if trace is None:
         return None
     fitting = [
@@ -230,31 +216,26 @@ def _series(pool: Pool, trace: PriceTrace | None) -> Series | None:
         if (not pool.instance_types or key[0] in pool.instance_types)
         and (not pool.zones or key[1] in pool.zones)
     ]
-    return min(fitting)[2] if fitting else None
+    if not fitting:
+        return None
+    _, (_, zone), series = min(fitting, key=lambda one: one[:2])
+    return zone, series
 
 
 def _repeated(series: Series, span: Span) -> Curve:
     """The series on the history's clock: as it was, if it covers the history, else from the
     history's first second on and again and again.
     """
+    if len(series.times) == 1:
+        return Curve([span.begin], series.prices)
     first, length = series.times[0], int(series.times[-1] - series.times[0]) + 1
     covers = first <= span.origin + span.begin and series.times[-1] >= span.origin + span.end
     shift = -span.origin if covers else span.begin - int(first)
     points: dict[int, float] = {}
-    for round_ in range(1 if covers else -(-(span.end - span.begin + 1) // length) + 1):
+    rounds = 1 if covers else -(-(span.end - span.begin + 1) // length) + 1
+    bearable(rounds * len(series.times), "prices", length, span)
+    for round_ in range(rounds):
         for when, price in zip(series.times, series.prices, strict=True):
             points[int(when) + shift + round_ * length] = price
     times = sorted(points)
     return Curve(times, [points[when] for when in times])
-
-
-def _available(trace: Availability, span: Span) -> list[tuple[int, int]]:
-    """On the history's clock, again and again; a trace of 0 and 1 says whether there are any."""
-    plenty = 2**30 if max(trace.counts) <= 1 else 1
-    ticks = -(-(span.end - span.begin) // trace.gap) + 1
-    points: list[tuple[int, int]] = []
-    for tick in range(ticks):
-        count = trace.counts[tick % len(trace.counts)] * plenty
-        if not points or points[-1][1] != count:
-            points.append((span.begin + tick * trace.gap, count))
-    return points

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.jobs import LONGEST, Job, Jobs, beyond
 
 FIELDS = 18
 NEEDED = 9  # up to the time asked for
@@ -75,13 +75,13 @@ class History:
         """The number of an account among the jobs; None if it has none of them."""
         if self.accounts is not None:
             return self.accounts.get(name)
-        return int(name) if name.isdecimal() and int(name) in set(self.jobs.account) else None
+        known = {str(number): number for number in set(self.jobs.account) if number >= 0}
+        return known.get(name)
 
     @property
     def start(self) -> int:
         """Unix time of the history's second 0; 0 where the header does not say."""
-        text = self.header.get("UnixStartTime", "").split()
-        return int(text[0]) if text and text[0].lstrip("-").isdigit() else 0
+        return _unix_time(self.header.get("UnixStartTime", "")) or 0
 
 
 def load(path: Path, most: int | None = None) -> History:
@@ -92,7 +92,7 @@ def load(path: Path, most: int | None = None) -> History:
     history = History()
     try:
         with _opened(path) as file:
-            read(_lines(file, history.complaints), history, most)
+            read(unbroken(file, history.complaints), history, most)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"workload {path} cannot be read: {error}") from error
     if not history.jobs:
@@ -114,7 +114,7 @@ def read(lines: Iterable[str], history: History, most: int | None = None) -> His
         if not words:
             continue
         if words[0].startswith(";"):
-            _header(line, history.header)
+            _header(line, number, history)
             continue
         job = _job(words, number, history)
         if job is None:
@@ -156,12 +156,7 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
     if procs <= 0:
         history.complaints.add(number, "no processors, left out")
         return None
-    used = (values[0], values[1], run, procs, values[8], *values[11:13], *values[15:16])
-    if not -(2**40) < min(used) <= max(used) <= 2**40:
-        history.complaints.add(number, "beyond all measure, left out")
-        return None
-    history.overtime += 0 < values[8] < run
-    return Job(
+    job = Job(
         number=values[0],
         submit=values[1],
         run=run,
@@ -171,6 +166,12 @@ def _usable(values: list[int], number: int, history: History) -> Job | None:
         partition=values[15] if len(values) > 15 else -1,
         account=values[12] if len(values) > 12 else -1,
     )
+    too_much = beyond(job)
+    if too_much is not None:
+        history.complaints.add(number, "beyond all measure, left out", too_much)
+        return None
+    history.overtime += 0 < values[8] < run
+    return job
 
 
 def _is_number(word: str) -> bool:
@@ -180,10 +181,24 @@ def _is_number(word: str) -> bool:
         return False
 
 
-def _header(line: str, header: dict[str, str]) -> None:
-    key, colon, value = line.lstrip("; \t").partition(":")
-    if colon:
-        header.setdefault(key.strip(), value.strip())
+def _header(line: str, number: int, history: History) -> None:
+    key, colon, value = (part.strip() for part in line.lstrip("; \t").partition(":"))
+    if not colon:
+        return
+    if key == "UnixStartTime" and _unix_time(value) is None:
+        history.complaints.add(number, "UnixStartTime is no time, not used", repr(value[:24]))
+        return
+    history.header.setdefault(key, value)
+
+
+def _unix_time(text: str) -> int | None:
+    """The first word as a Unix time; -1 (not known) is 0. None where it is neither."""
+    word = text.partition(" ")[0].partition("\t")[0]
+    if not word or word == "-1":
+        return 0
+    if len(word) > len(str(LONGEST)) or not (word.isascii() and word.isdecimal()):
+        return None
+    return int(word) if int(word) < LONGEST else None
 
 
 def _opened(path: Path) -> IO[str]:
@@ -194,7 +209,7 @@ def _opened(path: Path) -> IO[str]:
     return path.open(encoding="utf-8", errors="replace")
 
 
-def _lines(file: IO[str], complaints: Complaints) -> Iterator[str]:
+def unbroken(file: IO[str], complaints: Complaints) -> Iterator[str]:
     """The lines; where a packed file breaks off, those before it."""
     number = 0
     try:

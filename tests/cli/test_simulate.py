@@ -91,6 +91,7 @@ def test_the_sites_static_nodes_serve_first(tmp_path: Path) -> None:
         (["--prices", "/nowhere.csv"], "price trace /nowhere.csv cannot be read"),
         (["--availability", str(WORKLOAD)], "cannot be read"),
         (["--workload", "/nowhere.swf"], "workload /nowhere.swf cannot be read"),
+        (["--compare", f"slurm+idle({10**20})"], "found a number over 1000000000"),
     ],
 )
 def test_a_mistake_is_answered_in_a_sentence(
@@ -100,6 +101,122 @@ def test_a_mistake_is_answered_in_a_sentence(
     err = capsys.readouterr().err
     assert words in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("nan,c6i.xlarge,us-east-1a,1", "line 2: nan is not a Unix time"),
+        ("1e300,c6i.xlarge,us-east-1a,1", "line 2: 1e+300 is not a Unix time"),
+        ("0001-01-01,c6i.xlarge,us-east-1a,1", "line 2: -6.21356e+10 is not a Unix time"),
+        ("1,c6i.xlarge,us-east-1a,-1", "line 2: -1.0 is not a price"),
+    ],
+)
+def test_a_damaged_price_is_answered_with_its_line(
+    tmp_path: Path, row: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "p.csv"
+    file.write_text(f"timestamp,instance_type,az,price\n{row}\n")
+    assert simulate("--prices", str(file)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_two_files_of_the_same_offer_are_one_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bid of $0.17 is exceeded in the first file alone, whichever is named last."""
+    head = "timestamp,instance_type,az,price"
+    dear, cheap = tmp_path / "dear.csv", tmp_path / "cheap.csv"
+    rows = [
+        f"{1394000000 + 3600 * n},c6i.xlarge,us-east-1a,{9 if n % 2 else 0.01}" for n in range(9)
+    ]
+    dear.write_text("\n".join([head, *rows]))
+    cheap.write_text(f"{head}\n{1394000000 + 3600 * 9},c6i.xlarge,us-east-1a,0.01\n")
+    for order in ((dear, cheap), (cheap, dear)):
+        given = [word for path in order for word in ("--prices", str(path))]
+        rows_ = result(tmp_path, *given)["rows"]
+        assert isinstance(rows_, list)
+        assert rows_[0]["figures"]["interruptions"] > 0
+
+
+def test_each_availability_counts_or_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    for name, data in (("us-east-1a", [3] * 5), ("us-east-1a_more", [4] * 5), ("us-west-2b", [9])):
+        document = {"metadata": {"gap_seconds": 600}, "data": data}
+        (tmp_path / f"{name}_x.json").write_text(json.dumps(document))
+    one, more, west = (
+        str(tmp_path / f"{n}_x.json") for n in ("us-east-1a", "us-east-1a_more", "us-west-2b")
+    )
+    given = ("--availability", one, "--availability", more, "--availability", west)
+    assert simulate("--prices", str(prices), *given) == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {one} and {more}" in err
+    assert f"availability {west} is not looked at" in err
+    assert simulate("--prices", str(prices), *given, "--availability", f"compute={west}") == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {west}" in err
+    assert simulate("--availability", one) == 0
+    assert f"availability {one} is not looked at: no pool" in capsys.readouterr().err
+    assert simulate("--prices", str(prices), "--availability", f"nope={one}") == 2
+    assert "found pool 'nope', expected one of rack, compute" in capsys.readouterr().err
+
+
+def test_lifetimes_of_machines_are_an_availability(tmp_path: Path) -> None:
+    prices, lives = tmp_path / "p.csv", tmp_path / "lives.json"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    arguments = ("--prices", str(prices), "--availability", str(lives))
+    lives.write_text(json.dumps({f"m{n}": {"time_in_sec": 900.0} for n in range(50)}))
+    short = result(tmp_path, *arguments)["rows"]
+    lives.write_text(json.dumps({"m": {"time_in_sec": 9e6, "zone": "z"}}))
+    long = result(tmp_path, *arguments)["rows"]
+    assert isinstance(short, list)
+    assert isinstance(long, list)
+    assert short[0]["figures"]["interruptions"] > long[0]["figures"]["interruptions"]
+
+
+@pytest.mark.parametrize("content", [b"\x1f\x8bxx", b"[" * 100_000, b"{}"])
+def test_a_damaged_availability_is_answered(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices, file = tmp_path / "p.csv", tmp_path / "a.json"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 86400))
+    file.write_bytes(content)
+    packed = tmp_path / "a.json.gz"
+    packed.write_bytes(content)
+    for one in (file, packed):
+        assert simulate("--prices", str(prices), "--availability", str(one)) == 2
+        assert f"availability trace {one} cannot be read" in capsys.readouterr().err
+
+
+def test_a_short_price_trace_is_not_repeated_for_ever(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One price holds always; two that are a second apart are not repeated for 200 years."""
+    prices, workload = tmp_path / "p.csv", tmp_path / "w.swf"
+    line = "{} {} 5 10 4 -1 -1 4 60 -1 1 1 1 -1 1 1 -1 -1\n"
+    workload.write_text(line.format(1, 0) + line.format(2, 200 * 365 * 86400))
+    prices.write_text("timestamp,instance_type,az,price\n1,c6i.xlarge,us-east-1a,0.05\n")
+    assert simulate("--workload", str(workload), "--prices", str(prices)) == 0
+    with prices.open("a") as file:
+        file.write("2,c6i.xlarge,us-east-1a,0.05\n")
+    capsys.readouterr()
+    assert simulate("--workload", str(workload), "--prices", str(prices)) == 2
+    assert "prices: a trace of 2 s, repeated over the 73,000 days" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--boot", "--dump", "--notice", "--rebalance", "--requeue-delay", "--depth"]
+)
+def test_numbers_beyond_all_measure_are_refused(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        simulate(option, "9" * 20)
+    assert stop.value.code == 2
+    assert "up to 1000000000" in capsys.readouterr().err
 
 
 def test_a_damaged_history_is_answered_line_by_line(

@@ -7,6 +7,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 
 import pytest
 from rich.console import Console
@@ -58,9 +59,9 @@ def breakers(site: Sandbox) -> tuple[Breaker, ...]:
         return book.breakers()
 
 
-def given_up_by_slurm(site: Sandbox) -> bool:
-    """Whether slurmctld itself failed a node, at ResumeTimeout."""
-    return "not resumed by ResumeTimeout" in (site.layout.log / "slurmctld.log").read_text()
+def given_up_by_slurm(site: Sandbox) -> int:
+    """How often slurmctld itself has failed a node, at ResumeTimeout."""
+    return (site.layout.log / "slurmctld.log").read_text().count("not resumed by ResumeTimeout")
 
 
 def away(site: Sandbox) -> list[str]:
@@ -83,6 +84,7 @@ def test_jobs_of_machines_that_never_register_run_elsewhere(site: Sandbox, confi
     """Also one that forbids requeueing, which slurmctld would end as NODE_FAIL, and a whole one of
     two nodes; without the 121 s for which slurmctld itself keeps a requeued job.
     """
+    before = given_up_by_slurm(site)
     (plain,) = submit_many(site, 1, "sleep 1", FULL, "--partition=aws,batch")
     (once,) = submit_many(site, 1, "sleep 1", FULL, "--no-requeue", "--partition=aws,batch")
     (wide,) = submit_many(site, 1, "sleep 1", FULL, "-N2", "--partition=aws,batch")
@@ -95,7 +97,7 @@ def test_jobs_of_machines_that_never_register_run_elsewhere(site: Sandbox, confi
         assert CAUSE in text
         assert "pool pub rests for" in text
     assert site.job(once)["Requeue"] == "0", "its own setting is kept"
-    assert not given_up_by_slurm(site)
+    assert given_up_by_slurm(site) == before
     back_to_zero(site)
     assert {m.why for m in machines(site, ended=True)} == {"it did not register in time"}
     assert "boot-failed" in told(site, config, "pub")
@@ -104,6 +106,7 @@ def test_jobs_of_machines_that_never_register_run_elsewhere(site: Sandbox, confi
 def test_a_pool_with_too_many_in_a_row_is_paused_until_it_is_cleared(
     site: Sandbox, config: Config
 ) -> None:
+    before = given_up_by_slurm(site)
     jobs = submit_many(site, 5, "true", FULL, "--partition=aws")
     site.wait_for(lambda: [b for b in breakers(site) if b.until], 120, "the pool is paused")
     site.wait_for(lambda: set(away(site)) >= POOL, 60, "its nodes are held")
@@ -114,8 +117,27 @@ def test_a_pool_with_too_many_in_a_row_is_paused_until_it_is_cleared(
     assert "pool pub is paused: 5 machines in a row booted but never registered" in about
     back_to_zero(site)
     assert {j.id for j in site.jobs() if "PENDING" in j.states} == set(jobs), "none is lost"
-    assert not given_up_by_slurm(site)
+    assert given_up_by_slurm(site) == before
     site.run([*ELASTIC, "--config", str(site.layout.config), "clear", "pub"])
     assert breakers(site) == ()
     site.wait_for(lambda: live_ec2(site), 120, "the pool is used again")
     assert "cleared" in told(site, config, "pub")
+
+
+def test_where_slurm_is_first_its_jobs_do_not_wait_out_their_hold(
+    site: Sandbox, config: Config
+) -> None:
+    """The daemon is away at ResumeTimeout: ResumeFailProgram has left it a request."""
+    before = given_up_by_slurm(site)
+    (job,) = submit_many(site, 1, "sleep 1", FULL, "--partition=aws,batch")
+    site.wait_for(lambda: machines(site), 60, "its node has a machine")
+    site.daemon_stop()
+    site.wait_for(lambda: given_up_by_slurm(site) > before, 120, "slurmctld gives the node up")
+    site.wait_for(lambda: site.job(job)["JobState"] == "PENDING", 60, "the job is requeued")
+    held = next(j.begin for j in site.jobs() if j.id == job)
+    site.daemon_start()
+    fields = site.wait_job(job)
+    assert (fields["Partition"], fields["Restarts"]) == ("batch", "1")
+    began = datetime.fromisoformat(fields["StartTime"]).timestamp()
+    assert began < held, "its hold was lifted"
+    assert "boot-failed" in told(site, config, str(job))

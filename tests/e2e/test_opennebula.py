@@ -11,7 +11,7 @@ import pytest
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_control import Quota
 from slurm_elastic.sandbox.one_world import Host
-from tests.e2e.world import back_to_zero, ledger, partition_of, running_nodes, submit_many
+from tests.e2e.world import back_to_zero, held, ledger, partition_of, running_nodes, submit_many
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("pyone", reason="pyone is not installed")
@@ -46,11 +46,6 @@ def healthy(site: Sandbox) -> Iterator[None]:
     back_to_zero(site)
     assert [m for m in site.one.state().machines if m.state != 6] == []
     site.wait_for(lambda: not held(site), 150, "all holds are over")
-
-
-def held(site: Sandbox) -> list[str]:
-    nodes = site.nodes().values()
-    return [n.name for n in nodes if n.reason.startswith("slurm-elastic:hold:")]
 
 
 def reasons(site: Sandbox, job: int) -> str:

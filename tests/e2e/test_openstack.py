@@ -12,7 +12,7 @@ import pytest
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.conftest import why_not
-from tests.e2e.world import back_to_zero, ledger, partition_of, submit_many
+from tests.e2e.world import back_to_zero, held, ledger, partition_of, submit_many
 from tests.realcloud.openstack.plane import ControlPlane, clouds_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -62,11 +62,6 @@ def healthy(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def is_over(job: SlurmJob) -> bool:
     return bool(job.states & {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"})
-
-
-def held(site: Sandbox) -> list[str]:
-    nodes = site.nodes().values()
-    return [n.name for n in nodes if n.reason.startswith("slurm-elastic:hold:")]
 
 
 def reasons(site: Sandbox, job: int) -> str:

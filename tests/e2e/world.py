@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.phase import Phase, is_drained, phase
+from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.slurm.hostlist import expand
@@ -76,6 +77,17 @@ def live_machines(site: Sandbox) -> list[MachineView]:
 def live_ec2(site: Sandbox) -> list[str]:
     """Their nodes, one entry a machine."""
     return [m.node for m in live_machines(site)]
+
+
+def held(site: Sandbox) -> set[str]:
+    """Nodes that we keep from Slurm, or are about to. From 24.11 on the reason outlives the hold."""
+    nodes = site.nodes().values()
+    marked = {n.name for n in nodes if is_drained(n) and n.reason.startswith(HOLD_MARK)}
+    book = ledger(site)
+    try:
+        return marked | {row.node for row in book.holds()}
+    finally:
+        book.close()
 
 
 def back_to_zero(site: Sandbox) -> None:

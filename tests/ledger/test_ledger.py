@@ -140,10 +140,13 @@ def test_a_machine_registers_once(ledger: Ledger) -> None:
     ledger.intend(spec(), "r1", T0)
     ledger.launched("g1", [instance("i-1")], T0)
     assert ledger.machines()[0].boots
+    assert ledger.booting("aws") == ledger.machines()
+    assert ledger.booting("near") == ()
     ledger.registered("aws", ["i-1"], T0 + 5)
     ledger.registered("aws", ["i-1"], T0 + 9)
     (machine,) = ledger.machines()
     assert (machine.registered, machine.boots) == (T0 + 5, False)
+    assert ledger.booting("aws") == ()
 
 
 def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:

@@ -239,6 +239,20 @@ def test_a_machine_is_never_due_in_the_past(
     assert policy.due(started, since, NOW, lease, public=public) >= NOW
 
 
+@given(
+    st.sampled_from([policy for policy in RELEASES if policy.stays]),
+    st.integers(0, NOW),
+    st.integers(0, 10**6),
+    st.sampled_from([1, 60, 3600]),
+    st.booleans(),
+)
+def test_what_is_due_stays_due_where_a_policy_says_so(
+    policy: AnyRelease, since: int, later: int, lease: int, public: bool
+) -> None:
+    due = policy.due(since, since, NOW, lease, public=public) + later
+    assert policy.due(since, since, due, lease, public=public) == due
+
+
 @given(st.integers(0, NOW), st.integers(1, 3600))
 def test_delayed_releases_within_the_margin_before_the_lease_ends(
     started: int, before_end: int

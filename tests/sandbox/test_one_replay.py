@@ -307,7 +307,7 @@ def as_it_was(vm: ElementTree.Element) -> Place:
         held=template.find("SUBMIT_ON_HOLD") is not None,
         template=None if stored is None else int(stored),
         extra=ElementTree.tostring(extra, encoding="unicode"),
-        user_template={c.tag: c.text or "" for c in vm.find("USER_TEMPLATE") or ()},
+        user_template={c.tag: c.text or "" for c in vm.iterfind("USER_TEMPLATE/*")},
         host=None if history is None else int(history.findtext("HID") or 0),
     )
 

@@ -78,3 +78,13 @@ def test_a_market_by_availability() -> None:
     assert [market.room(t) for t in (0, 60, 119, 120)] == [5, 2, 2, 9]
     assert market.next_fall(0, 3) == (60, range(3, PLENTY + 1))
     assert market.next_fall(0, 2) == (NEVER, range(3))
+
+
+def test_what_is_cheaper_on_spot_and_until_when() -> None:
+    market = SpotMarket(Curve([0, 100, 200], [0.5, 2.0, 0.5]), available=[(0, 5), (60, 2)])
+    assert [market.cheaper(t, 1.0) for t in (0, 60, 100, 200)] == [
+        (5, 60),
+        (2, 100),
+        (0, 200),
+        (2, NEVER),
+    ]

@@ -306,6 +306,20 @@ def test_work_machines_and_money_are_conserved_and_a_seed_repeats_itself(
 
 
 @given(histories, scenarios())
+@settings(max_examples=100, deadline=None)
+def test_boots_that_are_counted_change_nothing_where_nobody_waits(
+    history: Jobs, scenario: Scenario
+) -> None:
+    pools = tuple(replace(pool, machines=10**6, release=Idle(60)) for pool in scenario.pools)
+    scenario = replace(scenario, growth=Slurm(), pools=pools, bounds=Bounds(), depth=None)
+    assume(not scenario.problems())
+    counted = replace(scenario, bounds=Bounds(booting=10**6))
+    quiet, loud = simulate(history, scenario), simulate(history, counted)
+    assert msgspec.json.encode(quiet.figures) == msgspec.json.encode(loud.figures)
+    assert (quiet.starts, quiet.ends) == (loud.starts, loud.ends)
+
+
+@given(histories, scenarios())
 @settings(max_examples=50, deadline=None)
 def test_the_cost_is_never_below_what_the_work_is_worth(history: Jobs, scenario: Scenario) -> None:
     assume(scenario.pools[-1].billing != Hourly(refund=True))

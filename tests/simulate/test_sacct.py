@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 from pathlib import Path
@@ -95,6 +96,11 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("x|a|b|1|1|1|1|1|COMPLETED", "line 8: cannot be used: JobIDRaw: found 'x', expected a number"),
         ("17|a|b|soon|1|1|1|1|COMPLETED", "line 8: cannot be used: Submit: found 'soon', expected a time"),
         ("17|a|b|1|1|1|0|0|COMPLETED", "line 8: cannot be used: neither AllocCPUS nor ReqCPUS says how many processors"),
+        (f"17|a|b|1|{'9' * 20}|1|1|1|COMPLETED", f"line 8: cannot be used: run {'9' * 20} is beyond all measure"),
+        (f"17|a|b|{'9' * 20}|1|1|1|1|COMPLETED", f"line 8: cannot be used: submit {'9' * 20} is beyond all measure"),
+        (f"17|a|b|1|1|{'9' * 20}|1|1|COMPLETED", f"line 8: cannot be used: limit {int('9' * 20) * 60} is beyond all measure"),
+        (f"{'9' * 20}|a|b|1|1|1|1|1|COMPLETED", f"line 8: cannot be used: number {'9' * 20} is beyond all measure"),
+        ("17|a|b|9999-12-31T00:00:00+00:00|1|1|1|1|COMPLETED", "line 8: cannot be used: submit 253402214400 is beyond all measure"),
     ],
 )  # fmt: skip
 def test_a_bad_line_is_left_out_and_answered(tmp_path: Path, line: str, complaint: str) -> None:
@@ -139,9 +145,40 @@ def test_a_bad_element_is_left_out_and_answered(tmp_path: Path) -> None:
     assert [shown.split(":")[0] for shown in history.complaints.shown] == ["job 2", "job 3"]
 
 
+@pytest.mark.parametrize("when", ["1e30", "1e400", "NaN", "-1e30", "1" + "0" * 400])
+def test_a_json_time_beyond_all_measure_is_answered(tmp_path: Path, when: str) -> None:
+    odd = json.dumps(element(2, time={"submission": "WHEN", "elapsed": 60}))
+    text = f'{{"jobs": [{json.dumps(element(1))}, {odd}]}}'.replace('"WHEN"', when)
+    history = sacct.load(written(tmp_path, text))
+    assert len(history.jobs) == 1
+    assert history.complaints.shown[0].startswith("job 2: cannot be used")
+
+
+@pytest.mark.parametrize("text", [LINES, json.dumps({"jobs": [element(12), element(13)]})])
+def test_either_form_may_be_packed(tmp_path: Path, text: str) -> None:
+    packed = tmp_path / "history.gz"
+    packed.write_bytes(gzip.compress(text.encode()))
+    plain = sacct.load(written(tmp_path, text))
+    assert sacct.load(packed).jobs.columns == plain.jobs.columns
+
+
+def test_a_packed_file_that_breaks_off_gives_what_it_has(tmp_path: Path) -> None:
+    rows = "".join(f"{n}|a|b|{1700000000 + n * 7919}|60|1|1|1|COMPLETED\n" for n in range(4000))
+    whole = gzip.compress((LINES.splitlines()[0] + "\n" + rows).encode())
+    packed = tmp_path / "history.gz"
+    packed.write_bytes(whole[: len(whole) // 2])
+    history = sacct.load(packed)
+    assert 0 < len(history.jobs) < 4000
+    assert "the file breaks off here" in history.complaints.shown[-1]
+    packed.write_bytes(whole[:12])
+    with pytest.raises(ConfigError, match="breaks off here"):
+        sacct.load(packed)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('{"jobs": 5}', "jobs: found int, expected sacct's list of jobs"),
         ("", "names no JobIDRaw, Submit, ElapsedRaw"),
         ("JobID|Submit\n", "names no JobIDRaw, ElapsedRaw"),
         ("{", "neither sacct's JSON nor its -P form"),

@@ -71,8 +71,11 @@ def test_fractions_of_seconds_are_rounded() -> None:
         (line().replace(" 60 ", " nan "), "line 2: not numbers, left out: 'nan'"),
         (line().replace(" 60 ", " inf "), "line 2: not numbers, left out: 'inf'"),
         (line(procs=0, alloc=-1), "line 2: no processors, left out"),
-        (line(run=10**15), "line 2: beyond all measure, left out"),
-        (line().replace(" 75 ", f" {2**64} "), "line 2: beyond all measure, left out"),
+        (line(run=10**15), "line 2: beyond all measure, left out: run 1000000000000000"),
+        (
+            line().replace(" 75 ", f" {2**64} "),
+            "line 2: beyond all measure, left out: account 18446744073709551616",
+        ),
         ("\x00\ufffd\x01", "line 2: too short, left out: 1 fields, expected 18"),
     ],
 )

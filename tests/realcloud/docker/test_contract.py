@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from docker_proxy import Fault, running_proxy
@@ -12,6 +13,7 @@ from providers.contract import FaultContract, LaunchContract, ScarceContract, sp
 
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState
+from slurm_elastic.providers.docker_request import CLUSTER
 
 from .bed import DockerBed
 from .engine import Engine
@@ -67,7 +69,7 @@ def test_an_end_whose_answer_is_lost_can_be_asked_for_again(bed: DockerBed) -> N
     bed.heal()
     provider.terminate(ids)
     assert bed.alive() == set()
-    assert list(provider.instances()) == []
+    wait_for(lambda: not provider.instances(), "they are no machines any more", lambda: "")
 
 
 def test_a_missing_image_starts_nothing_and_says_so(bed: DockerBed) -> None:
@@ -79,12 +81,13 @@ def test_a_missing_image_starts_nothing_and_says_so(bed: DockerBed) -> None:
 
 
 def test_a_missing_network_leaves_no_container_behind(bed: DockerBed) -> None:
-    provider = bed.open(network="nowhere")
+    mine = str(uuid4())
+    provider = bed.open(mine, network="nowhere")
     with pytest.raises(ProviderError, match="nowhere") as caught:
         provider.launch(spec_for(bed, provider, 1))
     assert caught.value.code == "NoNetwork"
-    named = {"name": "site-bx1"}
-    assert bed.client.containers.list(all=True, filters=named, ignore_removed=True) == []
+    labelled = {"label": f"{CLUSTER}={mine}"}
+    assert bed.client.containers.list(all=True, filters=labelled, ignore_removed=True) == []
 
 
 def test_a_program_that_ends_at_once_is_soon_no_machine(bed: DockerBed) -> None:

@@ -80,6 +80,13 @@ class Admin:
         for role in roles:
             self.cloud.identity.assign_project_role_to_user(project, user, role)
 
+    def add_operator(self, name: str) -> None:
+        """An account of the tests' project that nova shows the hosts to."""
+        identity = self.cloud.identity
+        if identity.find_user(name) is None:
+            role = identity.find_role("admin")
+            self.add_user(name, identity.find_project("hpc"), (role,))
+
     def host_is_up(self) -> bool:
         """Whether nova's one host reports."""
         try:

@@ -200,6 +200,22 @@ class TestNova:
         finally:
             second.terminate([m.id for m in theirs])
 
+    def test_a_host_in_maintenance_is_a_notice_to_whom_nova_shows_it(self, bed: PlaneBed) -> None:
+        """Its ``host_status`` is for administrators, unless the site's policy says otherwise."""
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        running(provider, 1)
+        bed.admin.add_operator("operator")
+        bed.admin.enable_host(enabled=False)
+        try:
+            assert list(provider.notices()) == []
+            bed.login(username="operator")
+            (notice,) = bed.open().notices()
+            assert (notice.instance, notice.deadline) == (machine.id, None)
+        finally:
+            bed.admin.enable_host(enabled=True)
+        assert list(bed.open().notices()) == []
+
     def test_a_wrong_password(self, bed: PlaneBed) -> None:
         bed.login(password="not-the-password")
         with pytest.raises(AuthError) as caught:
