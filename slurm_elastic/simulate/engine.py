@@ -39,7 +39,7 @@ Progress = Callable[[int], object]
 
 
 def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
-    """Replay ``jobs``; SlurmElasticError if ``scenario`` makes no sense or its books do not balance."""
+    """Replay ``jobs``; SlurmElasticError if that makes no sense or its books do not add up."""
     problems = scenario.problems()
     if problems:
         raise SlurmElasticError("; ".join(problems))
