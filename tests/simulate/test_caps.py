@@ -97,6 +97,14 @@ def test_dollars_an_hour_are_shared() -> None:
     assert list(found.starts) == [10, 10, 110]
 
 
+def test_idle_machines_of_two_pools_do_not_stand_in_for_one_anothers() -> None:
+    """2 + 4 idle ones are not the 6 that the last job needs in pool b."""
+    pools = (pool("a", 2), pool("b", 6))
+    scenario = Scenario(pools=pools, growth=OnDemand())
+    found = simulate(jobs((0, 100, 2), (0, 100, 4), (60, 100, 6)), scenario)
+    assert found.figures.unserved == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     histories,
