@@ -19,14 +19,15 @@ from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.capacity import Bounds
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
-from slurm_elastic.prices.trace import PriceTrace, load_trace
+from slurm_elastic.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
+from slurm_elastic.simulate.availability import Span, load_supply
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.site import Span, World, load_availability, pools_of
+from slurm_elastic.simulate.site import World, caps_of, pools_of
 from slurm_elastic.simulate.swf import History
 
 MOST = 10**9
@@ -61,7 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " or of sacct -X --json, or -"
     )  # fmt: skip
     parser.add_argument("--prices", type=Path, action="append", default=[], metavar="CSV")
-    parser.add_argument("--availability", type=Path, metavar="JSON", help="of spot machines")
+    parser.add_argument(
+        "--availability", action="append", default=[], metavar="[POOL=]JSON",
+        help="of spot machines; may be given again",
+    )  # fmt: skip
     parser.add_argument("--checkpoint", default="none", metavar="POLICY", help="default: none")
     parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
     parser.add_argument("--notice", type=seconds, default=120, metavar="S", help="default: 120")
@@ -100,7 +104,7 @@ def read(args: argparse.Namespace) -> Setting:
         boot=args.boot,
         billing=_billing(args.billing),
         prices=prices,
-        availability=load_availability(args.availability) if args.availability else None,
+        availability=tuple(load_supply(text) for text in args.availability),
         notice=args.notice,
         rebalance=args.rebalance,
     )
@@ -109,6 +113,7 @@ def read(args: argparse.Namespace) -> Setting:
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
+        caps=caps_of(config, pools),
         accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
@@ -191,7 +196,12 @@ def _billing(name: str) -> Billing:
 
 
 def _prices(paths: Sequence[Path]) -> PriceTrace | None:
-    merged = {key: series for path in paths for key, series in load_trace(path).series.items()}
+    """All of them; where two files have the same offer, the points of both."""
+    points: dict[tuple[str, str], dict[float, float]] = {}
+    for path in paths:
+        for key, series in load_trace(path).series.items():
+            points.setdefault(key, {}).update(zip(series.times, series.prices, strict=True))
+    merged = {key: series_of(values) for key, values in points.items()}
     return PriceTrace(merged) if merged else None
 
 

@@ -121,6 +121,62 @@ def test_a_damaged_price_is_answered_with_its_line(
     assert words in capsys.readouterr().err
 
 
+def test_two_files_of_the_same_offer_are_one_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bid of $0.17 is exceeded in the first file alone, whichever is named last."""
+    head = "timestamp,instance_type,az,price"
+    dear, cheap = tmp_path / "dear.csv", tmp_path / "cheap.csv"
+    rows = [
+        f"{1394000000 + 3600 * n},c6i.xlarge,us-east-1a,{9 if n % 2 else 0.01}" for n in range(9)
+    ]
+    dear.write_text("\n".join([head, *rows]))
+    cheap.write_text(f"{head}\n{1394000000 + 3600 * 9},c6i.xlarge,us-east-1a,0.01\n")
+    for order in ((dear, cheap), (cheap, dear)):
+        given = [word for path in order for word in ("--prices", str(path))]
+        rows_ = result(tmp_path, *given)["rows"]
+        assert isinstance(rows_, list)
+        assert rows_[0]["figures"]["interruptions"] > 0
+
+
+def test_each_availability_counts_or_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    for name, data in (("us-east-1a", [3] * 5), ("us-east-1a_more", [4] * 5), ("us-west-2b", [9])):
+        document = {"metadata": {"gap_seconds": 600}, "data": data}
+        (tmp_path / f"{name}_x.json").write_text(json.dumps(document))
+    one, more, west = (
+        str(tmp_path / f"{n}_x.json") for n in ("us-east-1a", "us-east-1a_more", "us-west-2b")
+    )
+    given = ("--availability", one, "--availability", more, "--availability", west)
+    assert simulate("--prices", str(prices), *given) == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {one} and {more}" in err
+    assert f"availability {west} is not looked at" in err
+    assert simulate("--prices", str(prices), *given, "--availability", f"compute={west}") == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {west}" in err
+    assert simulate("--availability", one) == 0
+    assert f"availability {one} is not looked at: no pool" in capsys.readouterr().err
+    assert simulate("--prices", str(prices), "--availability", f"nope={one}") == 2
+    assert "found pool 'nope', expected one of rack, compute" in capsys.readouterr().err
+
+
+def test_lifetimes_of_machines_are_an_availability(tmp_path: Path) -> None:
+    prices, lives = tmp_path / "p.csv", tmp_path / "lives.json"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    arguments = ("--prices", str(prices), "--availability", str(lives))
+    lives.write_text(json.dumps({f"m{n}": {"time_in_sec": 900.0} for n in range(50)}))
+    short = result(tmp_path, *arguments)["rows"]
+    lives.write_text(json.dumps({"m": {"time_in_sec": 9e6, "zone": "z"}}))
+    long = result(tmp_path, *arguments)["rows"]
+    assert isinstance(short, list)
+    assert isinstance(long, list)
+    assert short[0]["figures"]["interruptions"] > long[0]["figures"]["interruptions"]
+
+
 @pytest.mark.parametrize("content", [b"\x1f\x8bxx", b"[" * 100_000, b"{}"])
 def test_a_damaged_availability_is_answered(
     tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
@@ -205,8 +261,8 @@ def test_budgets_of_the_configuration_stop_public_machines(
 ) -> None:
     """The second job waits for the next day, and with it nothing is different but its wait."""
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|physics|0|7200|120|40|40", "2|ann|physics|3600|60|10|40|40",
-            "3|bob|chemistry|3600|60|10|40|40")  # fmt: skip
+    rows = ("1|ann|physics|0|7200|120|32|32", "2|ann|physics|3600|60|10|32|32",
+            "3|bob|chemistry|3600|60|10|32|32")  # fmt: skip
     head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
     file.write_text("\n".join((head, *rows)) + "\n")
     waits = []
@@ -223,11 +279,26 @@ def test_budgets_of_the_configuration_stop_public_machines(
     assert "the history has no job of account nobody, which has a budget" in told
 
 
+def test_limits_of_markets_hold(tmp_path: Path) -> None:
+    """The example's limits: 8 machines on demand, 16 on the spot market (of 16 nodes)."""
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    without = result(tmp_path)["rows"]
+    with_spot = result(tmp_path, "--prices", str(prices))["rows"]
+    assert isinstance(without, list)
+    assert isinstance(with_spot, list)
+    peaks = [
+        {pool["name"]: pool["peak"] for pool in rows[0]["figures"]["pools"]}
+        for rows in (without, with_spot)
+    ]
+    assert peaks[0]["compute"] <= 8 < peaks[1]["compute"] <= 16
+
+
 def test_windows_of_the_configuration_and_a_requeue_delay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|1700006400|60|10|40|40", "2|ann|1700010000|60|10|40|40")  # 00:00 and 01:00 UTC
+    rows = ("1|ann|1700006400|60|10|32|32", "2|ann|1700010000|60|10|32|32")  # 00:00 and 01:00 UTC
     file.write_text(
         "\n".join(("JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS", *rows))
     )
