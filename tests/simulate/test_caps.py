@@ -97,12 +97,13 @@ def test_dollars_an_hour_are_shared() -> None:
     assert list(found.starts) == [10, 10, 110]
 
 
-def test_idle_machines_of_two_pools_do_not_stand_in_for_one_anothers() -> None:
-    """2 + 4 idle ones are not the 6 that the last job needs in pool b."""
-    pools = (pool("a", 2), pool("b", 6))
-    scenario = Scenario(pools=pools, growth=OnDemand())
-    found = simulate(jobs((0, 100, 2), (0, 100, 4), (60, 100, 6)), scenario)
-    assert found.figures.unserved == 0
+def test_what_a_cap_cut_off_comes_when_there_is_room() -> None:
+    """2 + 4 idle machines are not the 6 that the last job needs in pool b."""
+    pools = (pool("a", 2), pool("b", 6, spot=market((0, 0), (1000, 9))))
+    caps = (Cap(pools=("b",), on_demand=4),)
+    history = jobs((0, 100, 2), (0, 100, 4), (60, 100, 6))
+    found = simulate(history, Scenario(pools=pools, growth=OnDemand(), caps=caps))
+    assert found.starts[2] == 1010
 
 
 @settings(max_examples=60, deadline=None)
