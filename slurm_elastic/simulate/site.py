@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, domain_pools
@@ -19,6 +19,7 @@ from slurm_elastic.config.clouds import (
     OpenNebulaCloud,
     OpenStackCloud,
 )
+from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market, Pool
 from slurm_elastic.policies.capacity import parse_growth
@@ -26,7 +27,7 @@ from slurm_elastic.policies.release import Idle, Order, parse_release
 from slurm_elastic.policies.spelled import split
 from slurm_elastic.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
-from slurm_elastic.simulate.billing import Billing, Curve, PerSecond
+from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
@@ -38,14 +39,17 @@ BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 
 class World(Struct, frozen=True, kw_only=True):
     """What the configuration does not say. ``static``: (nodes, processors) that the site has
-    anyway; ``boot``: seconds until a machine can work; ``notice`` and ``rebalance`` as in
-    ``SpotMarket``.
+    anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
+    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always;
+    ``notice`` and ``rebalance`` as in ``SpotMarket``.
     """
 
     span: Span
     static: tuple[int, int] | None = None
-    boot: int = 120
-    billing: Billing = field(default_factory=PerSecond)
+    boot: tuple[tuple[int, float], ...] | None = None
+    configure: int = 0
+    billing: Billing | None = None
+    reserved: tuple[tuple[str, int, float], ...] = ()
     prices: PriceTrace | None = None
     availability: tuple[Supply, ...] = ()
     notice: int = 120
@@ -67,7 +71,8 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         if pool.gres:
             notes.append(f"pool {pool.name} is left out: a history does not say who needs gres")
             continue
-        found.append(_pool(config, pool, world, notes))
+        found += _with_reserved(_pool(config, pool, world, notes), world)
+    _only_known("--reserved", [name for name, _, _ in world.reserved], [m.name for m in found])
     on_spot = [pool for pool in pools if any(m.name == pool.name and m.spot for m in found)]
     if any(one.max_booting is not None for one in (*config.clouds, *config.pools)):
         notes.append("max_booting is not looked at: machines boot as soon as they are wanted")
@@ -100,6 +105,34 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
     return scenario
 
 
+def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
+    """The pool, behind those of its machines that are reserved: always there, and paid always."""
+    found = []
+    for name, machines, price in world.reserved:
+        if name != model.name:
+            continue
+        count = min(machines, model.machines)
+        if count < machines:
+            raise ConfigError(
+                f"--reserved {name}={machines}@{price:g}: found more machines than the"
+                f" {model.machines} that the pool may have"
+            )
+        found.append(
+            replace(
+                model, name=f"{name} reserved at ${price:g}", machines=count, standing=count,
+                price=price, spot=None,
+            )
+        )  # fmt: skip
+        model = replace(model, machines=model.machines - count)
+    return [*found, model]
+
+
+def _only_known(option: str, names: Sequence[str], pools: Sequence[str]) -> None:
+    for name in names:
+        if name not in pools:
+            raise ConfigError(f"{option}: found pool {name!r}, expected one of {', '.join(pools)}")
+
+
 def _unused(world: World, pools: Sequence[str], on_spot: Sequence[Pool]) -> list[str]:
     """A sentence for each availability that no pool goes by. ConfigError for one of no pool."""
     found: list[str] = []
@@ -127,6 +160,8 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
     price = _price(cloud, pool)
     market = _market(pool, price, world, notes) if Market.SPOT in pool.markets else None
     machines = _most(config, cloud, pool, price, on_spot=market is not None)
+    own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
+    leased = PerSecond() if own.lease <= 1 else Hourly(seconds=own.lease)
     idle = cloud.suspend_time or config.timings.suspend_time
     return PoolModel(
         name=pool.name,
@@ -134,9 +169,9 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         procs=pool.cpus,
         public=public,
         price=price,
-        billing=world.billing,
+        billing=world.billing or leased,
         release=Idle(round(idle)),
-        boot=BootTimes(((1, float(world.boot)),)),
+        boot=BootTimes(world.boot or ((1, float(own.boot)),), world.configure),
         spot=market,
     )
 

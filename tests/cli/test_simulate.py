@@ -30,7 +30,7 @@ def result(tmp_path: Path, *arguments: str) -> dict[str, object]:
 def test_one_command_gives_cost_and_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate() == 0
     out, err = capsys.readouterr()
-    assert "slurm" in out
+    assert "configured" in out
     for column in ("cost", "mean wait", "slowdown", "API calls"):
         assert column in out
     assert "pool gpu is left out" in err
@@ -292,6 +292,112 @@ def test_limits_of_markets_hold(tmp_path: Path) -> None:
         for rows in (without, with_spot)
     ]
     assert peaks[0]["compute"] <= 8 < peaks[1]["compute"] <= 16
+
+
+POLICIES = """
+policies:
+  growth: on_demand
+  release: delayed(on_premises=60, before_end=120)
+  order: min_margin
+  lease: 1h
+  boot: 3m
+"""
+
+
+def test_the_site_is_simulated_as_it_is_configured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default, and the same as by its policies' texts."""
+    site, out = tmp_path / "site.yaml", tmp_path / "out.json"
+    site.write_text(EXAMPLE.read_text() + POLICIES)
+    text = "on_demand+delayed(on_premises=60, before_end=120)+min_margin"
+    arguments = ["--config", str(site), "simulate", "--workload", str(WORKLOAD), "--json", str(out)]
+    assert main(arguments) == 0
+    (alone,) = json.loads(out.read_text())["rows"]
+    assert alone["policy"] == "configured"
+    assert main([*arguments, "--compare", f"configured,{text},slurm"]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert rows[0]["figures"] == rows[1]["figures"] == alone["figures"]
+    assert rows[2]["figures"] != rows[0]["figures"]
+    plain = [*arguments, "--boot", "120", "--billing", "per_second"]
+    assert main(plain) == 0
+    assert json.loads(out.read_text())["rows"][0]["figures"] != alone["figures"]
+    assert "configured:" not in capsys.readouterr().err
+
+
+def test_what_of_the_configuration_is_not_simulated_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, prices = tmp_path / "site.yaml", tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    text = EXAMPLE.read_text().replace(
+        "  - name: rack\n", "  - name: rack\n    policies: {growth: bursts, min_idle: 1}\n", 1
+    )
+    checkpoints = "checkpoint: {policy: hour, method: signal}\n"
+    site.write_text(text + "policies: {growth: on_demand}\n" + checkpoints)
+    arguments = ["--config", str(site), "simulate", "--workload", str(WORKLOAD)]
+    assert main([*arguments, "--prices", str(prices)]) == 0
+    err = capsys.readouterr().err
+    assert "configured: growth of pool rack is not simulated, on_demand is for all" in err
+    assert "configured: min_idle of pool rack is not simulated" in err
+    assert "configured: jobs on spot machines are saved by hour" in err
+
+
+def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
+    def figures(*arguments: str) -> dict[str, object]:
+        rows = result(tmp_path, *arguments)["rows"]
+        assert isinstance(rows, list)
+        found: dict[str, object] = rows[0]["figures"]
+        return found
+
+    plain = figures("--boot", "100")
+    assert figures("--boot", "1:100") == plain
+    assert figures("--boot", "40", "--configure", "60") == plain
+    assert figures("--boot", "1:100,8:900") != plain
+    costs = [
+        figures("--billing", how)["cost"]
+        for how in ("per_second", "per_second(minimum=600)", "hourly", "hourly(seconds=86400)")
+    ]
+    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert len(set(costs)) == 4  # type: ignore[arg-type]
+    assert figures("--billing", "hourly(refund=false)") == figures("--billing", "hourly")
+    pools = figures("--reserved", "compute=2@0.05")["pools"]
+    assert isinstance(pools, list)
+    kept = next(pool for pool in pools if pool["name"] == "compute reserved at $0.05")
+    assert kept["peak"] == 2
+    assert kept["on_demand"] == pytest.approx(kept["hours"] * 0.05)
+    assert max(pool["peak"] for pool in pools if pool["name"] == "compute") <= 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--boot", "8:1,1:2"], "boot times need ascending batch sizes"),
+        (["--boot", "x"], "--boot"),
+        (["--boot", "9" * 400], "expected numbers from 1 up to"),
+        (["--billing", "daily"], "there is no 'daily', expected one of per_second, hourly"),
+        (["--billing", "hourly(seconds=0)"], "seconds is 0, expected whole seconds over 0"),
+        (["--billing", "hourly(refund=maybe)"], "refund is 'maybe', expected true or false"),
+        (["--reserved", "compute"], "compute is not POOL=MACHINES@PRICE"),
+        (["--reserved", "compute=2@nan"], "compute=2@nan is not POOL=MACHINES@PRICE"),
+    ],
+)
+def test_odd_boots_and_bills_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        simulate(*arguments)
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_machines_reserved_of_no_pool_or_too_many_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert simulate("--reserved", "nope=2@0.1") == 2
+    assert "--reserved: found pool 'nope', expected one of" in capsys.readouterr().err
+    assert simulate("--reserved", "compute=99@0.1") == 2
+    assert "found more machines than the 8 that the pool may have" in capsys.readouterr().err
 
 
 def test_windows_of_the_configuration_and_a_requeue_delay(
