@@ -27,7 +27,7 @@ from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.site import World, pools_of
+from slurm_elastic.simulate.site import World, caps_of, pools_of
 from slurm_elastic.simulate.swf import History
 
 MOST = 10**9
@@ -113,6 +113,7 @@ def read(args: argparse.Namespace) -> Setting:
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
+        caps=caps_of(config, pools),
         accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,

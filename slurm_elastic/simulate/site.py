@@ -29,7 +29,7 @@ from slurm_elastic.simulate.availability import Span, Supply, available, bearabl
 from slurm_elastic.simulate.billing import Billing, Curve, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
 from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
@@ -69,6 +69,8 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
             continue
         found.append(_pool(config, pool, world, notes))
     on_spot = [pool for pool in pools if any(m.name == pool.name and m.spot for m in found)]
+    if any(one.max_booting is not None for one in (*config.clouds, *config.pools)):
+        notes.append("max_booting is not looked at: machines boot as soon as they are wanted")
     notes += _unused(world, [pool.name for pool in pools], on_spot)
     return tuple(found), notes
 
@@ -123,9 +125,10 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
     cloud = config.cloud(pool.cloud)
     public = cloud.location is Location.PUBLIC
     price = _price(cloud, pool)
-    machines = _most(config, cloud, pool, price)
+    market = _market(pool, price, world, notes) if Market.SPOT in pool.markets else None
+    machines = _most(config, cloud, pool, price, on_spot=market is not None)
     idle = cloud.suspend_time or config.timings.suspend_time
-    model = PoolModel(
+    return PoolModel(
         name=pool.name,
         machines=machines,
         procs=pool.cpus,
@@ -134,21 +137,73 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         billing=world.billing,
         release=Idle(round(idle)),
         boot=BootTimes(((1, float(world.boot)),)),
+        spot=market,
     )
-    if Market.SPOT not in pool.markets:
-        return model
-    market = _market(pool, price, world, notes)
-    return replace(model, spot=market) if market else model
 
 
-def _most(config: Config, cloud: AnyCloud, pool: Pool, price: float) -> int:
-    """The most machines that every limit leaves."""
+def _most(config: Config, cloud: AnyCloud, pool: Pool, price: float, *, on_spot: bool) -> int:
+    """The most machines that every limit leaves the pool alone."""
     most = [len(pool.nodes)]
     if pool.max_nodes is not None:
         most.append(pool.max_nodes)
     for limits in (config.limits, cloud.limits):
         most += _limited(limits, price)
+        if cloud.location is Location.PUBLIC:
+            most += _by_market(limits, pool, on_spot=on_spot)
     return min(most)
+
+
+def _by_market(limits: Limits, pool: Pool, *, on_spot: bool) -> list[int]:
+    """What the limits of the markets that it uses come to."""
+    if not on_spot:
+        used = [limits.on_demand]
+    elif Market.ON_DEMAND in pool.markets:
+        used = [limits.spot, limits.on_demand]
+    else:
+        used = [limits.spot]
+    counts = [count for count in used if count is not None]
+    return [sum(counts)] if len(counts) == len(used) else []
+
+
+def caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[Cap, ...]:
+    """The limits that are not one pool's alone, or one market's, where they may be reached."""
+    clouds = {pool.name: pool.cloud for pool in config.pools}
+    ours = [model for model in models if model.name in clouds]
+    scopes = [(config.limits, ours)]
+    scopes += [
+        (cloud.limits, [model for model in ours if clouds[model.name] == cloud.name])
+        for cloud in config.clouds
+    ]
+    for pool in config.pools:
+        if Market.ON_DEMAND not in pool.markets and Market.RESERVED not in pool.markets:
+            spot_only = [model for model in ours if model.name == pool.name and model.spot]
+            scopes.append((Limits(on_demand=0), spot_only))
+    caps = (_cap(limits, members) for limits, members in scopes)
+    return tuple(cap for cap in caps if cap is not None)
+
+
+def _cap(limits: Limits, members: Sequence[PoolModel]) -> Cap | None:
+    """Without what can never be reached; None where nothing is left."""
+    several = len(members) > 1
+    public = [model for model in members if model.public]
+    cap = Cap(
+        pools=tuple(model.name for model in members),
+        machines=_reached(limits.nodes, members) if several else None,
+        spot=_reached(limits.spot, [model for model in public if model.spot]),
+        on_demand=_reached(limits.on_demand, public),
+        dollars=_dollars(limits.dollars_per_hour, members) if several else None,
+    )
+    return None if replace(cap, pools=()) == Cap(pools=()) else cap
+
+
+def _reached(limit: int | None, members: Sequence[PoolModel]) -> int | None:
+    total = sum(model.machines for model in members)
+    return limit if limit is not None and total > limit else None
+
+
+def _dollars(limit: float | None, members: Sequence[PoolModel]) -> float | None:
+    total = sum(model.machines * model.price for model in members)
+    return limit if limit is not None and total > limit else None
 
 
 def _limited(limits: Limits, price: float) -> list[int]:

@@ -261,8 +261,8 @@ def test_budgets_of_the_configuration_stop_public_machines(
 ) -> None:
     """The second job waits for the next day, and with it nothing is different but its wait."""
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|physics|0|7200|120|40|40", "2|ann|physics|3600|60|10|40|40",
-            "3|bob|chemistry|3600|60|10|40|40")  # fmt: skip
+    rows = ("1|ann|physics|0|7200|120|32|32", "2|ann|physics|3600|60|10|32|32",
+            "3|bob|chemistry|3600|60|10|32|32")  # fmt: skip
     head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
     file.write_text("\n".join((head, *rows)) + "\n")
     waits = []
@@ -279,11 +279,26 @@ def test_budgets_of_the_configuration_stop_public_machines(
     assert "the history has no job of account nobody, which has a budget" in told
 
 
+def test_limits_of_markets_hold(tmp_path: Path) -> None:
+    """The example's limits: 8 machines on demand, 16 on the spot market (of 16 nodes)."""
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    without = result(tmp_path)["rows"]
+    with_spot = result(tmp_path, "--prices", str(prices))["rows"]
+    assert isinstance(without, list)
+    assert isinstance(with_spot, list)
+    peaks = [
+        {pool["name"]: pool["peak"] for pool in rows[0]["figures"]["pools"]}
+        for rows in (without, with_spot)
+    ]
+    assert peaks[0]["compute"] <= 8 < peaks[1]["compute"] <= 16
+
+
 def test_windows_of_the_configuration_and_a_requeue_delay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|1700006400|60|10|40|40", "2|ann|1700010000|60|10|40|40")  # 00:00 and 01:00 UTC
+    rows = ("1|ann|1700006400|60|10|32|32", "2|ann|1700010000|60|10|32|32")  # 00:00 and 01:00 UTC
     file.write_text(
         "\n".join(("JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS", *rows))
     )
