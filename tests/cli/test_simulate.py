@@ -244,6 +244,18 @@ def test_a_page_with_plots_opens_without_a_network(tmp_path: Path) -> None:
         assert outside not in pages[0]
 
 
+def test_the_page_draws_the_threshold_that_is_simulated(tmp_path: Path) -> None:
+    prices, page = tmp_path / "prices.csv", tmp_path / "page.html"
+    prices.write_text(PRICES.format(begin="2014-01-01T00:00:00Z", end="2014-02-01T00:00:00Z"))
+    drawn = []
+    for policy in ("none", "threshold", "first_of(on_notice, threshold_static(0.3))"):
+        assert simulate("--prices", str(prices), "--checkpoint", policy, "--html", str(page)) == 0
+        drawn.append(page.read_text().count("saved above"))
+    assert drawn[0] == 0
+    assert drawn[1] >= 1
+    assert drawn[2] >= 1
+
+
 def test_accounting_as_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "JobIDRaw|Submit|ElapsedRaw|TimelimitRaw|AllocCPUS|State\n"
     text += "".join(f"{n}|{1700000000 + 60 * n}|600|20|4|COMPLETED\n" for n in range(20))
