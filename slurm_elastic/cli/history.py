@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,7 +40,8 @@ DEPTH = 500
 
 class Setting(Struct, frozen=True, kw_only=True):
     """A history, and the scenario that it runs in but for the policy; ``configured`` has that
-    of the site itself. ``notes``: what was assumed; ``source``: where the history came from.
+    of the site itself. ``notes``: what was assumed, ``own_notes``: of that; ``source``: where the
+    history came from.
     """
 
     source: str
@@ -49,11 +50,16 @@ class Setting(Struct, frozen=True, kw_only=True):
     configured: Scenario
     prices: PriceTrace | None
     notes: tuple[str, ...]
+    own_notes: tuple[str, ...]
 
     @property
     def jobs(self) -> Jobs:
         """Those of the history."""
         return self.history.jobs
+
+    def told(self, policies: Iterable[str]) -> tuple[str, ...]:
+        """What was assumed in simulations of these policies."""
+        return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 
     def scenario(self, policy: str) -> Scenario:
         """That of a policy's text, or as the site is configured; ConfigError for neither."""
@@ -155,7 +161,8 @@ def read(args: argparse.Namespace) -> Setting:
         history=history,
         base=base,
         prices=prices,
-        notes=(*notes, *more),
+        notes=tuple(notes),
+        own_notes=tuple(more),
     )
 
 

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
     plan = _plan(outcome, index, classes, on_demand)
     render(plan, setting.base.pools[index].name, setting.history.start, Console())
-    for note in setting.notes:
+    for note in setting.told([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")

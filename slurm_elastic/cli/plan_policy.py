@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     console = Console()
     console.print(_table(best, chosen))
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
-    for note in setting.notes:
+    for note in setting.told(one.policy for one in tried):
         print(f"note: {note}", file=sys.stderr)
     found = Found(
         workload=setting.source,

@@ -79,7 +79,10 @@ def report_page(
 ) -> str:
     """A simulation's report: the table, and for each policy what happened over time."""
     start = setting.history.start
-    notes = [f'<p class="note">{html.escape(note)}</p>' for note in setting.notes]
+    notes = [
+        f'<p class="note">{html.escape(note)}</p>'
+        for note in setting.told(name for name, _ in runs)
+    ]
     upright = list(zip(head, *rows, strict=True))
     parts = [
         table(upright[0], upright[1:]),

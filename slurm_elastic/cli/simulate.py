@@ -99,7 +99,7 @@ def _result(setting: history.Setting, runs: Sequence[tuple[str, Outcome]], seed:
         jobs=len(setting.jobs),
         cancelled=setting.history.cancelled,
         seed=seed,
-        notes=(*setting.notes, *_unserved(rows)),
+        notes=(*setting.told(row.policy for row in rows), *_unserved(rows)),
         complaints=tuple(setting.history.complaints.sentences()),
         rows=rows,
     )

@@ -73,7 +73,8 @@ def _saved(config: Config, scenario: Scenario, notes: list[str]) -> Scenario:
     texts = [_policy(config, pool) for pool in on_spot]
     used = texts[0]
     others = [pool.name for pool, text in zip(on_spot, texts, strict=True) if text != used]
-    notes.append(f"{NAME}: jobs on spot machines are saved by {used}")
+    saved = f"saved by {used}" if used != "none" else "not saved, as checkpoint.method is none"
+    notes.append(f"{NAME}: jobs on spot machines are {saved}")
     if others:
         notes.append(f"{NAME}: checkpoints of pool {', '.join(others)} are not simulated")
     return replace(

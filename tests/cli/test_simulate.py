@@ -353,6 +353,8 @@ def test_what_of_the_configuration_is_not_simulated_is_told(
     assert "configured: growth of pool rack is not simulated, on_demand is for all" in err
     assert "configured: min_idle of pool rack is not simulated" in err
     assert "configured: jobs on spot machines are saved by hour" in err
+    assert main([*arguments, "--prices", str(prices), "--compare", "slurm"]) == 0
+    assert "configured:" not in capsys.readouterr().err
 
 
 def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
