@@ -110,8 +110,9 @@ class Contract:
         assert not self.job(bed, job, lambda j: not j.requeue).requeue
         bed.slurm.set_requeue(job, requeue=True)
         bed.slurm.requeue(job)
-        waiting = self.job(bed, job, lambda j: "PENDING" in j.states)
-        assert (waiting.nodes, waiting.restarts) == ((), 1)
+        # While it still completes it is pending already, on its nodes and not yet counted.
+        waiting = self.job(bed, job, lambda j: "PENDING" in j.states and not j.nodes)
+        assert waiting.restarts == 1
         assert waiting.is_requeue_hold(time.time())
         assert waiting.start > time.time() + 30
         bed.slurm.change_pending([job], begin_in=3600.0)
