@@ -30,6 +30,7 @@ from slurm_elastic.policies.checkpoint import AnyPolicy, Hour, Threshold, parse
 from slurm_elastic.policies.deadline import Choice, Race, Where, choose
 from slurm_elastic.policies.release import AtOnce
 from slurm_elastic.prices.trace import load_trace
+from slurm_elastic.simulate.availability import load_availability
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.deadline import race
 from slurm_elastic.simulate.engine import simulate
@@ -38,7 +39,6 @@ from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Figures
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
-from slurm_elastic.simulate.site import load_availability
 
 HOUR, DAY = 3600, 86400
 WORK_A_JOB = 4 * HOUR

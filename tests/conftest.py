@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 
@@ -18,6 +19,26 @@ _isolated = isolated_env(os.environ)
 for _name in os.environ.keys() - _isolated.keys():
     del os.environ[_name]
 os.environ.update(_isolated)
+
+
+def _stay_here(event: str, arguments: tuple[object, ...]) -> None:
+    """No test of this process talks to anybody but this machine and networks made on it."""
+    if event != "socket.connect":
+        return
+    match arguments[1]:
+        case (str(host), int(_), *_):
+            pass
+        case _:
+            return  # a unix socket
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return  # a name: what it means is connected to next
+    if not address.is_private and not address.is_unspecified:  # loopback and link-local are private
+        raise PermissionError(f"a test would connect to {host}")
+
+
+sys.addaudithook(_stay_here)
 
 
 # Machines are shared and slow at times: no test of ours says anything about time.

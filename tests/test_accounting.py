@@ -25,7 +25,7 @@ def test_nothing_is_nothing() -> None:
 
 def test_machines_and_open_intents_count_in_every_scope() -> None:
     machines = [machine("i-1", worst=0.12), machine("l-1", LOCAL, "rack")]
-    intent = launch_of_spec(spec("g2", ("pub2", "pub3"), bought=ON_DEMAND), "r", T0)
+    intent = launch_of_spec(spec("g2", ("pub2", "pub3"), bought=ON_DEMAND), "r", T0, {})
     found = usage(machines, [intent])
     assert found.nodes == {
         "": 4,
@@ -57,13 +57,13 @@ def test_spot_counts_at_what_it_may_come_to() -> None:
     assert usage([machine("i-1")], []).dollars_per_hour[""] == 0.04
     assert usage([machine("i-1", worst=0.12)], []).dollars_per_hour[""] == 0.12
     assert usage([machine("i-1", worst=0.12)], [], {SPOT.key: 0.2}).dollars_per_hour[""] == 0.2
-    intent = launch_of_spec(spec("g2", ("pub2",)), "r", T0)
+    intent = launch_of_spec(spec("g2", ("pub2",)), "r", T0, {})
     assert usage([], [intent]).dollars_per_hour[""] == 0.12
     assert usage([], [intent], {SPOT.key: 0.2}).dollars_per_hour[""] == 0.2
 
 
 def test_an_intent_whose_machines_are_partly_known_counts_once() -> None:
-    intent = launch_of_spec(spec("g1", ("pub1", "pub2", "pub3")), "r", T0)
+    intent = launch_of_spec(spec("g1", ("pub1", "pub2", "pub3")), "r", T0, {})
     assert usage([machine("i-1"), machine("i-2")], [intent]).nodes[""] == 3
     full = [machine(f"i-{n}") for n in range(5)]
     assert usage(full, [intent]).nodes[""] == 5
@@ -81,7 +81,7 @@ def test_scopes_add_up(bought: list, intents: list) -> None:
     ]
     launches = [
         launch_of_spec(
-            spec(f"x{n}", tuple(f"n{k}" for k in range(count)), pool(cloud=o.cloud), o), "r", T0
+            spec(f"x{n}", tuple(f"n{k}" for k in range(count)), pool(cloud=o.cloud), o), "r", T0, {}
         )
         for n, (o, count) in enumerate(intents)
     ]

@@ -36,6 +36,8 @@ LEAST = 0.1
 """Seconds between two looks, however often we are woken."""
 QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
+ECHO = 5.0
+"""Seconds of the longest pause that follows from an event alone."""
 PACE, QUICK_PACE = 5.0, 2.0
 """Reading the queue may take one part in so many and one of the time; more while a job is on its
 way, as that waits for it.
@@ -126,9 +128,12 @@ class Service:
 
     def _pause(self) -> float:
         """Seconds until the next look: few while a job is on its way or right after an event, then
-        twice as many each time.
+        twice as many each time, for some seconds.
         """
-        self._quiet = min(2 * self._quiet, self.site.config.checkpoint.period)
+        period = self.site.config.checkpoint.period
+        self._quiet *= 2
+        if self._quiet > min(ECHO, period):
+            self._quiet = period
         return QUICK if self._moving else self._quiet
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import pwd
 import sqlite3
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,9 +42,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Clear, and print what was cleared; 1 for an unknown subject or who may not."""
+    """Clear, and print what was cleared; 1 for an unknown subject or who may not, 2 for none."""
     if bool(args.subjects) == args.all:
-        raise SlurmElasticError("clear what? Name offers, pools or clouds, or say --all")
+        print("clear what? Name offers, pools or clouds, or say --all", file=sys.stderr)
+        return 2
     config = load(Path(args.config))
     require_right(config)
     path = config.state / "ledger.db"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import Progress
 
+from slurm_elastic.cli import billed
+from slurm_elastic.cli.billed import MOST
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
 from slurm_elastic.config.policies import Budget
@@ -19,37 +21,51 @@ from slurm_elastic.config.rules import bounds_of, rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.capacity import Bounds
 from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
-from slurm_elastic.prices.trace import PriceTrace, load_trace
+from slurm_elastic.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
-from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.availability import Span, load_supply
+from slurm_elastic.simulate.configured import NAME as CONFIGURED
+from slurm_elastic.simulate.configured import configured
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.site import Span, World, load_availability, pools_of
+from slurm_elastic.simulate.site import World, caps_of, pools_of, scenario_of
 from slurm_elastic.simulate.swf import History
 
-MOST = 10**9
 LONG = 20_000
 DEPTH = 500
 """Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A history, and the scenario that it runs in but for the policy. ``notes``: what was assumed;
-    ``source``: where the history came from.
+    """A history, and the scenario that it runs in but for the policy; ``configured`` has that
+    of the site itself. ``notes``: what was assumed, ``own_notes``: of that; ``source``: where the
+    history came from.
     """
 
     source: str
     history: History
     base: Scenario
+    configured: Scenario
     prices: PriceTrace | None
     notes: tuple[str, ...]
+    own_notes: tuple[str, ...]
 
     @property
     def jobs(self) -> Jobs:
         """Those of the history."""
         return self.history.jobs
+
+    def told(self, policies: Iterable[str]) -> tuple[str, ...]:
+        """What was assumed in simulations of these policies."""
+        return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
+
+    def scenario(self, policy: str) -> Scenario:
+        """That of a policy's text, or as the site is configured; ConfigError for neither."""
+        if policy == CONFIGURED:
+            return self.configured
+        return scenario_of(policy, self.base.pools, self.base)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,8 +77,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " or of sacct -X --json, or -"
     )  # fmt: skip
     parser.add_argument("--prices", type=Path, action="append", default=[], metavar="CSV")
-    parser.add_argument("--availability", type=Path, metavar="JSON", help="of spot machines")
-    parser.add_argument("--checkpoint", default="none", metavar="POLICY", help="default: none")
+    parser.add_argument(
+        "--availability", action="append", default=[], metavar="[POOL=]JSON",
+        help="of spot machines; may be given again",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", metavar="POLICY", help="default: none, and of the configured policy its own"
+    )
     parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
     parser.add_argument("--notice", type=seconds, default=120, metavar="S", help="default: 120")
     parser.add_argument(
@@ -73,8 +94,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--requeue-delay", type=seconds, default=0, metavar="S", help="of a lost job, default: 0"
     )
     parser.add_argument("--static", type=_static, metavar="NODESxCPUS", help="always there")
-    parser.add_argument("--boot", type=count, default=120, metavar="S", help="default: 120")
-    parser.add_argument("--billing", choices=("per_second", "hourly"), default="per_second")
+    parser.add_argument(
+        "--boot", type=billed.boot, metavar="S",
+        help="or by batch size, as 1:90,16:150; default: as configured, else 120",
+    )  # fmt: skip
+    parser.add_argument(
+        "--configure", type=seconds, default=0, metavar="S", help="from booted to ready, default: 0"
+    )
+    parser.add_argument(
+        "--billing", type=billed.billing, metavar="HOW",
+        help="per_second(minimum=60), hourly(refund=true, seconds=3600); default: by the lease that"
+        " is configured, else per_second",
+    )  # fmt: skip
+    parser.add_argument(
+        "--reserved", type=billed.reserved, action="append", default=[], metavar="POOL=N@PRICE",
+        help="machines that are paid always, dollars an hour each",
+    )  # fmt: skip
     parser.add_argument("--reservations", type=count, default=1, metavar="K", help="default: 1")
     parser.add_argument(
         "--depth", type=count, default=DEPTH, metavar="N", help=f"of backfill, default: {DEPTH}"
@@ -98,9 +133,11 @@ def read(args: argparse.Namespace) -> Setting:
         span=Span(history.start, jobs.submit[0], last),
         static=args.static,
         boot=args.boot,
-        billing=_billing(args.billing),
+        configure=args.configure,
+        billing=args.billing,
+        reserved=tuple((one.pool, one.machines, one.price) for one in args.reserved),
         prices=prices,
-        availability=load_availability(args.availability) if args.availability else None,
+        availability=tuple(load_supply(text) for text in args.availability),
         notice=args.notice,
         rebalance=args.rebalance,
     )
@@ -109,6 +146,7 @@ def read(args: argparse.Namespace) -> Setting:
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
+        caps=caps_of(config, pools),
         accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
@@ -116,12 +154,15 @@ def read(args: argparse.Namespace) -> Setting:
         requeue_delay=args.requeue_delay,
         seed=args.seed,
     )
+    own, more = configured(config, base, saves=args.checkpoint is None)
     return Setting(
+        configured=own,
         source=str(args.sacct or args.workload),
         history=history,
         base=base,
         prices=prices,
         notes=tuple(notes),
+        own_notes=tuple(more),
     )
 
 
@@ -180,18 +221,19 @@ def _accounts(config: Config, history: History, notes: list[str]) -> dict[str, B
 
 def _checkpoints(args: argparse.Namespace) -> Checkpoints:
     try:
-        policy = parse_checkpoint(args.checkpoint)
+        policy = parse_checkpoint(args.checkpoint or "none")
     except ValueError as error:
         raise ConfigError(f"--checkpoint: {error}") from None
     return Checkpoints(policy=policy, dump=args.dump)
 
 
-def _billing(name: str) -> Billing:
-    return Hourly(refund=True) if name == "hourly" else PerSecond()
-
-
 def _prices(paths: Sequence[Path]) -> PriceTrace | None:
-    merged = {key: series for path in paths for key, series in load_trace(path).series.items()}
+    """All of them; where two files have the same offer, the points of both."""
+    points: dict[tuple[str, str], dict[float, float]] = {}
+    for path in paths:
+        for key, series in load_trace(path).series.items():
+            points.setdefault(key, {}).update(zip(series.times, series.prices, strict=True))
+    merged = {key: series_of(values) for key, values in points.items()}
     return PriceTrace(merged) if merged else None
 
 

@@ -21,7 +21,6 @@ from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first, usag
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.portfolio import Plan, plan_of
-from slurm_elastic.simulate.site import scenario_of
 
 WEEKS = 8
 """Less of a history says nothing of years to come."""
@@ -72,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     classes, on_demand = pricing(args.pricing)
     setting = history.read(args)
     index = _pool(args.pool, [(pool.name, pool.public) for pool in setting.base.pools])
-    scenario = scenario_of(args.policy, setting.base.pools, setting.base)
+    scenario = setting.scenario(args.policy)
     with history.progress(len(setting.jobs)) as advance:
         outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
     plan = _plan(outcome, index, classes, on_demand)
     render(plan, setting.base.pools[index].name, setting.history.start, Console())
-    for note in setting.notes:
+    for note in setting.told([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")

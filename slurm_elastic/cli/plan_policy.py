@@ -19,10 +19,10 @@ from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.release import Order
 from slurm_elastic.policies.spelled import split
+from slurm_elastic.simulate.configured import NAME as CONFIGURED
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
-from slurm_elastic.simulate.site import scenario_of
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     chosen = within(tried, args.max_wait, args.budget)
     console = Console()
     console.print(_table(best, chosen))
-    _advise(chosen, console, hourly=args.billing == "hourly")
-    for note in setting.notes:
+    _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
+    for note in setting.told(one.policy for one in tried):
         print(f"note: {note}", file=sys.stderr)
     found = Found(
         workload=setting.source,
@@ -107,7 +107,7 @@ def _tried(
 ) -> list[Tried]:
     """A policy of our own grid that makes no sense on this site is passed over."""
     try:
-        scenario = scenario_of(policy, setting.base.pools, setting.base)
+        scenario = setting.scenario(policy)
     except ConfigError:
         if strict:
             raise
@@ -136,22 +136,24 @@ def _table(best: Sequence[Tried], chosen: Tried | None) -> Table:
     return table
 
 
-def _advise(chosen: Tried | None, console: Console, *, hourly: bool) -> None:
+def _advise(chosen: Tried | None, console: Console, *, lease: int) -> None:
     if chosen is None:
         console.print("no policy keeps this limit on this history")
         return
     console.print("for slurm-elastic.yaml:\n")
-    console.print(snippet(chosen.policy, hourly=hourly), markup=False, highlight=False, end="")
+    console.print(snippet(chosen.policy, lease=lease), markup=False, highlight=False, end="")
 
 
-def snippet(policy: str, *, hourly: bool = False) -> str:
-    """The lines of the configuration that make the daemon follow the policy; ``hourly``: each hour
-    begun is paid.
+def snippet(policy: str, *, lease: int = 1) -> str:
+    """The lines of the configuration that make the daemon follow the policy; ``lease``: seconds
+    that are paid at a time.
     """
+    if policy == CONFIGURED:
+        return "# as it is\n"
     growth, *rest = split(policy, "+")
     keys = {"growth": growth}
     for part in rest:
         keys["order" if part in tuple(Order) else "release"] = part
-    if hourly:
-        keys["lease"] = "1h"
+    if lease > 1:
+        keys["lease"] = "1h" if lease == 3600 else f"{lease}s"
     return write({"policies": keys})

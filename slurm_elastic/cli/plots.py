@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.cli.history import Setting
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.checkpoint import AnyPolicy
 from slurm_elastic.simulate import series
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.scenario import PoolModel
@@ -78,7 +79,10 @@ def report_page(
 ) -> str:
     """A simulation's report: the table, and for each policy what happened over time."""
     start = setting.history.start
-    notes = [f'<p class="note">{html.escape(note)}</p>' for note in setting.notes]
+    notes = [
+        f'<p class="note">{html.escape(note)}</p>'
+        for note in setting.told(name for name, _ in runs)
+    ]
     upright = list(zip(head, *rows, strict=True))
     parts = [
         table(upright[0], upright[1:]),
@@ -88,7 +92,9 @@ def report_page(
     parts.append(_compared("Waiting jobs", "jobs", runs, series.queue, start))
     for policy, outcome in runs:
         parts.append(_machines(policy, outcome, start))
-    parts += [_prices(pool, start) for pool in setting.base.pools if pool.spot]
+    scenarios = [setting.scenario(policy) for policy, _ in runs]
+    policies = list(dict.fromkeys(scenario.checkpoints.policy for scenario in scenarios))
+    parts += [_prices(pool, policies, start) for pool in setting.base.pools if pool.spot]
     return page(f"Simulation of {Path(setting.source).name}", parts)
 
 
@@ -114,7 +120,8 @@ def _machines(policy: str, outcome: Outcome, start: int) -> str:
     return svg(picture)
 
 
-def _prices(pool: PoolModel, start: int) -> str:
+def _prices(pool: PoolModel, policies: Sequence[AnyPolicy], start: int) -> str:
+    """A pool's spot price, with what takes its machines and what saves their jobs."""
     if pool.spot is None:
         return ""
     curve = pool.spot.curve
@@ -123,6 +130,9 @@ def _prices(pool: PoolModel, start: int) -> str:
     axes.axhline(pool.price, color="#c30", linestyle="--", label="on demand")
     if pool.spot.bid is not None:
         axes.axhline(pool.spot.bid, color="#06c", linestyle=":", label="lost above (bid)")
+    limits = dict(found for one in policies for found in series.thresholds(one, pool.spot))
+    for text, steps in limits.items():
+        _line(axes, steps, start, f"saved above ({text})")
     axes.legend(fontsize="small")
     return svg(picture)
 

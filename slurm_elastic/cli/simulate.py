@@ -15,11 +15,9 @@ from slurm_elastic.cli import history
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.spelled import split
+from slurm_elastic.simulate.configured import NAME as CONFIGURED
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.outcome import Figures, Outcome
-from slurm_elastic.simulate.site import (
-    scenario_of,
-)
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -55,7 +53,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     history.add_arguments(parser)
     parser.add_argument(
-        "--compare", default="slurm", metavar="POLICIES", help="by commas (default: slurm)"
+        "--compare", default=CONFIGURED, metavar="POLICIES", help="by commas (default: configured)"
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write tables and plots there")
@@ -83,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 def simulated(setting: history.Setting, compare: str) -> list[tuple[str, Outcome]]:
     """Each policy's run. All policies are checked before the first job is simulated."""
     policies = split(compare)
-    scenarios = [scenario_of(policy, setting.base.pools, setting.base) for policy in policies]
+    scenarios = [setting.scenario(policy) for policy in policies]
     if not scenarios:
         raise ConfigError("--compare names no policy")
     runs = []
@@ -101,7 +99,7 @@ def _result(setting: history.Setting, runs: Sequence[tuple[str, Outcome]], seed:
         jobs=len(setting.jobs),
         cancelled=setting.history.cancelled,
         seed=seed,
-        notes=(*setting.notes, *_unserved(rows)),
+        notes=(*setting.told(row.policy for row in rows), *_unserved(rows)),
         complaints=tuple(setting.history.complaints.sentences()),
         rows=rows,
     )

@@ -28,7 +28,7 @@ to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a 
 has to tell a refused node that its jobs are killed. By default it looks for the node's name, which
 nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
 measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s). slurmctld
-resets it when the node has powered down.
+resets it when the node has powered down. 24.11 and 26.05 need it not, and take it as well.
 """
 
 

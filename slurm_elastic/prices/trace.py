@@ -80,7 +80,7 @@ def _parse(rows: Iterator[list[str]], path: Path) -> PriceTrace:
         points.setdefault(key, {})[when] = price
     if not points:
         raise ConfigError(f"price trace {path} holds no price")
-    return PriceTrace({key: _series(values) for key, values in points.items()})
+    return PriceTrace({key: series_of(values) for key, values in points.items()})
 
 
 def _columns(header: list[str], path: Path) -> dict[str, int | str]:
@@ -126,6 +126,7 @@ def _time(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _series(points: Mapping[float, float]) -> Series:
+def series_of(points: Mapping[float, float]) -> Series:
+    """The series of these prices by time; there is at least one."""
     times = tuple(sorted(points))
     return Series(times, tuple(points[when] for when in times))

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.apart import ApartQueue
+from slurm_elastic.simulate.caps import machines_of
 from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
@@ -38,10 +39,7 @@ Progress = Callable[[int], object]
 
 
 def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
-    """Replay ``jobs`` on ``scenario``; SlurmElasticError if it makes no sense.
-
-    The books are checked at the end of every run: work, machines and money.
-    """
+    """Replay ``jobs``; SlurmElasticError if that makes no sense or its books do not add up."""
     problems = scenario.problems()
     if problems:
         raise SlurmElasticError("; ".join(problems))
@@ -58,10 +56,8 @@ class Engine:
         self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
     ) -> None:
         self.jobs, self.scenario, self.progress = jobs, scenario, progress
-        self.pools = [
-            Machines(pool, scenario.order, scenario.seed + index)
-            for index, pool in enumerate(scenario.pools)
-        ]
+        self.now = 0
+        self.pools = machines_of(scenario, lambda: self.now, self._later)
         self.needs: list[Sequence[int]] = [
             [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
         ]
@@ -103,7 +99,7 @@ class Engine:
             following = (top if top < due else due) >> 35
             if waiting and queue.readies:
                 following = min(following, queue.next_ready(now))
-            now = following
+            self.now = now = following
             instant = now << 35
             queue.full, self.asked = now > queue.shadow, False
             if top < instant + _ARRIVE:
@@ -269,6 +265,9 @@ class Engine:
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
                 machines = self.pools[pool]
+                count = min(count, machines.room)
+                if not count:
+                    continue
                 ready, launched = machines.launch(count, now)
                 for batch, part in launched:
                     self._expect_boot(machines, batch, part, ready)
@@ -285,8 +284,9 @@ class Engine:
         """Release what is due, or let a growth policy look that does so at intervals."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
-            if not self.queue.waiting:
-                machines.release_due(now)
+            if machines.yields or not self.queue.waiting:
+                if machines.release_due(now) and self.queue.waiting:
+                    self._push(now, LOOK, 0)
                 return
             machines.parked += machines.due.pop(now, ())
             self.parked = True

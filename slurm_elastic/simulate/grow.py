@@ -58,6 +58,7 @@ class Grower:
             for index, machines in enumerate(pools)
             if machines.pool.machines > machines.pool.standing
         ]
+        self.needs, self.capped = needs, bool(scenario.caps)
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
         self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
@@ -98,8 +99,23 @@ class Grower:
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
-            return []
+            return self._for_head(queue, running, pools) if self.capped else []
         return shared(growth.machines, [(index, machines.room) for index, machines in pools])
+
+    def _for_head(
+        self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
+    ) -> list[tuple[int, int]]:
+        """What the head lacks in the first pool that could hold it, where nothing runs and nothing
+        boots: idle machines of different pools, which the policy adds up, are of no use to it, and
+        under caps the policy's growth may have come to less than it wanted.
+        """
+        if running or not queue or any(machines.booting for _, machines in self.growing):
+            return []
+        for index, machines in pools:
+            missing = self.needs[index][queue[0]] - machines.idle
+            if 0 < missing <= machines.room:
+                return [(index, missing)]
+        return []
 
     def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""

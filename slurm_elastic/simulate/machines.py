@@ -23,10 +23,13 @@ from slurm_elastic.simulate.scenario import Clock, PoolModel
 
 
 class Machines:
-    """State of one pool. ``idle``, ``busy`` and ``booting`` count machines."""
+    """State of one pool. ``idle``, ``busy`` and ``booting`` count machines; ``yields``: idle ones
+    go when they are due although jobs wait.
+    """
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
         self.pool = pool
+        self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start = array("q")
         self.batch_live = array("q")

@@ -107,15 +107,26 @@ def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: in
     busy = sum(machines.busy_area for machines in pools)
     if spent != busy:
         found.append(f"machines were busy for {busy} s, jobs account for {spent} s")
-    if len(pools) == 1 and not unserved:
-        procs = pools[0].pool.procs
-        pairs = zip(jobs.procs, jobs.run, strict=True)
-        work = sum([-(-wanted // procs) * run for wanted, run in pairs])
-        if work != runs.useful:
-            found.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
+    work = _work(jobs, pools, runs)
+    if work != runs.useful:
+        found.append(f"jobs brought {work} machine-seconds of work, {runs.useful} were done")
     for machines in pools:
         found += _pool_problems(machines)
     return found
+
+
+def _work(jobs: Jobs, pools: Sequence[Machines], runs: Runs) -> int:
+    """Machine-seconds that jobs brought: each by the machines that it needs of the pool in which it
+    ended, but for what it saved in others; of jobs that did not end, what they saved.
+    """
+    sizes = [machines.pool.procs for machines in pools]
+    rows = zip(jobs.procs, jobs.run, runs.where, runs.ended, strict=True)
+    work = sum([-(-procs // sizes[pool]) * run for procs, run, pool, end in rows if end >= 0])
+    for job, pool, seconds in runs.kept:
+        work += -(-jobs.procs[job] // sizes[pool]) * seconds
+        if runs.ended[job] >= 0:
+            work -= -(-jobs.procs[job] // sizes[runs.where[job]]) * seconds
+    return work
 
 
 def _pool_problems(machines: Machines) -> list[str]:

@@ -45,6 +45,7 @@ _run = tuple.__new__
 class Runs:
     """All runs. Machine-seconds: ``held`` (given, but others still boot), ``useful``, ``lost``,
     ``overhead`` (checkpoints and restarts); together they are what the machines were busy.
+    ``kept``: (job, pool, seconds of its work) that interrupted runs saved.
     """
 
     def __init__(self, jobs: Jobs, scenario: Scenario, pools: Sequence[Machines]) -> None:
@@ -54,6 +55,7 @@ class Runs:
         self.where = array("b", [-1]) * len(jobs)
         self.now: dict[int, Run] = {}
         self.saved: dict[int, int] = {}
+        self.kept: list[tuple[int, int, int]] = []
         self.held = self.useful = self.lost = self.overhead = 0
         self.interruptions = self.checkpoints = self.on_spot = 0
         self._saves = not isinstance(scenario.checkpoints.policy, Never)
@@ -155,6 +157,7 @@ class Runs:
         self.checkpoints += cut.checkpoints
         if kept:
             self.saved[job] = self.saved.get(job, 0) + kept
+            self.kept.append((job, run.pool, kept))
         return run
 
     def _ride(self, run: Run, until: int | None) -> Ride:

@@ -51,6 +51,18 @@ class PoolModel(Struct, frozen=True, kw_only=True):
         return max(1, self.check)
 
 
+class Cap(Struct, frozen=True, kw_only=True):
+    """An upper bound on machines of these ``pools`` together, by name; of them on the ``spot``
+    market and ``on_demand`` in public clouds; and on ``dollars`` per hour at the on-demand price.
+    """
+
+    pools: tuple[str, ...]
+    machines: int | None = None
+    spot: int | None = None
+    on_demand: int | None = None
+    dollars: float | None = None
+
+
 class Scenario(Struct, frozen=True, kw_only=True):
     """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
     machines: those of ``bounds`` all, those of ``accounts`` (by the history's number, as text) the
@@ -65,6 +77,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolModel, ...]
     growth: AnyGrowth = field(default_factory=Slurm)
     bounds: Bounds = field(default_factory=Bounds)
+    caps: tuple[Cap, ...] = ()
     accounts: Mapping[str, Bounds] = field(default_factory=dict)
     order: Order = Order.MAX_MARGIN
     checkpoints: Checkpoints = field(default_factory=Checkpoints)

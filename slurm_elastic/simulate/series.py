@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from slurm_elastic.policies.checkpoint import (
+    AnyPolicy,
+    FirstOf,
+    Situation,
+    Threshold,
+    ThresholdStatic,
+)
+from slurm_elastic.policies.spelled import text_of
 from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
 
 Steps = list[tuple[int, float]]
@@ -48,6 +57,35 @@ def cost(outcome: Outcome) -> Steps:
         found.append((when, total))
         rate = now
     return found
+
+
+def thresholds(policy: AnyPolicy, market: SpotMarket) -> list[tuple[str, Steps]]:
+    """The prices over which a checkpoint policy saves jobs, by its text. EC3's threshold is that of
+    a machine that was launched at the first price and has not been saved since; nothing for
+    policies that watch no price, and where no price takes a machine.
+    """
+    if isinstance(policy, FirstOf):
+        return [found for one in policy.policies for found in thresholds(one, market)]
+    begin, end = market.curve.times[0], market.curve.times[-1]
+    if market.bid is None:
+        return []
+    if isinstance(policy, ThresholdStatic):
+        edge = (1 - policy.band) * market.bid
+        return [(text_of(policy), [(begin, edge), (end, edge)])]
+    if not isinstance(policy, Threshold):
+        return []
+    period = max(round(policy.period), 1)
+    step = period * max((end - begin) // period // POINTS, 1)
+    steps = [(when, _limit(policy, market, begin, when)) for when in range(begin, end + 1, step)]
+    return [(text_of(policy), [(when, limit) for when, limit in steps if limit is not None])]
+
+
+def _limit(policy: Threshold, market: SpotMarket, begin: int, now: int) -> float | None:
+    prices = market.prices(max(int(now - policy.period), begin), now)
+    situation = Situation(
+        job="", now=now, launched=begin, started=begin, prices=prices, bid=market.bid
+    )
+    return policy.threshold(situation)
 
 
 def thinned(steps: Steps, most: int = POINTS) -> Steps:

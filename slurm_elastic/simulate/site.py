@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config, domain_pools
@@ -23,79 +19,41 @@ from slurm_elastic.config.clouds import (
     OpenNebulaCloud,
     OpenStackCloud,
 )
+from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market, Pool
 from slurm_elastic.policies.capacity import parse_growth
 from slurm_elastic.policies.release import Idle, Order, parse_release
 from slurm_elastic.policies.spelled import split
 from slurm_elastic.prices.trace import PriceTrace, Series
-from slurm_elastic.simulate.billing import Billing, Curve, PerSecond
+from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
+from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
 from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 """Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""
 
 
-MOST_POINTS = 10_000_000
-"""Of a trace that is repeated over the history."""
-
-
-class Availability(Struct, frozen=True):
-    """How many spot machines there were, tick by tick."""
-
-    gap: int
-    counts: tuple[int, ...]
-
-
-class Span(Struct, frozen=True):
-    """The history's time: Unix time of its second 0, its first and last second."""
-
-    origin: int
-    begin: int
-    end: int
-
-
 class World(Struct, frozen=True, kw_only=True):
     """What the configuration does not say. ``static``: (nodes, processors) that the site has
-    anyway; ``boot``: seconds until a machine can work; ``notice`` and ``rebalance`` as in
-    ``SpotMarket``.
+    anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
+    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always;
+    ``notice`` and ``rebalance`` as in ``SpotMarket``.
     """
 
     span: Span
     static: tuple[int, int] | None = None
-    boot: int = 120
-    billing: Billing = field(default_factory=PerSecond)
+    boot: tuple[tuple[int, float], ...] | None = None
+    configure: int = 0
+    billing: Billing | None = None
+    reserved: tuple[tuple[str, int, float], ...] = ()
     prices: PriceTrace | None = None
-    availability: Availability | None = None
+    availability: tuple[Supply, ...] = ()
     notice: int = 120
     rebalance: int = 0
-
-
-def load_availability(path: Path) -> Availability:
-    """A trace of the "Can't Be Late" paper's form: ``metadata.gap_seconds`` and ``data``."""
-    try:
-        raw = path.read_bytes()
-        if path.suffix == ".gz":
-            raw = gzip.decompress(raw)
-        document = msgspec.json.decode(raw, type=_Trace)
-    except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(f"availability trace {path} cannot be read: {error}") from error
-    gap = round(document.metadata.gap_seconds)
-    if gap < 1 or not document.data:
-        raise ConfigError(f"availability trace {path} holds no tick")
-    return Availability(gap, tuple(max(int(count), 0) for count in document.data))
-
-
-class _Metadata(Struct):
-    gap_seconds: float
-
-
-class _Trace(Struct):
-    metadata: _Metadata
-    data: list[float]
 
 
 def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[str]]:
@@ -113,7 +71,12 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         if pool.gres:
             notes.append(f"pool {pool.name} is left out: a history does not say who needs gres")
             continue
-        found.append(_pool(config, pool, world, notes))
+        found += _with_reserved(_pool(config, pool, world, notes), world)
+    _only_known("--reserved", [name for name, _, _ in world.reserved], [m.name for m in found])
+    on_spot = [pool for pool in pools if any(m.name == pool.name and m.spot for m in found)]
+    if any(one.max_booting is not None for one in (*config.clouds, *config.pools)):
+        notes.append("max_booting is not looked at: machines boot as soon as they are wanted")
+    notes += _unused(world, [pool.name for pool in pools], on_spot)
     return tuple(found), notes
 
 
@@ -142,36 +105,140 @@ def scenario_of(text: str, pools: Sequence[PoolModel], base: Scenario) -> Scenar
     return scenario
 
 
+def _with_reserved(model: PoolModel, world: World) -> list[PoolModel]:
+    """The pool, behind those of its machines that are reserved: always there, and paid always."""
+    found = []
+    for name, machines, price in world.reserved:
+        if name != model.name:
+            continue
+        count = min(machines, model.machines)
+        if count < machines:
+            raise ConfigError(
+                f"--reserved {name}={machines}@{price:g}: found more machines than the"
+                f" {model.machines} that the pool may have"
+            )
+        found.append(
+            replace(
+                model, name=f"{name} reserved at ${price:g}", machines=count, standing=count,
+                price=price, spot=None,
+            )
+        )  # fmt: skip
+        model = replace(model, machines=model.machines - count)
+    return [*found, model]
+
+
+def _only_known(option: str, names: Sequence[str], pools: Sequence[str]) -> None:
+    for name in names:
+        if name not in pools:
+            raise ConfigError(f"{option}: found pool {name!r}, expected one of {', '.join(pools)}")
+
+
+def _unused(world: World, pools: Sequence[str], on_spot: Sequence[Pool]) -> list[str]:
+    """A sentence for each availability that no pool goes by. ConfigError for one of no pool."""
+    found: list[str] = []
+    used: list[Supply] = []
+    for pool in on_spot:
+        chosen = _series(pool, world.prices)
+        used += supplies_of(pool.name, chosen[0], world.availability) if chosen else []
+    for supply in world.availability:
+        if supply.pool is not None and supply.pool not in pools:
+            raise ConfigError(
+                f"--availability {supply.pool}={supply.name}: found pool {supply.pool!r}, expected"
+                f" one of {', '.join(pools)}"
+            )
+        if supply not in used:
+            found.append(
+                f"availability {supply.name} is not looked at: no pool that runs on spot machines"
+                " (markets, --prices) goes by it"
+            )
+    return found
+
+
 def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolModel:
     cloud = config.cloud(pool.cloud)
     public = cloud.location is Location.PUBLIC
     price = _price(cloud, pool)
-    machines = _most(config, cloud, pool, price)
+    market = _market(pool, price, world, notes) if Market.SPOT in pool.markets else None
+    machines = _most(config, cloud, pool, price, on_spot=market is not None)
+    own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
+    leased = PerSecond() if own.lease <= 1 else Hourly(seconds=own.lease)
     idle = cloud.suspend_time or config.timings.suspend_time
-    model = PoolModel(
+    return PoolModel(
         name=pool.name,
         machines=machines,
         procs=pool.cpus,
         public=public,
         price=price,
-        billing=world.billing,
+        billing=world.billing or leased,
         release=Idle(round(idle)),
-        boot=BootTimes(((1, float(world.boot)),)),
+        boot=BootTimes(world.boot or ((1, float(own.boot)),), world.configure),
+        spot=market,
     )
-    if Market.SPOT not in pool.markets:
-        return model
-    market = _market(pool, price, world, notes)
-    return replace(model, spot=market) if market else model
 
 
-def _most(config: Config, cloud: AnyCloud, pool: Pool, price: float) -> int:
-    """The most machines that every limit leaves."""
+def _most(config: Config, cloud: AnyCloud, pool: Pool, price: float, *, on_spot: bool) -> int:
+    """The most machines that every limit leaves the pool alone."""
     most = [len(pool.nodes)]
     if pool.max_nodes is not None:
         most.append(pool.max_nodes)
     for limits in (config.limits, cloud.limits):
         most += _limited(limits, price)
+        if cloud.location is Location.PUBLIC:
+            most += _by_market(limits, pool, on_spot=on_spot)
     return min(most)
+
+
+def _by_market(limits: Limits, pool: Pool, *, on_spot: bool) -> list[int]:
+    """What the limits of the markets that it uses come to."""
+    if not on_spot:
+        used = [limits.on_demand]
+    elif Market.ON_DEMAND in pool.markets:
+        used = [limits.spot, limits.on_demand]
+    else:
+        used = [limits.spot]
+    counts = [count for count in used if count is not None]
+    return [sum(counts)] if len(counts) == len(used) else []
+
+
+def caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[Cap, ...]:
+    """The limits that are not one pool's alone, or one market's, where they may be reached."""
+    clouds = {pool.name: pool.cloud for pool in config.pools}
+    ours = [model for model in models if model.name in clouds]
+    scopes = [(config.limits, ours)]
+    scopes += [
+        (cloud.limits, [model for model in ours if clouds[model.name] == cloud.name])
+        for cloud in config.clouds
+    ]
+    for pool in config.pools:
+        if Market.ON_DEMAND not in pool.markets and Market.RESERVED not in pool.markets:
+            spot_only = [model for model in ours if model.name == pool.name and model.spot]
+            scopes.append((Limits(on_demand=0), spot_only))
+    caps = (_cap(limits, members) for limits, members in scopes)
+    return tuple(cap for cap in caps if cap is not None)
+
+
+def _cap(limits: Limits, members: Sequence[PoolModel]) -> Cap | None:
+    """Without what can never be reached; None where nothing is left."""
+    several = len(members) > 1
+    public = [model for model in members if model.public]
+    cap = Cap(
+        pools=tuple(model.name for model in members),
+        machines=_reached(limits.nodes, members) if several else None,
+        spot=_reached(limits.spot, [model for model in public if model.spot]),
+        on_demand=_reached(limits.on_demand, public),
+        dollars=_dollars(limits.dollars_per_hour, members) if several else None,
+    )
+    return None if replace(cap, pools=()) == Cap(pools=()) else cap
+
+
+def _reached(limit: int | None, members: Sequence[PoolModel]) -> int | None:
+    total = sum(model.machines for model in members)
+    return limit if limit is not None and total > limit else None
+
+
+def _dollars(limit: float | None, members: Sequence[PoolModel]) -> float | None:
+    total = sum(model.machines * model.price for model in members)
+    return limit if limit is not None and total > limit else None
 
 
 def _limited(limits: Limits, price: float) -> list[int]:
@@ -203,30 +270,34 @@ def _types(
 
 def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMarket | None:
     """The spot market by the traces at hand; None without a price."""
-    series = _series(pool, world.prices)
-    if series is None:
+    chosen = _series(pool, world.prices)
+    if chosen is None:
         notes.append(f"pool {pool.name} runs on demand only: no spot price of its types was given")
         return None
+    zone, series = chosen
+    supplies = supplies_of(pool.name, zone, world.availability)
     by_price = series.times[-1] < BIDS_UNTIL
     if by_price:
         notes.append(f"pool {pool.name}: spot machines are lost when the price exceeds ${price:g}")
-    elif world.availability is None:
+    elif not supplies:
         notes.append(
             f"pool {pool.name}: no spot machine is ever lost: since 2017-11 prices say nothing"
             " about that (threshold policies do what hour does), and no availability was given"
         )
-    available = () if world.availability is None else _available(world.availability, world.span)
+    if supplies:
+        names = " and ".join(one.name for one in supplies)
+        notes.append(f"pool {pool.name}: spot machines are to be had as in {names}")
     return SpotMarket(
         _repeated(series, world.span),
         bid=price if by_price else None,
-        available=available,
+        available=available(supplies, world.span),
         notice=world.notice,
         rebalance=world.rebalance,
     )
 
 
-def _series(pool: Pool, trace: PriceTrace | None) -> Series | None:
-    """The cheapest of the pool's types and zones, by the mean of its points."""
+def _series(pool: Pool, trace: PriceTrace | None) -> tuple[str, Series] | None:
+    """The cheapest of the pool's types and zones, by the mean of its points, and its zone."""
     if trace is None:
         return None
     fitting = [
@@ -235,7 +306,10 @@ def _series(pool: Pool, trace: PriceTrace | None) -> Series | None:
         if (not pool.instance_types or key[0] in pool.instance_types)
         and (not pool.zones or key[1] in pool.zones)
     ]
-    return min(fitting)[2] if fitting else None
+    if not fitting:
+        return None
+    _, (_, zone), series = min(fitting, key=lambda one: one[:2])
+    return zone, series
 
 
 def _repeated(series: Series, span: Span) -> Curve:
@@ -249,32 +323,9 @@ def _repeated(series: Series, span: Span) -> Curve:
     shift = -span.origin if covers else span.begin - int(first)
     points: dict[int, float] = {}
     rounds = 1 if covers else -(-(span.end - span.begin + 1) // length) + 1
-    _bearable(rounds * len(series.times), "prices", length, span)
+    bearable(rounds * len(series.times), "prices", length, span)
     for round_ in range(rounds):
         for when, price in zip(series.times, series.prices, strict=True):
             points[int(when) + shift + round_ * length] = price
     times = sorted(points)
     return Curve(times, [points[when] for when in times])
-
-
-def _bearable(points: int, what: str, length: int, span: Span) -> None:
-    """ConfigError where a short trace would be repeated all too often."""
-    if points > MOST_POINTS:
-        days = (span.end - span.begin) / 86400
-        raise ConfigError(
-            f"{what}: a trace of {length} s, repeated over the {days:,.0f} days of the history, has"
-            f" {points:,} points, expected at most {MOST_POINTS:,}"
-        )
-
-
-def _available(trace: Availability, span: Span) -> list[tuple[int, int]]:
-    """On the history's clock, again and again; a trace of 0 and 1 says whether there are any."""
-    plenty = 2**30 if max(trace.counts) <= 1 else 1
-    ticks = -(-(span.end - span.begin) // trace.gap) + 1
-    _bearable(ticks, "availability", trace.gap * len(trace.counts), span)
-    points: list[tuple[int, int]] = []
-    for tick in range(ticks):
-        count = trace.counts[tick % len(trace.counts)] * plenty
-        if not points or points[-1][1] != count:
-            points.append((span.begin + tick * trace.gap, count))
-    return points

@@ -96,7 +96,7 @@ def test_the_command(
     )
     assert main(["clear", "rack", "--config", file]) == 0
     assert capsys.readouterr().out == "nothing was cooling down or paused\n"
-    assert main(["clear", "--config", file]) == 1
+    assert main(["clear", "--config", file]) == 2
     assert "clear what?" in capsys.readouterr().err
     assert main(["clear", "x", "--config", file]) == 1
 

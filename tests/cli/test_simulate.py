@@ -30,7 +30,7 @@ def result(tmp_path: Path, *arguments: str) -> dict[str, object]:
 def test_one_command_gives_cost_and_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert simulate() == 0
     out, err = capsys.readouterr()
-    assert "slurm" in out
+    assert "configured" in out
     for column in ("cost", "mean wait", "slowdown", "API calls"):
         assert column in out
     assert "pool gpu is left out" in err
@@ -121,6 +121,62 @@ def test_a_damaged_price_is_answered_with_its_line(
     assert words in capsys.readouterr().err
 
 
+def test_two_files_of_the_same_offer_are_one_series(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bid of $0.17 is exceeded in the first file alone, whichever is named last."""
+    head = "timestamp,instance_type,az,price"
+    dear, cheap = tmp_path / "dear.csv", tmp_path / "cheap.csv"
+    rows = [
+        f"{1394000000 + 3600 * n},c6i.xlarge,us-east-1a,{9 if n % 2 else 0.01}" for n in range(9)
+    ]
+    dear.write_text("\n".join([head, *rows]))
+    cheap.write_text(f"{head}\n{1394000000 + 3600 * 9},c6i.xlarge,us-east-1a,0.01\n")
+    for order in ((dear, cheap), (cheap, dear)):
+        given = [word for path in order for word in ("--prices", str(path))]
+        rows_ = result(tmp_path, *given)["rows"]
+        assert isinstance(rows_, list)
+        assert rows_[0]["figures"]["interruptions"] > 0
+
+
+def test_each_availability_counts_or_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    for name, data in (("us-east-1a", [3] * 5), ("us-east-1a_more", [4] * 5), ("us-west-2b", [9])):
+        document = {"metadata": {"gap_seconds": 600}, "data": data}
+        (tmp_path / f"{name}_x.json").write_text(json.dumps(document))
+    one, more, west = (
+        str(tmp_path / f"{n}_x.json") for n in ("us-east-1a", "us-east-1a_more", "us-west-2b")
+    )
+    given = ("--availability", one, "--availability", more, "--availability", west)
+    assert simulate("--prices", str(prices), *given) == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {one} and {more}" in err
+    assert f"availability {west} is not looked at" in err
+    assert simulate("--prices", str(prices), *given, "--availability", f"compute={west}") == 0
+    err = capsys.readouterr().err
+    assert f"pool compute: spot machines are to be had as in {west}" in err
+    assert simulate("--availability", one) == 0
+    assert f"availability {one} is not looked at: no pool" in capsys.readouterr().err
+    assert simulate("--prices", str(prices), "--availability", f"nope={one}") == 2
+    assert "found pool 'nope', expected one of rack, compute" in capsys.readouterr().err
+
+
+def test_lifetimes_of_machines_are_an_availability(tmp_path: Path) -> None:
+    prices, lives = tmp_path / "p.csv", tmp_path / "lives.json"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    arguments = ("--prices", str(prices), "--availability", str(lives))
+    lives.write_text(json.dumps({f"m{n}": {"time_in_sec": 900.0} for n in range(50)}))
+    short = result(tmp_path, *arguments)["rows"]
+    lives.write_text(json.dumps({"m": {"time_in_sec": 9e6, "zone": "z"}}))
+    long = result(tmp_path, *arguments)["rows"]
+    assert isinstance(short, list)
+    assert isinstance(long, list)
+    assert short[0]["figures"]["interruptions"] > long[0]["figures"]["interruptions"]
+
+
 @pytest.mark.parametrize("content", [b"\x1f\x8bxx", b"[" * 100_000, b"{}"])
 def test_a_damaged_availability_is_answered(
     tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
@@ -188,6 +244,18 @@ def test_a_page_with_plots_opens_without_a_network(tmp_path: Path) -> None:
         assert outside not in pages[0]
 
 
+def test_the_page_draws_the_threshold_that_is_simulated(tmp_path: Path) -> None:
+    prices, page = tmp_path / "prices.csv", tmp_path / "page.html"
+    prices.write_text(PRICES.format(begin="2014-01-01T00:00:00Z", end="2014-02-01T00:00:00Z"))
+    drawn = []
+    for policy in ("none", "threshold", "first_of(on_notice, threshold_static(0.3))"):
+        assert simulate("--prices", str(prices), "--checkpoint", policy, "--html", str(page)) == 0
+        drawn.append(page.read_text().count("saved above"))
+    assert drawn[0] == 0
+    assert drawn[1] >= 1
+    assert drawn[2] >= 1
+
+
 def test_accounting_as_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "JobIDRaw|Submit|ElapsedRaw|TimelimitRaw|AllocCPUS|State\n"
     text += "".join(f"{n}|{1700000000 + 60 * n}|600|20|4|COMPLETED\n" for n in range(20))
@@ -205,8 +273,8 @@ def test_budgets_of_the_configuration_stop_public_machines(
 ) -> None:
     """The second job waits for the next day, and with it nothing is different but its wait."""
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|physics|0|7200|120|40|40", "2|ann|physics|3600|60|10|40|40",
-            "3|bob|chemistry|3600|60|10|40|40")  # fmt: skip
+    rows = ("1|ann|physics|0|7200|120|32|32", "2|ann|physics|3600|60|10|32|32",
+            "3|bob|chemistry|3600|60|10|32|32")  # fmt: skip
     head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
     file.write_text("\n".join((head, *rows)) + "\n")
     waits = []
@@ -223,11 +291,134 @@ def test_budgets_of_the_configuration_stop_public_machines(
     assert "the history has no job of account nobody, which has a budget" in told
 
 
+def test_limits_of_markets_hold(tmp_path: Path) -> None:
+    """The example's limits: 8 machines on demand, 16 on the spot market (of 16 nodes)."""
+    prices = tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    without = result(tmp_path)["rows"]
+    with_spot = result(tmp_path, "--prices", str(prices))["rows"]
+    assert isinstance(without, list)
+    assert isinstance(with_spot, list)
+    peaks = [
+        {pool["name"]: pool["peak"] for pool in rows[0]["figures"]["pools"]}
+        for rows in (without, with_spot)
+    ]
+    assert peaks[0]["compute"] <= 8 < peaks[1]["compute"] <= 16
+
+
+POLICIES = """
+policies:
+  growth: on_demand
+  release: delayed(on_premises=60, before_end=120)
+  order: min_margin
+  lease: 1h
+  boot: 3m
+"""
+
+
+def test_the_site_is_simulated_as_it_is_configured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default, and the same as by its policies' texts."""
+    site, out = tmp_path / "site.yaml", tmp_path / "out.json"
+    site.write_text(EXAMPLE.read_text() + POLICIES)
+    text = "on_demand+delayed(on_premises=60, before_end=120)+min_margin"
+    arguments = ["--config", str(site), "simulate", "--workload", str(WORKLOAD), "--json", str(out)]
+    assert main(arguments) == 0
+    (alone,) = json.loads(out.read_text())["rows"]
+    assert alone["policy"] == "configured"
+    assert main([*arguments, "--compare", f"configured,{text},slurm"]) == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert rows[0]["figures"] == rows[1]["figures"] == alone["figures"]
+    assert rows[2]["figures"] != rows[0]["figures"]
+    plain = [*arguments, "--boot", "120", "--billing", "per_second"]
+    assert main(plain) == 0
+    assert json.loads(out.read_text())["rows"][0]["figures"] != alone["figures"]
+    assert "configured:" not in capsys.readouterr().err
+
+
+def test_what_of_the_configuration_is_not_simulated_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site, prices = tmp_path / "site.yaml", tmp_path / "p.csv"
+    prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
+    text = EXAMPLE.read_text().replace(
+        "  - name: rack\n", "  - name: rack\n    policies: {growth: bursts, min_idle: 1}\n", 1
+    )
+    checkpoints = "checkpoint: {policy: hour, method: signal}\n"
+    site.write_text(text + "policies: {growth: on_demand}\n" + checkpoints)
+    arguments = ["--config", str(site), "simulate", "--workload", str(WORKLOAD)]
+    assert main([*arguments, "--prices", str(prices)]) == 0
+    err = capsys.readouterr().err
+    assert "configured: growth of pool rack is not simulated, on_demand is for all" in err
+    assert "configured: min_idle of pool rack is not simulated" in err
+    assert "configured: jobs on spot machines are saved by hour" in err
+    assert main([*arguments, "--prices", str(prices), "--compare", "slurm"]) == 0
+    assert "configured:" not in capsys.readouterr().err
+
+
+def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
+    def figures(*arguments: str) -> dict[str, object]:
+        rows = result(tmp_path, *arguments)["rows"]
+        assert isinstance(rows, list)
+        found: dict[str, object] = rows[0]["figures"]
+        return found
+
+    plain = figures("--boot", "100")
+    assert figures("--boot", "1:100") == plain
+    assert figures("--boot", "40", "--configure", "60") == plain
+    assert figures("--boot", "1:100,8:900") != plain
+    costs = [
+        figures("--billing", how)["cost"]
+        for how in ("per_second", "per_second(minimum=600)", "hourly", "hourly(seconds=86400)")
+    ]
+    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert len(set(costs)) == 4  # type: ignore[arg-type]
+    assert figures("--billing", "hourly(refund=false)") == figures("--billing", "hourly")
+    pools = figures("--reserved", "compute=2@0.05")["pools"]
+    assert isinstance(pools, list)
+    kept = next(pool for pool in pools if pool["name"] == "compute reserved at $0.05")
+    assert kept["peak"] == 2
+    assert kept["on_demand"] == pytest.approx(kept["hours"] * 0.05)
+    assert max(pool["peak"] for pool in pools if pool["name"] == "compute") <= 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--boot", "8:1,1:2"], "boot times need ascending batch sizes"),
+        (["--boot", "x"], "--boot"),
+        (["--boot", "9" * 400], "expected numbers from 1 up to"),
+        (["--billing", "daily"], "there is no 'daily', expected one of per_second, hourly"),
+        (["--billing", "hourly(seconds=0)"], "seconds is 0, expected whole seconds over 0"),
+        (["--billing", "hourly(refund=maybe)"], "refund is 'maybe', expected true or false"),
+        (["--reserved", "compute"], "compute is not POOL=MACHINES@PRICE"),
+        (["--reserved", "compute=2@nan"], "compute=2@nan is not POOL=MACHINES@PRICE"),
+    ],
+)
+def test_odd_boots_and_bills_are_refused(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        simulate(*arguments)
+    assert stop.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_machines_reserved_of_no_pool_or_too_many_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert simulate("--reserved", "nope=2@0.1") == 2
+    assert "--reserved: found pool 'nope', expected one of" in capsys.readouterr().err
+    assert simulate("--reserved", "compute=99@0.1") == 2
+    assert "found more machines than the 8 that the pool may have" in capsys.readouterr().err
+
+
 def test_windows_of_the_configuration_and_a_requeue_delay(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|1700006400|60|10|40|40", "2|ann|1700010000|60|10|40|40")  # 00:00 and 01:00 UTC
+    rows = ("1|ann|1700006400|60|10|32|32", "2|ann|1700010000|60|10|32|32")  # 00:00 and 01:00 UTC
     file.write_text(
         "\n".join(("JobIDRaw|User|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS", *rows))
     )

@@ -18,9 +18,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from slurm_elastic.config import Config, domain_pools
-from slurm_elastic.slurm import fragment, siteconf, submit_filter
-from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.slurm import install
 from tests.ports import free_ports
 
 SETTLED = 60.0
@@ -64,9 +63,6 @@ PartitionName=special Nodes=sp1 State=UP
 """
 
 STATICS = ("st1", "st2")
-PROGRAMS = tuple(
-    f"slurm-elastic-{name}" for name in ("resume", "suspend", "resume-fail", "prolog", "epilog")
-)
 
 
 class Ran(Struct, frozen=True, kw_only=True):
@@ -158,19 +154,10 @@ class SubmissionSite:
         wait_for("static nodes to be idle", self._statics_idle)
 
     def install(self, config: Config) -> None:
-        """Put the fragment and the filter beside slurm.conf, as ``conf install`` does."""
-        programs = Path(config.slurm.programs_dir)
-        programs.mkdir()
-        for name in PROGRAMS:
-            shutil.copy("/bin/true", programs / name)
-        pools = domain_pools(config, expand)
-        site = siteconf.read(self.conf)
-        files = submit_filter.render(config, pools, site)
-        files[fragment.FILE_NAME] = fragment.render(config, pools, site, (22, 5))
-        for name, text in files.items():
-            (self.conf.parent / name).write_text(text)
-        with self.conf.open("a") as conf:
-            conf.write(f"Include {fragment.FILE_NAME}\n")
+        """``conf install``; its programs find no daemon, so what is resumed never boots."""
+        path = self.root / "etc" / "slurm-elastic.yaml"
+        path.write_text(configfile.dump(config))
+        install.install(config, path, verify=False)
 
     def _statics_idle(self) -> bool:
         states = self.run("sinfo", "-h", "-N", "-p", "static", "-o", "%T").out.split()

@@ -8,6 +8,7 @@ import pytest
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import (
+    MULTIFACTOR,
     back_to_zero,
     partition_of,
     running_nodes,
@@ -20,14 +21,7 @@ FULL = "--cpus-per-task=2"
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    return sandbox(
-        slurm_conf=(
-            "PriorityType=priority/multifactor",
-            "PriorityWeightAge=1000",
-            "PriorityWeightJobSize=100",
-            "SchedulerType=sched/backfill",
-        )
-    )
+    return sandbox(slurm_conf=MULTIFACTOR)
 
 
 def test_static_then_on_premises_then_public_and_back_to_zero(site: Sandbox) -> None:

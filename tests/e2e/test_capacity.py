@@ -11,7 +11,15 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
-from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, running_nodes, submit_many
+from tests.e2e.world import (
+    MULTIFACTOR,
+    back_to_zero,
+    ledger,
+    live_ec2,
+    machines,
+    running_nodes,
+    submit_many,
+)
 
 pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
@@ -33,6 +41,7 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     return sandbox(
         static_nodes=1,
         drop=("onprem",),
+        slurm_conf=MULTIFACTOR,
         elastic={
             "clouds": [SECOND_CLOUD],
             "pools": [{"name": "pub", "nodes": "pub[1-3]", "cloud": "aws"}, SECOND_POOL],

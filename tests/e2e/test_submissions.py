@@ -226,6 +226,7 @@ def submissions_config(site: SubmissionSite) -> Config:
     """
     return Config(
         cluster=Cluster(name="submissions"),
+        state_dir=str(site.root / "state"),
         clouds=(
             FakeCloud(
                 name="public",

@@ -13,6 +13,13 @@ from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.slurm.hostlist import expand
 
 PATIENCE = 120.0
+MULTIFACTOR = (
+    "PriorityType=priority/multifactor",
+    "PriorityWeightAge=1000",
+    "PriorityWeightJobSize=100",
+    "SchedulerType=sched/backfill",
+)
+"""What most sites schedule by."""
 
 
 def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:

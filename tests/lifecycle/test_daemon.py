@@ -163,13 +163,15 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
         daemon = Daemon(site, world.spool, wake, lambda: None)
         thread = threading.Thread(target=daemon.run, args=(stop,))
         thread.start()
-        wait_for(lambda: not daemon._settler.busy)
-        world.slurm.submit(1, ("pub1",))
-        wake.ring()  # as the program's datagram does
-        wait_for(lambda: world.slurm.calls["start_now"])
-        stop.set()
-        wake.ring()
-        thread.join(60)
+        try:
+            wait_for(lambda: not daemon._settler.busy)
+            world.slurm.submit(1, ("pub1",))
+            wake.ring()  # as the program's datagram does
+            wait_for(lambda: world.slurm.calls["start_now"])
+        finally:
+            stop.set()
+            wake.ring()
+            thread.join(60)
         assert not thread.is_alive()
     world.close()
 

@@ -1,0 +1,173 @@
+"""When spot machines were to be had: traces from files, and which pool goes by which of them.
+
+Two forms are read, also packed by gzip: that of the "Can't Be Late" paper (NSDI 2024),
+``metadata.gap_seconds`` and ``data``, how many machines there were tick by tick (of 0 and 1 alone:
+whether there were any); and lifetimes of machines, ``{NAME: {"time_in_sec": ...}, ...}``. Of
+lifetimes one follows the other, with a minute between: so each machine is as likely to be lost in
+an hour as those of the file were, though all of a pool are lost together.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from slurm_elastic.errors import ConfigError
+
+MOST_POINTS = 10_000_000
+"""Of a trace that is repeated over the history."""
+_MINUTE = 60
+_ZONE = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d[a-z](?![a-z0-9])")
+
+
+class Span(Struct, frozen=True):
+    """The history's time: Unix time of its second 0, its first and last second."""
+
+    origin: int
+    begin: int
+    end: int
+
+
+class Availability(Struct, frozen=True):
+    """How many spot machines there were, tick by tick."""
+
+    gap: int
+    counts: tuple[int, ...]
+
+
+class Supply(Struct, frozen=True):
+    """One trace as it was given. ``pool``: the only one that it is for; ``zone``: that its file's
+    name has.
+    """
+
+    name: str
+    trace: Availability
+    pool: str | None = None
+    zone: str | None = None
+
+
+class _Metadata(Struct):
+    gap_seconds: float
+
+
+class _Trace(Struct):
+    metadata: _Metadata
+    data: list[float]
+
+
+class _Life(Struct):
+    time_in_sec: Annotated[float, Meta(ge=0, le=10**9)]
+
+
+def load_supply(text: str) -> Supply:
+    """``FILE`` or ``POOL=FILE``; ConfigError where there is none or it cannot be read."""
+    pool, equals, file = text.partition("=")
+    if not equals or not pool or Path(text).exists():
+        pool, file = "", text
+    zone = _ZONE.search(Path(file).name)
+    return Supply(file, load_availability(Path(file)), pool or None, zone[0] if zone else None)
+
+
+def load_availability(path: Path) -> Availability:
+    """The trace in ``path``, of either form."""
+    try:
+        raw = path.read_bytes()
+        if path.suffix == ".gz":
+            raw = gzip.decompress(raw)
+        return _decoded(raw, path)
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(f"availability trace {path} cannot be read: {error}") from error
+
+
+def _decoded(raw: bytes, path: Path) -> Availability:
+    try:
+        document = msgspec.json.decode(raw, type=_Trace)
+    except msgspec.ValidationError as error:
+        lives = _lives(raw, error)
+        return Availability(_MINUTE, _one_by_one(lives, path))
+    gap = round(document.metadata.gap_seconds)
+    if gap < 1 or not document.data:
+        raise ConfigError(f"availability trace {path} holds no tick")
+    return Availability(gap, tuple(max(int(count), 0) for count in document.data))
+
+
+def _lives(raw: bytes, error: msgspec.ValidationError) -> list[float]:
+    """Seconds; the ``error`` of the other form where this is not the file's, either."""
+    try:
+        document = msgspec.json.decode(raw, type=dict[str, _Life])
+    except msgspec.ValidationError as other:
+        raise msgspec.ValidationError(
+            f"found neither gap_seconds and data ({error}) nor lifetimes ({other})"
+        ) from None
+    if not document:
+        raise error
+    return [life.time_in_sec for life in document.values()]
+
+
+def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
+    """Machines minute by minute: any as long as each lives, then none for a minute."""
+    minutes = [max(round(seconds / _MINUTE), 1) for seconds in lives]
+    if sum(minutes) + len(minutes) > MOST_POINTS:
+        raise ConfigError(
+            f"availability trace {path} lasts {sum(minutes):,} minutes, which is too long"
+        )
+    counts: list[int] = []
+    for length in minutes:
+        counts += [1] * length
+        counts.append(0)
+    return tuple(counts)
+
+
+def supplies_of(pool: str, zone: str, supplies: Sequence[Supply]) -> list[Supply]:
+    """Those that a pool goes by: given for it alone; else of the zone of its spot price; else all
+    that are for no other pool.
+    """
+    own = [one for one in supplies if one.pool == pool]
+    common = [one for one in supplies if one.pool is None]
+    return own or [one for one in common if one.zone == zone] or common
+
+
+def available(supplies: Sequence[Supply], span: Span) -> list[tuple[int, int]]:
+    """(second, machines to be had from then on) on the history's clock, each trace again and
+    again; what several traces have is added up.
+    """
+    changes: dict[int, int] = {}
+    for supply in supplies:
+        level = 0
+        for when, count in _repeated(supply.trace, span):
+            changes[when] = changes.get(when, 0) + count - level
+            level = count
+    points, total = [], 0
+    for when in sorted(changes):
+        total += changes[when]
+        points.append((when, total))
+    return points
+
+
+def bearable(points: int, what: str, length: int, span: Span) -> None:
+    """ConfigError where a short trace would be repeated all too often; ``length``: its seconds."""
+    if points > MOST_POINTS:
+        days = (span.end - span.begin) / 86400
+        raise ConfigError(
+            f"{what}: a trace of {length} s, repeated over the {days:,.0f} days of the history, has"
+            f" {points:,} points, expected at most {MOST_POINTS:,}"
+        )
+
+
+def _repeated(trace: Availability, span: Span) -> list[tuple[int, int]]:
+    plenty = 2**30 if max(trace.counts) <= 1 else 1
+    ticks = -(-(span.end - span.begin) // trace.gap) + 1
+    bearable(ticks, "availability", trace.gap * len(trace.counts), span)
+    points: list[tuple[int, int]] = []
+    for tick in range(ticks):
+        count = trace.counts[tick % len(trace.counts)] * plenty
+        if not points or points[-1][1] != count:
+            points.append((span.begin + tick * trace.gap, count))
+    return points
