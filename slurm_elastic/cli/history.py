@@ -64,6 +64,9 @@ class Setting(Struct, frozen=True, kw_only=True):
     def scenario(self, policy: str) -> Scenario:
         """That of a policy's text, or as the site is configured; ConfigError for neither."""
         if policy == CONFIGURED:
+            problems = self.configured.problems()
+            if problems:
+                raise ConfigError(*(f"policy {policy!r}: {problem}" for problem in problems))
             return self.configured
         return scenario_of(policy, self.base.pools, self.base)
 

@@ -197,6 +197,8 @@ class EmulatedCloud:
 
     def hidden(self, now: float) -> set[str]:
         """The machines that Describe calls do not show yet."""
+        if not self.visible_after:
+            return set()
         return {m.id for m in self.machines.values() if m.visible_from > now}
 
     def spot_machines(self) -> Iterator[Machine]:

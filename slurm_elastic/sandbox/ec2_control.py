@@ -205,7 +205,10 @@ class Ec2Control(Steering):
         self._ask("POST", "prices", _Trace(trace=str(trace.resolve()), speed=speed))
 
     def hide_fresh(self, seconds: float) -> None:
-        """Have machines launched from now on missing from Describe answers for so long."""
+        """Have machines launched from now on missing from Describe answers for so long.
+
+        With 0 all are shown at once, those hidden before, too.
+        """
         self._ask("POST", "settings", _Settings(visible_after=seconds))
 
     def interrupt(self, ids: Iterable[str], notice: float = 120.0) -> None:

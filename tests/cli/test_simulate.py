@@ -337,6 +337,34 @@ def test_the_site_is_simulated_as_it_is_configured(
     assert "configured:" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "arguments", "words"),
+    [
+        (
+            POLICIES,
+            ["--billing", "hourly(seconds=100)"],
+            "delayed waits until 120 s before the end",
+        ),
+        ("", [], "there are no pools"),
+    ],
+)
+def test_a_configured_site_that_makes_no_sense_here_is_refused(
+    tmp_path: Path, more: str, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second site has machines with GPUs alone."""
+    text = EXAMPLE.read_text()
+    if not more:
+        text = text[: text.index("\npools:")] + "\npools:\n" + text[text.index("  - name: gpu") :]
+        text = "\n".join(line for line in text.split("\n") if not line.startswith("  spot:"))
+    site = tmp_path / "site.yaml"
+    site.write_text(text + more)
+    command = ["--config", str(site), "simulate", "--workload", str(WORKLOAD), *arguments]
+    assert main(command) == 2
+    err = capsys.readouterr().err
+    assert "policy 'configured': " in err
+    assert words in err
+
+
 def test_what_of_the_configuration_is_not_simulated_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from providers.aws_bed import AwsBed
 from providers.contract import UUID
 from providers.local_bed import LocalBed
 from providers.nova_stand_in import Kind, StandIn
-from providers.one_bed import INSTANTIATE, OneBed
+from providers.one_bed import FAST, INSTANTIATE, OneBed
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
@@ -91,6 +91,9 @@ class Aws(AwsBed):
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
 
+    def show(self) -> None:
+        self.hide_fresh(0.0)
+
     def strike(self, fault: str, call: str) -> bool:
         for action in dict(self.ACTIONS)[call]:
             made = emulated(fault, call, action)
@@ -119,6 +122,9 @@ class One(OneBed):
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
+
+    def show(self) -> None:
+        self.control.pace(FAST)
 
     def strike(self, fault: str, call: str) -> bool:
         made = emulated(fault, call, self.ACTIONS[call])
@@ -336,6 +342,15 @@ class Fake:
 
     def alive(self) -> set[str]:
         return self.account.alive()
+
+    def hide_fresh(self, seconds: float) -> None:
+        assert self.provider is not None
+        self.provider.visible_after = seconds
+
+    def show(self) -> None:
+        self.hide_fresh(0.0)
+        for machine in self.account.machines.values():
+            machine.visible_from = 0.0
 
     def strike(self, fault: str, call: str) -> bool:
         assert self.provider is not None

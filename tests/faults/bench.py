@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace as altered
 
@@ -29,8 +29,10 @@ from tests.lifecycle.world import Inline, Silent, World
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
 NODES = 2
 BOOT = 5.0
+FOR_EVER = 1e6
+"""Seconds; as the test's clock is not the emulators', the bench says when it is over."""
 TIMINGS = Timings(
-    suspend_time=60, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
+    suspend_time=20, suspend_timeout=10, resume_timeout=900, reconcile=10, grace=20,
     capacity_cooldown=30, quota_cooldown=60, cooldown_max=60, transient_deadline=20,
 )  # fmt: skip
 
@@ -58,31 +60,88 @@ class Bed(Protocol):
         ...
 
 
-class Hiding:
-    """A provider whose fresh machines its lists lack for a while: eventual consistency."""
+@runtime_checkable
+class Lagging(Protocol):
+    """A bed whose cloud can have its lists lack fresh machines; ``show`` ends that at once."""
 
-    def __init__(self, inner: Provider, clock: Callable[[], float]) -> None:
+    def hide_fresh(self, seconds: float) -> None: ...
+
+    def show(self) -> None: ...
+
+
+class Hiding:
+    """A provider whose fresh machines its lists lack for a while: eventual consistency.
+
+    The cloud itself hides them where its bed can, so that the provider's own look-up lags, too.
+    ``struck`` are the calls that met a machine that was hidden.
+    """
+
+    def __init__(self, inner: Provider, bed: Bed, clock: Callable[[], float]) -> None:
         self.name = inner.name
         self.inner = inner
-        self.hidden_for = 0.0
+        self.struck: set[str] = set()
+        self._bed = bed
         self._clock = clock
+        self._hidden_for = 0.0
         self._visible: dict[str, float] = {}
+        self._shown_from: float | None = None
+
+    def hide(self, seconds: float) -> bool:
+        """Machines started from now on, for so long; in the cloud: until so long from now.
+        Whether it is the cloud that hides them.
+        """
+        if isinstance(self._bed, Lagging):
+            self._bed.hide_fresh(FOR_EVER)
+            self._shown_from = self._clock() + seconds
+            return True
+        self._hidden_for = seconds
+        return False
+
+    def step(self) -> None:
+        """Show what has been hidden for long enough."""
+        if self._shown_from is not None and self._clock() >= self._shown_from:
+            self._shown_from = None
+            assert isinstance(self._bed, Lagging)
+            self._bed.show()
+
+    def hidden(self) -> set[str]:
+        """Machines that are there and that lists lack."""
+        if self._shown_from is not None:
+            return self._bed.alive()
+        if not self._hidden_for:
+            return set()
+        now = self._clock()
+        return {i for i in self._bed.alive() if self._visible.get(i, 0.0) > now}
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         return self.inner.offers(pool)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        started = self.inner.launch(spec)
+        try:
+            started = self.inner.launch(spec)
+        finally:
+            self._strike("launch")
         for machine in started:
-            self._visible.setdefault(machine.id, self._clock() + self.hidden_for)
+            self._visible.setdefault(machine.id, self._clock() + self._hidden_for)
+        self._strike("launch")
         return started
 
     def instances(self) -> Sequence[Instance]:
-        now = self._clock()
-        return [i for i in self.inner.instances() if self._visible.get(i.id, 0.0) <= now]
+        found = self.inner.instances()
+        hidden = self._strike("list")
+        assert self._shown_from is None or not found, "the cloud lists what it is to hide"
+        return [i for i in found if i.id not in hidden]
 
     def terminate(self, ids: Sequence[str]) -> None:
+        if not self.hidden().isdisjoint(ids):
+            self.struck.add("terminate")
         self.inner.terminate(ids)
+
+    def _strike(self, call: str) -> set[str]:
+        hidden = self.hidden()
+        if hidden:
+            self.struck.add(call)
+        return hidden
 
     def notices(self) -> Sequence[Notice]:
         return self.inner.notices()
@@ -108,7 +167,7 @@ class Bench:
             suspend_timeout=TIMINGS.suspend_timeout, resume_timeout=TIMINGS.resume_timeout,
         )  # fmt: skip
         self.ledger = Ledger(directory / "ledger.db")
-        self.cloud = Hiding(bed.open(lambda: self.now), lambda: self.now)
+        self.cloud = Hiding(bed.open(lambda: self.now), bed, lambda: self.now)
         self.most = 0
         self.before: object = None
         site = Site.of(
@@ -139,6 +198,7 @@ class Bench:
     def step(self, seconds: float) -> None:
         self.now += seconds
         self.slurm.step()
+        self.cloud.step()
         alive = self.bed.alive()
         self.most = max(self.most, len(alive))
         for machine in self.ledger.machines():
