@@ -125,7 +125,7 @@ class BlcrCheckpointer:
         """The length, as seen from here; the content is the user's, whom alone it is for."""
         if not _whole(image):
             raise CheckpointError(
-                f"{image.path}/{image.number}: not there, or not {image.size} bytes long"
+                f"{image.path}/{image.number}: not there, empty, or not {image.size} bytes long"
             )
 
     def remove(self, job: int) -> None:
@@ -180,7 +180,8 @@ class BlcrCheckpointer:
 
 
 def _whole(image: Image) -> bool:
+    """An empty one never is, whatever it was said to be."""
     try:
-        return (Path(image.path) / str(image.number)).lstat().st_size == image.size
+        return 0 < image.size == (Path(image.path) / str(image.number)).lstat().st_size
     except OSError:
         return False

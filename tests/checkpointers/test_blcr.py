@@ -28,13 +28,15 @@ USER = 65534
 HOST = "127.0.0.1"
 
 PAYLOAD = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 progress = Path(sys.argv[1])
-step = int(progress.read_text() or "0") if progress.exists() else 0
+step = int(progress.read_text()) if progress.exists() else 0
 while True:
     step += 1
-    progress.write_text(str(step))
+    part = progress.with_suffix(".part")
+    part.write_text(str(step))
+    os.replace(part, progress)
     time.sleep(0.02)
 """
 
@@ -50,6 +52,7 @@ echo "uid=$(id -u) home=${HOME-} args=$*" >>HOME/calls
 [ ! -e HOME/fails ] || { echo "cr_checkpoint: no BLCR in this kernel" >&2; exit 1; }
 kill -STOP "$pid"
 cat "HOME/progress-$pid" >"$file"
+[ ! -e HOME/empty ] || : >"$file"
 [ -n "$stop" ] || kill -CONT "$pid"
 """
 
@@ -172,6 +175,15 @@ def test_a_failure_says_why_and_the_job_goes_on(bed: BlcrBed) -> None:
     assert bed.works(run)
     assert list(bed.checkpointer.images(run)) == []
     assert list((bed.home / "shared" / "blcr" / "7").iterdir()) == []
+
+
+def test_an_empty_file_is_no_image_and_the_job_goes_on(bed: BlcrBed) -> None:
+    run = bed.run()
+    (bed.home / "empty").touch()
+    with pytest.raises(CheckpointError, match="empty, or not 0 bytes long"):
+        bed.checkpointer.checkpoint(run, deadline=time.time() + PATIENCE, stop=False)
+    assert bed.checkpointer.images(run) == ()
+    assert bed.works(run)
 
 
 def test_two_images_are_kept(bed: BlcrBed) -> None:
