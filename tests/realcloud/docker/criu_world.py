@@ -251,6 +251,14 @@ class CriuWorld(ContainerWorld):
         self.hurry(job)
         return old
 
+    def lose(self, job: int) -> str:
+        """A power cut of the job's node, and the job runs again; the node."""
+        lost = self.job(job)["NodeList"]
+        self.nodes()[lost].kill()
+        self.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+        self.hurry(job)
+        return lost
+
     def hurry(self, job: int) -> None:
         """Take the wait for BeginTime off a requeued job, and see it run."""
 
@@ -324,10 +332,7 @@ def power_cut(world: CriuWorld) -> None:
         assert world.ask(job, "go")["ok"]["number"] == number
         world.wait_more(job)
     assert [image["number"] for image in world.ask(job, "images")["ok"]] == [2, 1]
-    lost = world.job(job)["NodeList"]
-    world.nodes()[lost].kill()
-    world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
-    world.hurry(job)
+    lost = world.lose(job)
     world.standing(job)
     world.end(job)
     world.start_node(lost)

@@ -40,17 +40,36 @@ def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> N
     power_cut(world)
 
 
+UNSAVABLE = COUNTER.replace("CODE", "0").replace("for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor")
+"""A connection that is open cannot be moved."""
+
+
 def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
-    script = COUNTER.replace("CODE", "0").replace(
-        "for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor"
-    )
-    job = world.sbatch(script, "-o", "out-%j")
+    job = world.sbatch(UNSAVABLE, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
     assert "no checkpoint" in world.ask(job, "stop")["error"]
     assert world.ask(job, "images")["ok"] == []
     world.wait_more(job)
     world.end(job)
+    gone(world, job)
+
+
+def test_what_cannot_be_saved_starts_anew_when_its_node_is_lost(world: CriuWorld) -> None:
+    job = world.sbatch(UNSAVABLE, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "no checkpoint" in world.ask(job, "stop")["error"]
+    world.wait_more(job)
+    assert world.job(job)["Restarts"] == "0"
+    lost = world.lose(job)
+    world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
+    world.wait_more(job)
+    (world.shared / "jobs" / f"end-{job}").touch()
+    assert world.wait_job(job)["Restarts"] == "1"
+    steps = world.steps(job)
+    assert steps == list(range(len(steps)))
+    world.start_node(lost)
     gone(world, job)
 
 
