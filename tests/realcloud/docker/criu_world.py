@@ -138,12 +138,15 @@ class CriuWorld(ContainerWorld):
         (self.shared / "ckpt-root").write_bytes(bundle.build())
         (self.shared / "ckpt-root").chmod(0o755)
         keys = self.directory / "keys"
-        (keys / "ckpt-root.conf").write_text(
-            f"directory = /shared/ckpt\ncluster = containers\nhold = {self.hold}\npoll = 0.2\n"
-        )
+        self.set_hold(self.hold)
         (keys / "slurm-elastic.yaml").write_text(SITE_YAML)
         (keys / "ckpt.key").touch(mode=0o600)
         (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
+
+    def set_hold(self, seconds: float) -> None:
+        """How long the jobs that start from now on stand still when nobody requeues them."""
+        text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\npoll = 0.2\n"
+        (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
         """A host with the root part; ready before its slurmd registers is not needed."""

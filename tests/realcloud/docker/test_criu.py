@@ -109,6 +109,19 @@ def test_a_held_job_can_go_on_where_it_is(world: CriuWorld) -> None:
     gone(world, job)
 
 
+def test_a_hold_that_nobody_ends_ends_by_itself(world: CriuWorld) -> None:
+    world.set_hold(2.0)
+    try:
+        job = started(world)
+    finally:
+        world.set_hold(world.hold)
+    assert "ok" in world.ask(job, "stop")
+    world.standing(job)
+    world.wait_more(job)
+    assert world.end(job)["Restarts"] == "0"
+    gone(world, job)
+
+
 @pytest.mark.parametrize("held", [True, False])
 def test_scancel_leaves_nothing(world: CriuWorld, held: bool) -> None:
     job = started(world)
@@ -260,9 +273,11 @@ def served(world: CriuWorld) -> CriuWorld:
 
 
 def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) -> None:
-    """Plain sbatch, a notice for its node: saved, requeued by the service, on on another host."""
+    """A notice for its node: saved, requeued by the service, on on another host, though the user
+    had named the first: who insisted would wait for a drained node for ever.
+    """
     world = served
-    job = started(world, code=5)
+    job = started(world, "-w", "n1", code=5)
     for times in (1, 2):
         node = world.job(job)["NodeList"]
         world.ckpt("notice", node, "--in", "2m", "--reason", "interruption")
@@ -283,10 +298,7 @@ def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) 
 
 def test_the_service_leaves_what_cannot_be_saved_where_it_is(served: CriuWorld) -> None:
     world = served
-    script = COUNTER.replace("CODE", "0").replace(
-        "for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor"
-    )
-    job = world.sbatch(script, "-o", "out-%j")
+    job = world.sbatch(UNSAVABLE, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
     world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
