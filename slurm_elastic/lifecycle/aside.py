@@ -61,7 +61,7 @@ def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bo
     """Whether slurmctld might give the job a node of a public cloud."""
     if "PENDING" not in job.states or "COMPLETING" in job.states:
         return False
-    late = job.start > now and job.start >= why.until - NEAR
+    late = job.begin > now and job.begin >= why.until - NEAR
     return not public.isdisjoint(job.partitions) and not late
 
 
@@ -94,7 +94,7 @@ def _row(
     old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
 ) -> Aside:
     """What to put back: as it was before the first change."""
-    own = job.start if job.start > now and not job.is_requeue_hold(now) else 0.0
+    own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
     return Aside(
         job=job.id,
         account=job.account,
@@ -132,7 +132,7 @@ def _let_back(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -
     for row, job in pending:
         if row.partitions and set(job.partitions) < set(row.partitions):
             lists.setdefault(row.partitions, []).append(job)
-        if row.until and job.start > now and abs(job.start - row.until) <= NEAR:
+        if row.until and job.begin > now and abs(job.begin - row.until) <= NEAR:
             begins.setdefault(max(row.begin - now, 0.0), []).append(job)
     refused: set[int] = set()
     for names, some in lists.items():

@@ -195,6 +195,28 @@ def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
     assert world.slurm.queue()[3].start == far
 
 
+def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
+    make: Callable[..., World],
+) -> None:
+    """22.05 shows one of a job that waits for Resources, beside when it may start (measured)."""
+    world = make()
+    overdraw(world)
+    estimate = world.now + 3000
+    submit(world, 2, "physics", start=estimate, eligible=world.now - 10, reason="Resources")
+    world.advance(30)
+    (row,) = world.ledger.asides()
+    assert row.begin == 0.0
+    assert world.slurm.queue()[2].reason == "BeginTime"
+    world.stop()
+    world.config = replace(
+        world.config,
+        policies=SitePolicies(look=5.0, account_budgets={"physics": Budget(per_day=9)}),
+    )
+    world.start()
+    world.advance(60)
+    assert world.slurm.queue()[2].begin <= world.now
+
+
 def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[..., World]) -> None:
     world = make()
     overdraw(world)
