@@ -32,7 +32,8 @@ from slurm_elastic.simulate.scenario import Scenario
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
 _POOLS = 1 << 8
-_ARRIVE, _CHECK, _BEYOND, _NEVER = ARRIVE << 32, CHECK << 32, 8 << 32, NEVER << 35
+_FALL, _ARRIVE, _CHECK, _BEYOND = FALL << 32, ARRIVE << 32, CHECK << 32, 8 << 32
+_PAYLOAD, _KIND, _NEVER = (1 << 32) - 1, 7 << 32, NEVER << 35
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -78,7 +79,6 @@ class Engine:
         self.asked = self.parked = False
         self.reuse = scenario.reuse
         self.looks = -1
-        self.told = 0
 
     def run(self) -> Outcome:
         """All of it."""
@@ -92,56 +92,59 @@ class Engine:
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
         """From one moment at which something happens to the next; the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
-        waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
-        while events or arrival < count:
-            due = submit[arrival] << 35 if arrival < count else _NEVER
-            top = events[0] if events else _NEVER
-            following = (top if top < due else due) >> 35
-            if waiting and queue.readies:
-                following = min(following, queue.next_ready(now))
-            self.now = now = following
-            instant = now << 35
+        waiting, running, readies, arrive = queue.waiting, self.runs.now, queue.readies, queue.arrive
+        arrival, idle_since, misfits, grower, pools = 0, now, self.misfits, self.grower, self.pools
+        due = submit[0] << 35 if count else _NEVER
+        heappush(events, _NEVER)
+        while True:
+            top = events[0]
+            if top < due:
+                now = top >> 35
+                if not waiting and top & _KIND == _CHECK:  # which is of no concern to jobs
+                    pools[heappop(events) & _PAYLOAD].release_due(now)
+                    self.now = now
+                    if running or due != _NEVER:
+                        idle_since = now
+                    continue
+            elif due == _NEVER:
+                return now
+            else:
+                now = submit[arrival]
+            if waiting and readies:
+                now = min(now, queue.next_ready(self.now))
+            self.now, instant = now, now << 35
             queue.full, self.asked = now > queue.shadow, False
             if top < instant + _ARRIVE:
-                self._ends(now, instant + _ARRIVE)
-            if due == instant:
-                arrival = self._arrivals(arrival, now)
-            if events and events[0] < instant + _CHECK:
-                self._boots(now, instant + _CHECK)
+                self._ends(now, instant)
+            while due == instant:
+                if arrival not in misfits:
+                    arrive(arrival, now)
+                    self.asked = True
+                arrival += 1
+                if arrival % TELL == 0 and self.progress:
+                    self.progress(TELL)
+                due = submit[arrival] << 35 if arrival < count else _NEVER
+            if events[0] < instant + _CHECK:
+                self._boots(now, instant)
             if waiting and queue.full:
                 queue.schedule(now)
-            if self.asked:
+            if self.asked and (waiting or self.parked or grower.watches):
                 self._grow(now)
-            while events and instant + _CHECK <= events[0] < instant + _BEYOND:
+            while events[0] < instant + _BEYOND and events[0] >= instant + _CHECK:
                 self._look(heappop(events), now)
-            if running or arrival < count:
+            if due != _NEVER or running:
                 idle_since = now
-            elif now - idle_since > self.grower.patience:
+            elif now - idle_since > grower.patience:
                 self.unserved += waiting
                 waiting.clear()
-        return now
 
-    def _arrivals(self, arrival: int, now: int) -> int:
-        """The jobs that are submitted now; the next one after them."""
-        submit, count, misfits, queue = self.jobs.submit, self.count, self.misfits, self.queue
-        while arrival < count and submit[arrival] == now:
-            if not misfits or arrival not in misfits:
-                queue.arrive(arrival, now)
-                self.asked = True
-            arrival += 1
-        if self.progress and (arrival - self.told >= TELL):
-            self.progress(arrival - self.told)
-            self.told = arrival
-        return arrival
-
-    def _ends(self, now: int, beyond: int) -> None:
+    def _ends(self, now: int, instant: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, running = self.events, self.runs.now
-        while events and events[0] < beyond:
-            event = heappop(events)
-            payload = event & 0xFFFFFFFF
-            if event >> 32 & 7 == FALL:
-                self._fall(payload, now)
+        events, running, beyond = self.events, self.runs.now, instant + _ARRIVE
+        while events[0] < beyond:
+            payload = heappop(events) - instant
+            if payload >= _FALL:
+                self._fall(payload - _FALL, now)
                 continue
             run = running.get(payload)
             if run is not None and run.end == now:
@@ -187,13 +190,13 @@ class Engine:
         machines.releases += 1
         return gone
 
-    def _boots(self, now: int, beyond: int) -> None:
+    def _boots(self, now: int, instant: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first = self.events, (now << 3 | ARRIVE) << 32
-        while events and first <= events[0] < beyond:
+        events, first, beyond = self.events, instant + _ARRIVE, instant + _CHECK
+        while events[0] < beyond and events[0] >= first:
             event = heappop(events)
-            payload = event & 0xFFFFFFFF
-            if event >> 32 & 7 == ARRIVE:
+            payload = event & _PAYLOAD
+            if event & _KIND == _ARRIVE:
                 self.queue.arrive(payload, now)
                 self.asked = True
                 continue
