@@ -92,7 +92,12 @@ class Engine:
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
         """From one moment at which something happens to the next; the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
-        waiting, running, readies, arrive = queue.waiting, self.runs.now, queue.readies, queue.arrive
+        waiting, running, readies, arrive = (
+            queue.waiting,
+            self.runs.now,
+            queue.readies,
+            queue.arrive,
+        )
         arrival, idle_since, misfits, grower, pools = 0, now, self.misfits, self.grower, self.pools
         due = submit[0] << 35 if count else _NEVER
         heappush(events, _NEVER)

@@ -31,7 +31,7 @@ class Machines:
     """
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
-        self.pool = pool
+        self.pool, self.most = pool, pool.machines
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start = array("q")
@@ -82,7 +82,7 @@ class Machines:
     @property
     def room(self) -> int:
         """How many more may be launched."""
-        return self.pool.machines - self.idle - self.busy - self.booting
+        return self.most - self.idle - self.busy - self.booting
 
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
@@ -146,21 +146,21 @@ class Machines:
         self.idle += count
         since = now if self._sinces else 0
         self._put(batch, count, since)
-        if self._flagged:
-            return None
         due = self.batch_due[batch]
         if due > now and (due == NEVER or not self._sinces):
             return None
-        return self.look_later(batch, since, now)
+        return None if self._flagged else self.look_later(batch, since, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
         due, start, lease, public = self._due, self.batch_start[batch], self._lease, self._public
         when = due(start, since or now, now, lease, public=public)
+        holds = self._stays or when > now  # what begins then lasts until the next look
         while when % self._grid:
-            when += self._grid - when % self._grid
-            if not self._stays:
+            when += -when % self._grid
+            if not holds:
                 when = due(start, since or now, when, lease, public=public)
+                holds = when > now
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:
