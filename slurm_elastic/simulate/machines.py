@@ -46,8 +46,8 @@ class Machines:
         self.tracks = False
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
-        # parked: what was due while jobs waited; tracks: whether expected is kept, sorted: when, job or
-        # batch and machines in one integer.
+        # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
+        # each in one integer, kept once it is asked for (tracks).
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0

@@ -134,9 +134,9 @@ class Queue:
         direct, reuse = self.direct, self.reuse
         for pool, machines, needs in self._each:
             need = needs[job]
-            if need > machines.idle or not reuse:
-                if not direct or not self._may_boot(machines, need, now):
-                    continue
+            lacks = need > machines.idle or not reuse
+            if lacks and not (direct and self._may_boot(machines, need, now)):
+                continue
             if machines is self._reserved:
                 missing = need - machines.idle if reuse else need
                 late = machines.boot_seconds(missing) if missing > 0 else 0
