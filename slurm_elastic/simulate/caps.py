@@ -53,6 +53,8 @@ class Shared:
 class CappedMachines(Machines):
     """Machines under caps; call ``under`` before the first second."""
 
+    __slots__ = ("_clock", "_later", "_told", "shared")
+
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
         super().__init__(pool, order, seed)
         self.shared: list[Shared] = []
@@ -64,10 +66,9 @@ class CappedMachines(Machines):
         self._clock, self._later = clock, later
         self.yields = self.yields or len(shared.members) > 1
 
-    @property
     def room(self) -> int:
         """How many more may be launched now."""
-        room = super().room
+        room = super().room()
         if room <= 0 or not self.shared:
             return room
         spot = 0

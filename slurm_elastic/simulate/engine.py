@@ -154,7 +154,7 @@ class Engine(Moves):
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
                 machines = self.pools[pool]
-                count = min(count, machines.room)
+                count = min(count, machines.room())
                 if not count:
                     continue
                 ready, launched = machines.launch(count, now)

@@ -96,7 +96,7 @@ class Grower:
         """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
         pools = self.growing
         for _, machines in pools:
-            if machines.room:
+            if machines.room():
                 break
         else:
             return []
@@ -111,7 +111,7 @@ class Grower:
             self.covered.update(queue)
         if growth is None:
             return self._for_head(queue, running, pools) if self.capped else []
-        return shared(growth.machines, [(index, machines.room) for index, machines in pools])
+        return shared(growth.machines, [(index, machines.room()) for index, machines in pools])
 
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
@@ -124,7 +124,7 @@ class Grower:
             return []
         for index, machines in pools:
             missing = self.needs[index][queue[0]] - machines.idle
-            if 0 < missing <= machines.room:
+            if 0 < missing <= machines.room():
                 return [(index, missing)]
         return []
 

@@ -30,6 +30,57 @@ class Machines:
     go when they are due although jobs wait.
     """
 
+    __slots__ = (  # of so many attributes, no others are fast
+        "pool",
+        "most",
+        "yields",
+        "idle",
+        "busy",
+        "booting",
+        "batch_start",
+        "batch_live",
+        "batch_spot",
+        "batch_due",
+        "lease_batch",
+        "lease_end",
+        "lease_count",
+        "lease_reclaimed",
+        "expected",
+        "tracks",
+        "parked",
+        "due",
+        "launched",
+        "released",
+        "launches",
+        "releases",
+        "peak",
+        "spot_live",
+        "billed",
+        "draining",
+        "held",
+        "coming",
+        "fall",
+        "dollars",
+        "busy_area",
+        "up_area",
+        "_same_fall",
+        "_spot_most",
+        "_spot_until",
+        "_curve",
+        "_public",
+        "_billed",
+        "_due",
+        "_stays",
+        "_lease",
+        "_grid",
+        "_boots",
+        "_flagged",
+        "_sinces",
+        "free",
+        "_put",
+        "_take",
+    )
+
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
         self.pool, self.most = pool, pool.machines
         self.yields = False
@@ -67,9 +118,9 @@ class Machines:
         self._grid = pool.grid
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
-        self._steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
+        steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
-            not self._steady and isinstance(pool.release, Delayed | Idle)
+            not steady and isinstance(pool.release, Delayed | Idle)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
         self._put, self._take = self.free.put, self.free.take
@@ -79,7 +130,6 @@ class Machines:
         """Machines that are there or coming."""
         return self.idle + self.busy + self.booting
 
-    @property
     def room(self) -> int:
         """How many more may be launched."""
         return self.most - self.idle - self.busy - self.booting
@@ -296,7 +346,7 @@ class Machines:
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
-        free = self.idle + (self.room if direct else 0)
+        free = self.idle + (self.room() if direct else 0)
         return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
     def watch(self, now: int) -> int | None:
