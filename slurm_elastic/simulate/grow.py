@@ -31,7 +31,7 @@ _NOTHING = Spent()
 
 
 class _Known(dict[int, Waiting]):
-    """What the policy may know of each job that it was asked for."""
+    """What the policy may know of waiting jobs, which are mostly those of the last time."""
 
     def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
         self.jobs, self.need = jobs, need
@@ -111,6 +111,10 @@ class Grower:
             self.covered.update(queue)
         if growth is None:
             return self._for_head(queue, running, pools) if self.capped else []
+        if len(pools) == 1:
+            index, machines = pools[0]
+            count = min(growth.machines, machines.room())
+            return [(index, count)] if count > 0 else []
         return shared(growth.machines, [(index, machines.room()) for index, machines in pools])
 
     def _for_head(
@@ -155,8 +159,10 @@ class Grower:
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
-        waiting = self._waiting(queue)
-        fresh = waiting
+        known = self._known
+        if len(known) > 2 * len(queue) + _KNOWN:
+            known.clear()
+        waiting = fresh = [known[job] for job in queue]
         if self._once:
             pairs = zip(queue, waiting, strict=True)
             fresh = [job for index, job in pairs if index not in self.covered]
@@ -175,13 +181,6 @@ class Grower:
             booting=booting,
             head_start=head,
         )
-
-    def _waiting(self, queue: Sequence[int]) -> list[Waiting]:
-        """What the policy may know of these jobs, which are mostly the same as the last time."""
-        known = self._known
-        if len(known) > 2 * len(queue) + _KNOWN:
-            known.clear()
-        return [known[job] for job in queue]
 
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""
