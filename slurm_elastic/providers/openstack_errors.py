@@ -90,16 +90,15 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
         case ksa.HttpError():
             kind, code = classify(error.http_status, error.message, "POST", "/auth/tokens")
             return kind(cloud, code, sentence(error.message))
-    if any(isinstance(cause, NotConnected) for cause in _causes(error)):
-        return TransientError(cloud, NotConnected.__name__, sentence(error))
-    if isinstance(error, ksa.SSLError) and _CUT_OFF.search(str(error)):
-        return TransientError(cloud, type(error).__name__, sentence(error))
     # keystoneauth has no class for an entry without a password.
     bare = type(error) is Exception and "required attribute" in str(error)
-    if bare or isinstance(error, _NO_RIGHT):
+    cut_off = isinstance(error, ksa.SSLError) and _CUT_OFF.search(str(error))
+    if bare or (isinstance(error, _NO_RIGHT) and not cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
-    if isinstance(error, _NO_ANSWER):
-        return TransientError(cloud, type(error).__name__, sentence(error))
+    if cut_off or isinstance(error, _NO_ANSWER):
+        unsent = any(isinstance(cause, NotConnected) for cause in _causes(error))
+        kind = NotConnected if unsent else type(error)
+        return TransientError(cloud, kind.__name__, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
