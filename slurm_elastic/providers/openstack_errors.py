@@ -97,8 +97,8 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
         return AuthError(cloud, type(error).__name__, sentence(error))
     if cut_off or isinstance(error, _NO_ANSWER):
         unsent = any(isinstance(cause, NotConnected) for cause in _causes(error))
-        kind = NotConnected if unsent else type(error)
-        return TransientError(cloud, kind.__name__, sentence(error))
+        word = NotConnected.__name__ if unsent else type(error).__name__
+        return TransientError(cloud, word, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
