@@ -310,7 +310,7 @@ class TestSweeper:
         script = home / "scontrol"
         script.write_text(
             f"#!/bin/sh\nif [ $1 = ping ]; then [ ! -e {home}/down ] && echo Slurmctld is UP; exit 0; fi\n"
-            f"cat {home}/answer; grep -q JobId {home}/answer\n"
+            f"for job; do :; done; sed s/JobId=7/JobId=$job/ {home}/answer; grep -q JobId {home}/answer\n"
         )
         script.chmod(0o755)
         site = replace(site, scontrol=str(script))
