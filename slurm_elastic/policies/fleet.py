@@ -225,15 +225,15 @@ def head_start(nodes: int, now: int, free: Iterable[int]) -> int | None:
     return times[nodes - 1] if 0 < nodes <= len(times) else None
 
 
-def weights(pool: PoolNow, now: int, base: int, levels: int = 9) -> dict[str, int]:
+def weights(
+    rules: PoolRules, idle: Iterable[Resting], now: int, base: int, levels: int = 9
+) -> dict[str, int]:
     """By idle node, a Slurm weight from ``base`` on: smaller ones get jobs first."""
-    rules = pool.rules
     if rules.order is None:
         return {}
     order = rules.order
     keys = {
-        one.node: rank_key(order, one.started, one.since, now, max(rules.lease, 1))
-        for one in pool.idle
+        one.node: rank_key(order, one.started, one.since, now, max(rules.lease, 1)) for one in idle
     }
     rank = {key: place for place, key in enumerate(sorted(set(keys.values())))}
     step = max(len(rank), 1)
