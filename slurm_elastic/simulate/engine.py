@@ -28,6 +28,7 @@ from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.queueing import Queue, too_large
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.warm import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
@@ -70,7 +71,8 @@ class Engine:
         if scenario.accounts:
             purses = Purses(scenario.accounts, self.pools, origin)
             self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
-        self.counts_boots = not (self.direct and self.grower.free_of_bounds)
+        self.warm = Warm(self, self.pools)
+        self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
         self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
@@ -93,6 +95,7 @@ class Engine:
         """From one moment at which something happens to the next; the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
+        warm = self.warm
         while events or arrival < count:
             due = submit[arrival] << 35 if arrival < count else _NEVER
             top = events[0] if events else _NEVER
@@ -114,6 +117,8 @@ class Engine:
                 self._grow(now)
             while events and instant + _CHECK <= events[0] < instant + _BEYOND:
                 self._look(heappop(events), now)
+            if warm:
+                warm.keep(now)
             if running or arrival < count:
                 idle_since = now
             elif now - idle_since > self.grower.patience:
@@ -209,7 +214,7 @@ class Engine:
             machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
-            self.asked = self.asked or self.grower.period is not None
+            self.asked = self.asked or self.grower.period is not None or bool(machines.turns)
 
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
@@ -231,7 +236,9 @@ class Engine:
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
-        ready, launched = machines.launch(count, now)
+        waves = machines.start(count, now)
+        ready = max(done for done, _ in waves)
+        launched = [piece for _, part in waves for piece in part]
         pieces += launched
         if self.counts_boots:
             for batch, _ in launched:
@@ -258,34 +265,35 @@ class Engine:
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
         if self.parked and not waiting:
-            self._unpark(now)
+            self.parked = False
+            for pool in range(len(self.pools)):
+                self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
         queue, running = self.queue, self.runs.running
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
-                machines = self.pools[pool]
-                count = min(count, machines.room)
-                if not count:
-                    continue
-                ready, launched = machines.launch(count, now)
-                for batch, part in launched:
-                    self._expect_boot(machines, batch, part, ready)
-                    self._push(ready, BOOT, batch * _POOLS + pool)
-                self._watch(pool, now)
-                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+                count = min(count, self.pools[pool].room)
+                if count:
+                    self.boot_ahead(pool, count, now)
 
-    def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
-        """These machines boot for whoever comes first."""
-        machines.coming[batch] = ready
-        machines.expect(ready, batch | 1 << 31, count)
+    def boot_ahead(self, pool: int, count: int, now: int) -> None:
+        """Machines that boot for whoever comes first."""
+        machines = self.pools[pool]
+        for ready, launched in machines.start(count, now):
+            for batch, part in launched:
+                machines.expect_boot(batch, part, ready)
+                self._push(ready, BOOT, batch * _POOLS + pool)
+        self._watch(pool, now)
+        self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.waiting:
-                if machines.release_due(now) and self.queue.waiting:
+                keep = self.warm.kept(machines, now)
+                if machines.release_due(now, keep) and self.queue.waiting:
                     self._push(now, LOOK, 0)
                 return
             machines.parked += machines.due.pop(now, ())
@@ -298,20 +306,21 @@ class Engine:
             self.queue.schedule(now)
         self._look_again(now)
 
-    def _unpark(self, now: int) -> None:
-        """No job waits any more: what was due meanwhile may go when it is due again."""
-        self.parked = False
-        for pool, machines in enumerate(self.pools):
-            parked, machines.parked = machines.parked, []
-            for batch, since in parked:
-                look = machines.look_later(batch, since, now)
-                if look is not None:
-                    self._push(look, CHECK, pool)
+    def unpark(self, pool: int, now: int) -> None:
+        """No job needs what was due in a pool and stayed: it may go when it is due again."""
+        for when in self.pools[pool].unpark(now):
+            self._push(when, CHECK, pool)
 
     def _look_again(self, now: int) -> None:
         """Bounds open with time alone; all else waits for something to happen."""
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.looks = now + max(self.grower.period or 1, WINDOW_LOOK)
+            self._push(self.looks, LOOK, 0)
+
+    def look_later(self, now: int) -> None:
+        """The same where no job waits."""
+        if self.looks <= now:
+            self.looks = now + WINDOW_LOOK
             self._push(self.looks, LOOK, 0)
 
     def _watch(self, pool: int, now: int) -> None:
@@ -383,7 +392,7 @@ class Engine:
             machines.booting += count
         if lost:
             return machines.lose_booting(batch, now)
-        self._expect_boot(machines, batch, count, run.ready)
+        machines.expect_boot(batch, count, run.ready)
         if not self.counts_boots:
             self._push(run.ready, BOOT, batch * _POOLS + run.pool)
         return 0
