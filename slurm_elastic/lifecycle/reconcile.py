@@ -15,7 +15,7 @@ from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
@@ -106,9 +106,10 @@ class Round:
             "terminate-double": self._terminate,
             "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
-            "fail-lost": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some, address=NOWHERE),
             "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
+            "clear": lambda some: self._set(some, "POWER_DOWN", address=NOWHERE),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
             "restore": lambda some: self._set(some, "RESUME"),
         }
@@ -167,10 +168,10 @@ class Round:
         why = reasons.get(nodes[0], actions[0].reason)
         give_back(self._site, nodes, view, why, CORRELATION)
 
-    def _set(self, actions: Sequence[Action], state: str) -> None:
+    def _set(self, actions: Sequence[Action], state: str, address: str | None = None) -> None:
         """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
         nodes = [a.subject for a in actions]
-        self._site.slurm.update_nodes(nodes, state=state)
+        self._site.slurm.update_nodes(nodes, state=state, address=address)
         self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
@@ -322,8 +323,14 @@ def _retry(
             place(site, row.cloud, row.request, left, _jobs_of(site, left))
 
 
-def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
-    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
+def _fail_nodes(site: Site, actions: Sequence[Action], address: str | None = None) -> None:
+    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout.
+
+    slurmctld goes on sending the order to kill them to the node's address, which the cloud may give
+    to another machine, where the very job may run by then. So the node gets another ``address``:
+    at once by the cloud's word that the machine has ended; else with the next round ("clear"), as
+    one that is only not listed, but runs, has to hear that order.
+    """
     view = site.slurm.nodes([a.subject for a in actions])
     reasons: dict[str, list[str]] = {}
     for name, node in view.items():
@@ -339,7 +346,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
     lost = set(nodes)
     jobs = [j for j in site.slurm.jobs() if not lost.isdisjoint(j.nodes)]
     for why, names in reasons.items():
-        site.slurm.update_nodes(names, state="DOWN", reason=why)
+        site.slurm.update_nodes(names, state="DOWN", reason=why, address=address)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
         site.restarts.expect(job, site.monotonic(), lost)
