@@ -12,7 +12,14 @@ from slurm_elastic.policies.phase import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.crash import FULL, arm, assert_one_machine_a_node
-from tests.e2e.world import TWO_PUBLIC_CLOUDS, back_to_zero, held, live_ec2, submit_many
+from tests.e2e.world import (
+    TWO_PUBLIC_CLOUDS,
+    back_to_zero,
+    forget_cool_downs,
+    held,
+    live_ec2,
+    submit_many,
+)
 
 pytestmark = pytest.mark.e2e
 ADMIN = "fan is broken"
@@ -55,4 +62,5 @@ def test_a_daemon_killed_in_a_refusal_repairs_it_on_restart(site: Sandbox, point
     assert site.wait_job(again)["NodeList"] in ("pub1", "pub2")
     site.run(["scontrol", "update", "nodename=pub3", "state=resume"])
     back_to_zero(site)
+    forget_cool_downs(site)
     os.unlink(once)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -122,5 +123,15 @@ def back_to_zero(site: Sandbox) -> None:
     book = ledger(site)
     try:
         assert book.open_launches() == ()
+    finally:
+        book.close()
+
+
+def forget_cool_downs(site: Sandbox) -> None:
+    """Else the next test would begin with offers that are cooling, for longer each time."""
+    book = Ledger(site.layout.dir / "state" / "ledger.db")
+    try:
+        for cool_down in book.cool_downs(time.time()):
+            book.clear_cool_down(cool_down.key)
     finally:
         book.close()

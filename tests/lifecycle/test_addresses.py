@@ -67,6 +67,16 @@ def test_a_machine_that_is_only_not_listed_still_hears_that_its_job_is_killed(
     assert node_updates(world, "POWER_DOWN")[0] == (("pub1",), NOWHERE)
 
 
+def test_unless_another_machine_has_its_address_already(world: World) -> None:
+    """As where clouds only stop listing what is gone, and lease the first free address."""
+    machine = up(world, "pub1")
+    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.clouds["pub"].take(machine.id)
+    world.slurm.set_node("op2", address=machine.address or "")
+    world.advance(700)
+    assert node_updates(world, "DOWN")[0] == (("pub1",), NOWHERE)
+
+
 def test_so_does_a_node_that_slurmctld_itself_gave_up(world: World) -> None:
     world.slurm.set_node("pub3", "DOWN", "CLOUD", reason="Not responding", address=REUSED)
     world.advance(world.config.timings.reconcile + 5)
