@@ -314,7 +314,8 @@ def _retry(
             _confirm(site, [action], seen)
             continue
         result = launch(site, spec_of(site, row), row.request, again=True)
-        site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, action.reason)
+        why = f"{action.reason}: {result.why}" if result.why else action.reason
+        site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, why)
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}

@@ -110,18 +110,24 @@ class DockerProvider:
         return tuple(reading.instance(c, self._settings) for c in found if not c.ended)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """Kill them. An id that was never seen with our labels is left alone."""
+        """Kill them. An id that was never seen with our labels is left alone; where a host cannot
+        be asked for one, the others' are killed, and that host's error raised.
+        """
         wanted = list(dict.fromkeys(ids))
         if not wanted:
             return
         with self._engines.limited():
-            if not self._ours.keys() >= set(wanted):
-                self._engines.everywhere(self._look)
+            unseen = self._unseen(wanted)
             mine = [self._ours[i] for i in wanted if i in self._ours]
             results = each(mine, self._engines.in_time(self._end), self._settings.threads)
-        for stranger in (i for i in wanted if i not in self._ours):
-            log.warning("not terminated, gone or not ours cloud=%s id=%s", self.name, stranger)
-        if failed := [e for r in results if (e := r.exception())]:
+        failed = [e for r in results if (e := r.exception())]
+        if strangers := [i for i in wanted if i not in self._ours]:
+            failed += unseen
+            log.warning(
+                "not terminated, %s cloud=%s ids=%s",
+                "as not all hosts answer" if unseen else "gone or not ours", self.name, strangers,
+            )  # fmt: skip
+        if failed:
             # What must be repeated is said before what will not get better.
             raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
 
@@ -273,6 +279,14 @@ class DockerProvider:
             raise TransientError(self.name, error.code, text) from error
 
     # reading and ending
+
+    def _unseen(self, wanted: Sequence[str]) -> Sequence[BaseException]:
+        """Look where these ids are, unless they are known; why hosts could not be looked at."""
+        if self._ours.keys() >= set(wanted):
+            return ()
+        hosts = tuple(self._settings.hosts)
+        looks = each(hosts, self._engines.in_time(self._look), len(hosts))
+        return [e for look in looks if (e := look.exception())]
 
     def _look(self, host: str) -> Sequence[Container]:
         return self._mine(host, self._rows(host))

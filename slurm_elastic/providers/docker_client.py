@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import socket
+import ssl
 import stat
 import threading
 import time
@@ -122,4 +123,22 @@ def _tls(host: DockerHost) -> TLSConfig | None:
             raise NoCredentials(f"{path} cannot be read: {error.strerror}") from None
         if path == host.key_file and stat.S_IMODE(mode) & 0o077:
             raise NoCredentials(f"{path} may be read by others; chmod 600 it")
+    _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
+
+
+def _try_files(ca_file: str, cert_file: str, key_file: str) -> None:
+    """Whether they are what their names say: a connection would name neither file nor reason."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(ca_file)
+    except ssl.SSLError:
+        raise NoCredentials(f"{ca_file} is no certificate in PEM form") from None
+    try:
+        # The password is for nobody: without one, a key that wants it would ask at the terminal.
+        context.load_cert_chain(cert_file, key_file, password="")
+    except (ssl.SSLError, ValueError) as error:
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            raise NoCredentials(f"{key_file} is not the key of {cert_file}") from None
+        expected = "a certificate and its key, in PEM form and without a password"
+        raise NoCredentials(f"{cert_file} and {key_file} are not {expected}") from None

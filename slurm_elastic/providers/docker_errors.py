@@ -26,6 +26,7 @@ from slurm_elastic.providers.docker_client import NoCredentials
 
 NAME_TAKEN = "NameTaken"
 NOT_RUNNING = "NotRunning"
+NO_CERTIFICATE = "NoCertificate"
 
 _SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("disk quota exceeded", QuotaError, "DiskQuota"),
@@ -33,6 +34,7 @@ _SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("cannot allocate memory", CapacityError, "NoMemory"),
     ("no available ipv4 addresses|could not find an available", CapacityError, "NoAddress"),
     ("authorization denied", AuthError, "Denied"),
+    ("client sent an http request to an https server", AuthError, NO_CERTIFICATE),
     ("no such image", ProviderError, "NoImage"),
     ("network .* not found|no such network", ProviderError, "NoNetwork"),
     ("no such container", InstanceNotFound, "NoContainer"),
@@ -41,6 +43,13 @@ _SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
     ("oci runtime create failed|failed to create (shim|task)", ProviderError, "Runtime"),
 )
 """The first that is in a refusal decides; none of them depends on the status."""
+_ADVICE = {NO_CERTIFICATE: " Give this host ca_file, cert_file and key_file."}
+_CERTIFICATE_ALERT = re.compile(
+    r"alert[ _]((no|bad|unsupported)[ _]certificate|certificate[ _]\w+"
+    r"|unknown[ _]ca|access[ _]denied)",
+    re.IGNORECASE,
+)
+"""What a TLS server says of a client's certificate (RFC 8446, section 6.2; OpenSSL's spelling)."""
 
 
 def classify(status: int | None, message: str) -> tuple[type[ProviderError], str]:
@@ -80,7 +89,7 @@ def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:
             if isinstance(message, bytes):
                 message = message.decode(errors="replace")
             kind, code = classify(one.status_code, message)
-            return kind(cloud, code, f"{host}: {_sentence(message)}")
+            return kind(cloud, code, f"{host}: {_sentence(message)}{_ADVICE.get(code, '')}")
     for one in chain:
         if found := _from_outside(one):
             kind, code, text = found
@@ -95,7 +104,10 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     if isinstance(error, PermissionError):
         return AuthError, "NotPermitted", "the user slurm may not use its socket"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AuthError, "Certificate", error.verify_message
+        text = f"its certificate is refused: {error.verify_message} (see ca_file)"
+        return AuthError, "Certificate", text
+    if isinstance(error, ssl.SSLError) and (found := _from_tls(error)):
+        return found
     if type(error).__module__.partition(".")[0] == "paramiko":
         return _from_ssh(error)
     if isinstance(error, TimeoutError | requests.exceptions.Timeout):
@@ -108,6 +120,21 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
     if isinstance(error, ValueError | LookupError | TypeError | AttributeError):
         text = f"the answer makes no sense: {type(error).__name__}: {_sentence(str(error))}"
         return TransientError, "BadAnswer", text
+    return None
+
+
+def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | None:
+    """What will not get better by itself: nothing was asked of the engine yet."""
+    if said := _CERTIFICATE_ALERT.search(str(error)):
+        why = said[1].replace("_", " ").lower()
+        reasons = "cert_file has expired, or is of no authority that the engine knows"
+        return AuthError, "Certificate", f"it refuses our certificate ({why}): {reasons}"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return (
+            AuthError,
+            "NoTls",
+            "what listens there speaks no TLS; engines that do have port 2376",
+        )
     return None
 
 

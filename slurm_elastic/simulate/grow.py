@@ -30,6 +30,17 @@ _KNOWN = 1000
 _NOTHING = Spent()
 
 
+class _Known(dict[int, Waiting]):
+    """What the policy may know of each job that it was asked for."""
+
+    def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
+        self.jobs, self.need = jobs, need
+
+    def __missing__(self, job: int) -> Waiting:
+        self[job] = one = Waiting(self.need[job], self.jobs.limit[job], self.jobs.submit[job])
+        return one
+
+
 class Grower:
     """One policy over all pools that can grow; machines count as those of the first such pool.
 
@@ -69,7 +80,7 @@ class Grower:
         )
         self.covered: set[int] = set()
         self._once = counts_once(self.policy)
-        self._known: dict[int, Waiting] = {}
+        self._known = _Known(jobs, self.need)
         self._costs_nothing = self.money == UNBOUNDED
         self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
 
@@ -83,13 +94,13 @@ class Grower:
         own: bool = False,
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
-        for _, machines in self.growing:
+        pools = self.growing
+        for _, machines in pools:
             if machines.room:
                 break
         else:
             return []
-        pools = self.growing
-        if own or self._is_spent(now):
+        if own or (not self._costs_nothing and self._is_spent(now)):
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
@@ -121,15 +132,13 @@ class Grower:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
-        if public and self._is_spent(now):
+        if public and not self._costs_nothing and self._is_spent(now):
             return False
         demand = self.demand((), None, 0, now)
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
 
     def _is_spent(self, now: int) -> bool:
         """Whether there is no money for public machines."""
-        if self._costs_nothing:
-            return False
         return stopped(now + self.start, self.money, self.spent(now)) is not None
 
     def flag(self, queue: Sequence[int], running: int, now: int) -> None:
@@ -172,14 +181,7 @@ class Grower:
         known = self._known
         if len(known) > 2 * len(queue) + _KNOWN:
             known.clear()
-        waiting = []
-        for job in queue:
-            one = known.get(job)
-            if one is None:
-                one = Waiting(self.need[job], self.jobs.limit[job], self.jobs.submit[job])
-                known[job] = one
-            waiting.append(one)
-        return waiting
+        return [known[job] for job in queue]
 
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""

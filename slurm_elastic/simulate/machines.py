@@ -11,7 +11,7 @@ when it is known, in any order; while machines are there, a sum lacks their ends
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
@@ -21,6 +21,9 @@ from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
 
+_COUNT = (1 << 32) - 1
+_FAR = 1 << 192
+
 
 class Machines:
     """State of one pool. ``idle``, ``busy`` and ``booting`` count machines; ``yields``: idle ones
@@ -28,7 +31,7 @@ class Machines:
     """
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
-        self.pool = pool
+        self.pool, self.most = pool, pool.machines
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start = array("q")
@@ -40,11 +43,11 @@ class Machines:
         self.lease_count = array("q")
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
-        self.weights: list[int] = []
         self.tracks = False
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
-        # parked: what was due while jobs waited; tracks: whether expected and weights are kept.
+        # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
+        # each in one integer, kept once it is asked for (tracks).
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
@@ -79,7 +82,7 @@ class Machines:
     @property
     def room(self) -> int:
         """How many more may be launched."""
-        return self.pool.machines - self.idle - self.busy - self.booting
+        return self.most - self.idle - self.busy - self.booting
 
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
@@ -143,21 +146,21 @@ class Machines:
         self.idle += count
         since = now if self._sinces else 0
         self._put(batch, count, since)
-        if self._flagged:
-            return None
         due = self.batch_due[batch]
         if due > now and (due == NEVER or not self._sinces):
             return None
-        return self.look_later(batch, since, now)
+        return None if self._flagged else self.look_later(batch, since, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
         due, start, lease, public = self._due, self.batch_start[batch], self._lease, self._public
         when = due(start, since or now, now, lease, public=public)
+        holds = self._stays or when > now  # what begins then lasts until the next look
         while when % self._grid:
-            when += self._grid - when % self._grid
-            if not self._stays:
+            when += -when % self._grid
+            if not holds:
                 when = due(start, since or now, when, lease, public=public)
+                holds = when > now
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:
@@ -272,38 +275,29 @@ class Machines:
     def expect(self, when: int, serial: int, count: int) -> None:
         """``count`` machines are expected to be free at ``when``."""
         if self.tracks:
-            key, expected = when << 32 | serial, self.expected
-            place = bisect_left(expected, key)
-            expected.insert(place, key)
-            self.weights.insert(place, count)
+            insort(self.expected, (when << 32 | serial) << 32 | count)
 
     def unexpect(self, when: int, serial: int) -> None:
         """Forget what was expected."""
         if self.tracks:
-            place = bisect_left(self.expected, when << 32 | serial)
-            del self.expected[place], self.weights[place]
+            del self.expected[bisect_left(self.expected, (when << 32 | serial) << 32)]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing, at, weights, expected = need - free, -1, self.weights, self.expected
-        for at, count in enumerate(weights):  # noqa: B007 - used below
-            missing -= count
-            if missing <= 0:
+        missing, beyond, shadow = need - free, _FAR, NEVER
+        for key in self.expected:
+            if key >= beyond:
                 break
-        else:
-            return NEVER, -missing
-        shadow = max(expected[at] >> 32, now)
-        beyond, at = (shadow + 1) << 32, at + 1
-        while at < len(weights) and expected[at] < beyond:
-            missing -= weights[at]
-            at += 1
+            missing -= key & _COUNT
+            if missing <= 0 and shadow == NEVER:
+                shadow = max(key >> 64, now)
+                beyond = (shadow + 1) << 64
         return shadow, -missing
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
         free = self.idle + (self.room if direct else 0)
-        pairs = zip(self.expected, self.weights, strict=True)
-        return Profile(now, free, ((key >> 32, count) for key, count in pairs))
+        return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
     def watch(self, now: int) -> int | None:
         """When the next spot machines are lost, if that is news."""

@@ -402,6 +402,24 @@ def test_images_go_when_the_job_has_ended(world: CkptWorld) -> None:
     assert world.state.images() == ()
 
 
+def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cannot(_job: int) -> None:
+        raise CheckpointError("/shared/ckpt/7/request: Read-only file system")
+
+    world.runs(7)
+    world.save_before(7)
+    with monkeypatch.context() as shared, caplog.at_level("WARNING"):
+        shared.setattr(world.saver, "remove", cannot)
+        world.slurm.set_job(7, "COMPLETED")
+        world.advance(60)
+        assert [i.job for i in world.state.images()] == [7]
+        assert caplog.text.count("images stay job=7") == 1
+    world.advance(5)
+    assert world.state.images() == ()
+
+
 def test_a_job_that_is_missing_for_a_moment_keeps_its_images(world: CkptWorld) -> None:
     world.runs(7)
     world.save_before(7)

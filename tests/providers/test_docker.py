@@ -127,6 +127,7 @@ class TestRefusals:
             (500, "fork/exec /proc/self/exe: cannot allocate memory", CapacityError, "NoMemory"),
             (403, "authorization denied by plugin opa: read only", AuthError, "Denied"),
             (401, "who are you", AuthError, "HTTP401"),
+            (400, "Client sent an HTTP request to an HTTPS server.", AuthError, "NoCertificate"),
             (404, "No such image: node:1", ProviderError, "NoImage"),
             (404, "network slurm not found", ProviderError, "NoNetwork"),
             (404, "No such container: 12ab", InstanceNotFound, "NoContainer"),
@@ -149,6 +150,26 @@ class TestRefusals:
         with pytest.raises(ProviderError) as caught:
             opened(proxy.url).launch(spec("bx1"))
         assert str(caught.value) == "boxes: NoImage: h0: No such image: node:1"
+
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            ("[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate", "bad certificate"),
+            ("[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] ssl/tls alert certificate expired", "certificate expired"),
+            ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca", "unknown ca"),
+            ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required", "certificate required"),
+        ],
+    )  # fmt: skip
+    def test_what_a_server_says_of_our_certificate(self, said: str, why: str) -> None:
+        wrapped = requests.exceptions.SSLError(ssl.SSLError(1, said))
+        refused = pytest.raises(AuthError, match=rf"refuses our certificate \({why}\)")
+        with refused, translated(NAME, "h0"):
+            raise wrapped
+
+    @pytest.mark.parametrize("said", ["[SSL] tlsv1 alert internal error", "EOF occurred"])
+    def test_another_failure_of_tls_may_pass(self, said: str) -> None:
+        with pytest.raises(TransientError), translated(NAME, "h0"):
+            raise ssl.SSLError(1, said)
 
     def test_what_is_unknown_stays_unknown(self) -> None:
         with pytest.raises(ZeroDivisionError), translated(NAME, "h0"):
@@ -311,6 +332,21 @@ class TestHosts:
         provider.terminate([machine.id])
         assert two[0].count("kill") == 1
 
+    def test_one_that_is_down_keeps_nobody_from_ending_what_another_has(
+        self, two: tuple[EngineProxy, EngineProxy]
+    ) -> None:
+        """By a daemon that was started anew: it knows of no machine where it is."""
+        two[0].fail(listing(row(1)), answer("kill", 204))
+        two[1].fail(Fault(drop=True))
+        provider = opened(two[0].url, two[1].url)
+        with pytest.raises(TransientError):  # the second may be there
+            provider.terminate([number_of(1)[:12], number_of(2)[:12]])
+        assert two[0].count("kill") == 1
+        provider.terminate([number_of(1)[:12]])
+        two[1].fail(listing(row(2)), answer("kill", 204))
+        provider.terminate([number_of(2)[:12]])
+        assert two[1].count("kill") == 1
+
 
 class TestEnding:
     def test_one_that_never_started_is_removed(self, proxy: EngineProxy) -> None:
@@ -449,6 +485,49 @@ class TestWays:
         with pytest.raises(AuthError, match=why):
             opened(hosts={"h0": host}).check()
 
+    @pytest.mark.parametrize(
+        ("file", "why"),
+        [
+            ("ca.pem", "ca.pem is no certificate in PEM form"),
+            ("cert.pem", "cert.pem and .*key.pem are not a certificate and its key"),
+            ("key.pem", "cert.pem and .*key.pem are not a certificate and its key"),
+        ],
+    )
+    def test_files_that_hold_something_else(self, tmp_path: Path, file: str, why: str) -> None:
+        host = _tls_host(tmp_path, 1)
+        (tmp_path / file).write_text("nothing of the kind\n")
+        with pytest.raises(AuthError, match=f"^boxes: NoCredentials: h0: .*{why}"):
+            opened(hosts={"h0": host}).check()
+
+    def test_a_key_that_wants_a_password_asks_nobody(self, tmp_path: Path) -> None:
+        host = _tls_host(tmp_path, 1)
+        (tmp_path / "key.pem").write_bytes(
+            ec.generate_private_key(ec.SECP256R1()).private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.BestAvailableEncryption(b"emulator"),
+            )
+        )
+        with pytest.raises(AuthError, match="without a password"):
+            opened(hosts={"h0": host}).check()
+
+    def test_the_key_of_another_certificate(self, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        _certificate(tmp_path / "other")
+        host = _tls_host(tmp_path, 1)
+        (tmp_path / "key.pem").write_bytes((tmp_path / "other" / "key.pem").read_bytes())
+        with pytest.raises(AuthError, match=r"key\.pem is not the key of .*cert\.pem"):
+            opened(hosts={"h0": host}).check()
+
+    def test_certificates_for_a_port_without_tls(self, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            host = _tls_host(tmp_path, listener.getsockname()[1])
+            server = threading.Thread(target=_answer_plainly, args=(listener,))
+            server.start()
+            with pytest.raises(AuthError, match="speaks no TLS"):
+                opened(hosts={"h0": host}).check()
+            server.join()
+
     def test_tcp_shows_a_certificate_and_wants_one(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             host = _tls_host(tmp_path, listener.getsockname()[1])
@@ -500,6 +579,14 @@ class _TlsEngine(threading.Thread):
                 asked += connection.recv(65536)
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall((head + body).encode())
+
+
+def _answer_plainly(listener: socket.socket) -> None:
+    listener.settimeout(60)
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
 
 
 def _tls_host(directory: Path, port: int) -> DockerHost:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import docker
 
 REPO = Path(__file__).resolve().parents[3]
+SCRIPT = str(Path(__file__).parent / "engine")
 LOCKS = Path("/var/cache/slurm-elastic")
 SETUP_LIMIT = 1500.0
 """Seconds for packages, debootstrap and the building of an image, the first time."""
@@ -68,17 +69,21 @@ def running_engine() -> Iterator[Engine]:
     if os.getuid() != 0:
         raise NoEngine("a Docker engine is started, which needs root")
     LOCKS.mkdir(parents=True, exist_ok=True)
-    script = str(Path(__file__).parent / "engine")
     with open(LOCKS / "docker-users.lock", "w") as users:
         with _locked("docker-start.lock"):
             fcntl.flock(users, fcntl.LOCK_SH)
-            socket = _run([script, "up"])
+            socket = _run([SCRIPT, "up"])
         try:
             yield Engine(socket=socket)
         finally:
             with _locked("docker-start.lock"):
                 if _alone(users):
-                    _run([script, "down"])
+                    _run([SCRIPT, "down"])
+
+
+def free_range() -> int:
+    """The second number of a network 10.x.0.0/16 that no engine of this machine uses."""
+    return int(_run([SCRIPT, "range"]))
 
 
 def _alone(users: IO[str]) -> bool:

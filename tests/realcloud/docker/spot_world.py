@@ -12,7 +12,7 @@ import shutil
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from typing import Any
 from emulated import running_ec2
 from imds import ADDRESS
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue, Warned
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.providers.joining import IMDS
 from slurm_elastic.sandbox.ec2_cloud import MachineView
@@ -30,8 +28,9 @@ from slurm_elastic.sandbox.runner import ALIVE
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.slurm.launcher import PROGRAM
 
-from .criu_world import CONF, SUDOERS, CriuWorld
+from .criu_world import CONF, SUDOERS
 from .engine import REPO, Engine
+from .served_world import ServedWorld
 from .world import CRIU_CAPS, UID, USER, Host
 
 CONFIG = "/etc/elastic/slurm-elastic.yaml"
@@ -59,7 +58,7 @@ BOOT = (
 )
 
 
-class SpotWorld(CriuWorld):
+class SpotWorld(ServedWorld):
     """``bx1`` of Docker and ``pub[1-2]`` of EC2, besides a node ``n1`` with one CPU. slurm-elasticd
     runs in the head; ``listen`` starts slurm-elastic-ckptman.
     """
@@ -91,20 +90,11 @@ class SpotWorld(CriuWorld):
 
     def listen(self, **notices: Any) -> None:
         """Start slurm-elastic-ckptman with these sources of notices, in the place of another."""
-        path, log = "/etc/elastic/ckptman.yaml", self.shared / "log" / "ckptman.log"
-        self.head.run(["pkill", "-f", "[c]li.ckptman"], check=False)
-        self.wait_for(
-            lambda: self.head.run(["pgrep", "-f", "[c]li.ckptman"], check=False).returncode,
-            "the service has ended",
-        )
+        path = "/etc/elastic/ckptman.yaml"
         config = self._config()
         config["checkpoint"]["notices"] = notices
         self.head.put(path, json.dumps(config))
-        before = log.read_text().count("serving") if log.exists() else 0
-        self.head.start([*ENVIRONMENT, *CKPTMAN, "--config", path], log.name, user="slurm")
-        self.wait_for(
-            lambda: log.exists() and log.read_text().count("serving") > before, "the service runs"
-        )
+        self.run_service([*ENVIRONMENT, *CKPTMAN, "--config", path])
 
     @property
     def queue(self) -> str:
@@ -126,29 +116,9 @@ class SpotWorld(CriuWorld):
             book.close()
         return found
 
-    def rescues(self, job: int) -> Sequence[Rescue]:
-        """The moves of a job, oldest first."""
-        with self._memory() as state:
-            return sorted(
-                (r for r in state.rescues(since=0.0) if r.run.job == job), key=lambda r: r.began
-            )
-
-    def warned(self) -> Sequence[Warned]:
-        """The notices that stand."""
-        with self._memory() as state:
-            return state.notices()
-
     def images(self, job: int) -> list[Path]:
         """What is in the job's directory of images."""
-        return list((self.shared / "ckpt" / "containers" / str(job)).rglob("*"))
-
-    @contextlib.contextmanager
-    def _memory(self) -> Iterator[CheckpointState]:
-        state = CheckpointState(self.shared / "state" / FILE, read_only=True)
-        try:
-            yield state
-        finally:
-            state.close()
+        return list(self.directory_of(job).rglob("*"))
 
     # the parts
 
