@@ -12,6 +12,7 @@
         QuotaError           cool the cloud's market down for longer, try the next
         AuthError            skip the cloud, alert
         TransientError       retry with jittered back-off inside a deadline
+          UnsettledError     leave it to the next round: only time tells
         InstanceNotFound     terminate counts it as done
 """
 
@@ -76,6 +77,12 @@ class AuthError(ProviderError):
 
 class TransientError(ProviderError):
     """A throttle, time-out or server error; the call may or may not have taken effect."""
+
+
+class UnsettledError(TransientError):
+    """An earlier call may have taken effect and nothing shows it yet. A call that is repeated
+    soon learns no more; one of a later round does.
+    """
 
 
 class InstanceNotFound(ProviderError):  # noqa: N818 - the clouds' own term

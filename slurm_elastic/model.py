@@ -195,7 +195,8 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
     launch. Each machine of the answer says by its ``node`` whose it is. ``alternatives`` are offers
     of the same cloud and market that may serve any of the nodes instead of ``offer``, best first;
-    only a ``protocols.Chooser`` is given some.
+    only a ``protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a process
+    that is gone, may have made this very call.
     """
 
     generation: str
@@ -205,6 +206,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     minimum: int = 1
     jobs: tuple[int, ...] = ()
     alternatives: tuple[Offer, ...] = ()
+    again: bool = False
 
     @property
     def offers(self) -> tuple[Offer, ...]:

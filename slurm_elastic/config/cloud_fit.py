@@ -112,6 +112,7 @@ def _opennebula(draft: Draft) -> None:
             draft.problems.add(
                 (*at, "pending_limit"), str(format_duration(cloud.pending_limit)), expected
             )
+        _listing_lag(draft, i, cloud)
 
 
 def _openstack(draft: Draft) -> None:
@@ -131,6 +132,16 @@ def _openstack(draft: Draft) -> None:
             draft.problems.add(
                 (*at, "schedule_wait"), str(format_duration(cloud.schedule_wait)), expected
             )
+        _listing_lag(draft, i, cloud)
+
+
+def _listing_lag(draft: Draft, i: int, cloud: OpenNebulaCloud | OpenStackCloud) -> None:
+    """A launch that waits longer for it comes when its node has been given up."""
+    longest = cloud.resume_timeout or draft.timing("resume_timeout")
+    if longest is not None and cloud.listing_lag > longest:
+        expected = f"at most {format_duration(longest)}, the resume_timeout of the cloud"
+        found = str(format_duration(cloud.listing_lag))
+        draft.problems.add(("clouds", i, "listing_lag"), found, expected)
 
 
 CLOUD_FITS: tuple[Callable[[Draft], None], ...] = (

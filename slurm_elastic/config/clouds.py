@@ -125,6 +125,15 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     launch_rate: PerSecond | None = None
 
 
+LISTING_LAG = 60.0
+"""Seconds for which a fresh machine may be missing from the lists of a cloud that takes no token
+with an order. nova and oned list what their database holds, whose replicas lag for seconds at most.
+But an order that we have given up may be on its way for as long as what is in between waits for an
+answer: 60 s by default in oslo.messaging (``rpc_response_timeout``) and nginx
+(``proxy_read_timeout``).
+"""
+
+
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A type of machine of OpenNebula: ``template`` is the id of a VM template.
 
@@ -146,6 +155,7 @@ class OpenNebulaCloud(
     ``pending_limit`` is how long the scheduler may say that it has no place for a machine before
     that counts as "no capacity". ``threads``: calls at a time (oned serves 15 clients by default).
     ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
+    ``listing_lag``: how long after an order without an answer its machines may not be listed yet.
     """
 
     endpoint: str
@@ -154,6 +164,7 @@ class OpenNebulaCloud(
     ca_file: str | None = None
     user_data: str | None = None
     pending_limit: Seconds = 60.0
+    listing_lag: Seconds = LISTING_LAG
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
 
@@ -204,7 +215,8 @@ class OpenStackCloud(
     ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
     ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
     ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
-    say that it has no place; ``threads``: calls at a time.
+    say that it has no place; ``threads``: calls at a time. ``listing_lag``: how long after an
+    order without an answer its machines may not be listed yet.
     """
 
     cloud: str
@@ -219,6 +231,7 @@ class OpenStackCloud(
     user_data: str | None = None
     config_drive: bool = False
     schedule_wait: Seconds = 20.0
+    listing_lag: Seconds = LISTING_LAG
     threads: Annotated[int, Meta(ge=1, le=20)] = 8
 
 

@@ -17,6 +17,7 @@ from slurm_elastic.errors import (
     QuotaError,
     SlurmError,
     TransientError,
+    UnsettledError,
 )
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
@@ -111,6 +112,7 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         minimum=launch_row.minimum,
         jobs=launch_row.jobs,
         alternatives=launch_row.alternatives,
+        again=True,
     )
 
 
@@ -131,12 +133,17 @@ class _Call:
 
 
 def patiently(site: Site, call: Callable[[], Answer]) -> Answer:
-    """``call``, repeated while the cloud is only busy, inside ``transient_deadline``."""
+    """``call``, repeated while the cloud is only busy, inside ``transient_deadline``.
+
+    What only time can tell is left to a later round: others' calls wait behind this one.
+    """
     deadline = site.monotonic() + site.config.timings.transient_deadline
     pause = FIRST_BACKOFF
     while True:
         try:
             return call()
+        except UnsettledError:
+            raise
         except TransientError as error:
             if site.monotonic() + pause > deadline:
                 raise

@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ from slurm_elastic.config.clouds import ONE_ZONE, OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
-    InstanceNotFound,
     ProviderError,
     QuotaError,
     TransientError,
@@ -29,31 +28,27 @@ from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, O
 from slurm_elastic.providers import opennebula_examine, opennebula_notices
 from slurm_elastic.providers import opennebula_reading as reading
 from slurm_elastic.providers import opennebula_request as request
-from slurm_elastic.providers.claim import UNCLEAR, Claim
+from slurm_elastic.providers.claim import Claim
 from slurm_elastic.providers.machine_tags import decided
-from slurm_elastic.providers.opennebula_claim import claim_of, owner
+from slurm_elastic.providers.opennebula_claim import claim_of
 from slurm_elastic.providers.opennebula_client import open_server
 from slurm_elastic.providers.opennebula_context import read_parts
-from slurm_elastic.providers.opennebula_errors import WRONG_STATE, translated
+from slurm_elastic.providers.opennebula_errors import is_refusal, translated
 from slurm_elastic.providers.opennebula_images import Images
+from slurm_elastic.providers.opennebula_machines import Machines
 from slurm_elastic.providers.opennebula_reading import Vm
 from slurm_elastic.providers.opennebula_room import QUOTA_WORDS, bounds
 from slurm_elastic.providers.parallel import each
+from slurm_elastic.providers.settling import Settling
 
 log = logging.getLogger(__name__)
 
-MINE = -3
-"""The filter for what belongs to the account."""
-ANY_BUT_DONE = -1
-PAGE = 100
-READ_AT_ONCE = 200
 LOOK_BACK = 86400.0
 """Seconds for which an ended machine of a launch without a date in its name is looked for."""
 CLOCK_SLACK = 600.0
 """Seconds by which oned's clock and the head's may differ."""
 REMEMBERED = 300.0
 """Seconds for which a machine that was never placed speaks against the next one."""
-_PAUSE = 0.5
 
 
 class OpenNebulaProvider:
@@ -66,18 +61,24 @@ class OpenNebulaProvider:
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
         joining: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
-        self._claim = claim or claim_of(settings, cluster, None)
         self._clock = clock
         self._parts = read_parts(settings.user_data, settings.name, joining)
         self._images = Images(self._call, settings)
         self._lock = threading.Lock()
         self._server: Any = None
-        self._ours: set[str] = set()
-        self._unclear: frozenset[int] = frozenset()
+        self._machines = Machines(
+            settings.name,
+            claim or claim_of(settings, cluster, None),
+            self._call,
+            settings.threads,
+            settings.timeout,
+        )
+        self._settling = Settling(settings.name, settings.listing_lag, monotonic)
         self._unplaced: dict[str, tuple[float, str]] = {}
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
@@ -110,6 +111,7 @@ class OpenNebulaProvider:
         started: list[Instance] = []
         refusal: ProviderError | None = None
         if missing:
+            self._settling.require(spec, missing)
             started, refusal = self._start(spec, missing, len(standing))
         place = {node: n for n, node in enumerate(spec.nodes)}
         machines = [*(reading.instance(v, self._settings) for v in standing.values()), *started]
@@ -127,7 +129,7 @@ class OpenNebulaProvider:
         """The account's machines with our tag. Those that the scheduler could not place for
         ``pending_limit``, and those whose start failed, are ended, and told once as TERMINATED.
         """
-        found = self._live()
+        found = self._machines.live()
         hopeless = {v.id: v for v in found if self._is_hopeless(v)}
         ended = self._end_hopeless(tuple(hopeless.values())) if hopeless else frozenset()
         return tuple(
@@ -136,28 +138,16 @@ class OpenNebulaProvider:
         )
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """terminate-hard, which oned refuses while a machine boots: asked again until the time-out,
-        then TransientError. An id that was never seen with our tag is left alone.
+        """Asked again until the time-out while oned refuses it, as for a machine that boots; then
+        TransientError. An id that was never seen with our tag is left alone.
         """
-        wanted = list(dict.fromkeys(ids))
-        if not self._ours.issuperset(wanted):
-            self._live()
-        for instance_id in wanted:
-            if instance_id not in self._ours:
-                log.warning(
-                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
-                )
-        numbers = (reading.number_of(self.name, i) for i in wanted if i in self._ours)
-        threads, deadline = self._settings.threads, time.monotonic() + self._settings.timeout
-        results = each([n for n in numbers if n is not None], self._terminate_by(deadline), threads)
-        failed = [e for r in results if (e := r.exception())]
-        if failed:
-            # What must be repeated is said before what will not get better.
-            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+        self._machines.terminate(ids)
 
     def notices(self) -> Sequence[Notice]:
         """Machines on hosts that are disabled or offline, as far as the account sees hosts."""
-        return opennebula_notices.standing(self.name, self._call, self._live, self._clock())
+        return opennebula_notices.standing(
+            self.name, self._call, self._machines.live, self._clock()
+        )
 
     def check(self) -> None:
         """The account's own record: one row, and only with the right password."""
@@ -166,7 +156,9 @@ class OpenNebulaProvider:
     def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
         """Version, templates, images, quotas, hosts."""
         return tuple(
-            opennebula_examine.examine(self._call, self._settings, self._images, pools, self._live)
+            opennebula_examine.examine(
+                self._call, self._settings, self._images, pools, self._machines.live
+            )
         )
 
     # room
@@ -201,7 +193,7 @@ class OpenNebulaProvider:
 
     def _earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
         """The machines of a launch by node, and the nodes whose machine has ended since."""
-        mine = [v for v in self._live() if v.generation == generation]
+        mine = [v for v in self._machines.live() if v.generation == generation]
         standing: dict[str, Vm] = {}
         doubles: list[Vm] = []
         for one in sorted(mine, key=lambda v: v.id):
@@ -211,21 +203,10 @@ class OpenNebulaProvider:
         if doubles:
             # A call that we had given up was carried out after the look-up before its repetition.
             log.warning("ended, started twice generation=%s count=%d", generation, len(doubles))
-            self.terminate([reading.instance_id(self.name, v.id) for v in doubles])
-        return standing, {v.node for v in self._ended(generation)} - standing.keys()
-
-    def _ended(self, generation: str) -> Iterable[Vm]:
-        """Ended machines of a launch: newest first, page by page, not beyond its beginning."""
+            self._machines.terminate([reading.instance_id(self.name, v.id) for v in doubles])
         since = (decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
-        start = 0
-        while True:
-            page = self._call("vmpool.infoextended", MINE, start, -PAGE, reading.DONE)
-            for one in self._read(page):
-                if one.generation == generation:
-                    yield one
-            if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
-                return
-            start += PAGE
+        ended = {v.node for v in self._machines.ended(generation, since)}
+        return standing, ended - standing.keys()
 
     def _start(
         self, spec: LaunchSpec, nodes: Sequence[str], have: int
@@ -269,9 +250,10 @@ class OpenNebulaProvider:
             )
             name = request.name(self._cluster, spec, node)
             try:
-                number = self._call(
-                    "template.instantiate", kind.template, name, False, extra, False
-                )
+                with self._settling.order(spec.generation, [node], is_refusal):
+                    number = self._call(
+                        "template.instantiate", kind.template, name, False, extra, False
+                    )
             except BaseException:
                 stop.set()
                 raise
@@ -279,7 +261,7 @@ class OpenNebulaProvider:
 
         results = each(list(enumerate(nodes)), start, self._settings.threads)
         numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
-        self._ours.update(reading.instance_id(self.name, n) for n in numbers.values())
+        self._machines.ours.update(reading.instance_id(self.name, n) for n in numbers.values())
         failed = [e for r in results if (e := r.exception())]
         if failed:
             self._images.forget()  # the image may have been replaced by another of its name
@@ -291,17 +273,13 @@ class OpenNebulaProvider:
 
     def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
         """Machines just started, with their addresses, which oned leases at once."""
-        known: dict[int, Vm] = {}
-        some = list(numbers.values())
+        known: Mapping[int, Vm] = {}
 
         def unread(node: str, number: int) -> Vm:
             return reading.fresh(number, self._clock(), request.tags(self._cluster, spec, node))
 
         try:
-            for start in range(0, len(some), READ_AT_ONCE):
-                ids = ",".join(str(n) for n in some[start : start + READ_AT_ONCE])
-                page = self._call("vmpool.infoset", ids, True)
-                known |= {v.id: v for v in self._read(page)}
+            known = self._machines.some(list(numbers.values()))
         except ProviderError as error:
             log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
         return [
@@ -315,32 +293,13 @@ class OpenNebulaProvider:
             return
         log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
         try:
-            self.terminate([i.id for i in machines])
+            self._machines.terminate([i.id for i in machines])
         except ProviderError as error:
             # The caller repeats the launch, which comes here again.
             text = f"machines of an incomplete launch could not be ended: {error.message}"
             raise TransientError(self.name, error.code, text) from error
 
-    # reading and ending
-
-    def _live(self) -> list[Vm]:
-        """Our machines that are not DONE. Only the extended answer has the tags."""
-        pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
-        found = self._read(pool)
-        self._ours.update(reading.instance_id(self.name, v.id) for v in found)
-        return found
-
-    def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
-        """The machines of an answer that are this cloud's by their tags."""
-        owned = [(owner(self._claim, v.tags), v) for v in map(reading.vm, pool.VM)]
-        unclear = frozenset(v.id for whose, v in owned if whose == UNCLEAR)
-        if unclear - self._unclear:
-            log.error(
-                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
-                ",".join(sorted(self._claim.clouds)), sorted(unclear),
-            )  # fmt: skip
-        self._unclear |= unclear
-        return [v for whose, v in owned if whose == self.name]
+    # ending
 
     def _is_hopeless(self, one: Vm) -> bool:
         waited = self._clock() - one.started
@@ -355,30 +314,7 @@ class OpenNebulaProvider:
             )  # fmt: skip
             until = self._clock() + REMEMBERED
             self._unplaced[one.tags.get(request.TYPE, "")] = (until, one.trouble)
-        results = each([v.id for v in some], self._ask_to_end, self._settings.threads)
-        for result in results:
-            if error := result.exception():
-                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
-        done = zip(some, results, strict=True)
-        return frozenset(v.id for v, result in done if not result.exception())
-
-    def _terminate_by(self, deadline: float) -> Callable[[int], None]:
-        def end(number: int) -> None:
-            while True:
-                try:
-                    return self._ask_to_end(number)
-                except TransientError as error:
-                    if error.code != WRONG_STATE or time.monotonic() + _PAUSE > deadline:
-                        raise
-                time.sleep(_PAUSE)
-
-        return end
-
-    def _ask_to_end(self, number: int) -> None:
-        try:
-            self._call("vm.action", "terminate-hard", number)
-        except InstanceNotFound:
-            log.info("already gone cloud=%s id=%d", self.name, number)
+        return self._machines.ask_to_end([v.id for v in some])
 
     # calling
 

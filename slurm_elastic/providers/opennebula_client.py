@@ -45,6 +45,10 @@ class NoCredentials(Exception):  # noqa: N818
     """There is no usable session string; the text says why, without any part of it."""
 
 
+class NotConnected(OSError):  # noqa: N818
+    """No connection came about, so nothing was sent."""
+
+
 class Transport(xmlrpc.client.Transport):
     """One connection a request, as oned closes it anyway; an answer is whole within ``timeout``.
 
@@ -76,7 +80,7 @@ class Transport(xmlrpc.client.Transport):
         deadline = time.monotonic() + self._timeout
         connection = self._opened(host)
         try:
-            connection.connect()
+            _connect(connection)
             sock: socket.socket = connection.sock
             sock.settimeout(_left(deadline))
             headers = {"Content-Type": "text/xml", "User-Agent": self.user_agent}
@@ -135,6 +139,15 @@ def _require_private(path: Path, found: os.stat_result) -> None:
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
         raise NoCredentials(f"{path} may be read by others (mode {mode:04o}); chmod 600 it")
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    try:
+        connection.connect()
+    except ssl.SSLError:
+        raise
+    except OSError as error:
+        raise NotConnected(str(error)) from error
 
 
 def _left(deadline: float) -> float:

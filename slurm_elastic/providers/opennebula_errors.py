@@ -23,7 +23,7 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.opennebula_client import NoCredentials, Refused
+from slurm_elastic.providers.opennebula_client import NoCredentials, NotConnected, Refused
 
 AUTHENTICATION = 0x0100
 AUTHORIZATION = 0x0200
@@ -47,6 +47,12 @@ NAMES = {
     REPLICATION: "Replication",
 }
 WRONG_STATE = "WrongState"
+_NOT_CARRIED_OUT = frozenset(
+    {NotConnected.__name__, WRONG_STATE, NAMES[LOCKED], "HTTP429", "HTTP503"}
+)
+"""Transient, and said before anything is done: 503 is a proxy's that reaches no oned (RFC 9110,
+15.6.4), where 502 and 504 mean that oned has not answered.
+"""
 
 _QUOTA = re.compile(r"limit of (\S+) reached for (\w+) quota in (\w+)")
 _NO_RIGHT = re.compile(r"Not authorized to perform (\w+) (\w+)")
@@ -91,6 +97,11 @@ def classify(code: int, message: str) -> tuple[type[ProviderError], str]:
         REPLICATION: TransientError,
     }
     return kinds.get(code, ProviderError), NAMES.get(code, f"{code:#x}")
+
+
+def is_refusal(error: ProviderError) -> bool:
+    """Whether an order that ended so was surely not carried out."""
+    return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
 
 
 @contextmanager

@@ -36,12 +36,13 @@ from slurm_elastic.providers.claim import Claim
 from slurm_elastic.providers.openstack_catalog import Catalog
 from slurm_elastic.providers.openstack_claim import claim_of
 from slurm_elastic.providers.openstack_client import Api
-from slurm_elastic.providers.openstack_errors import translated
+from slurm_elastic.providers.openstack_errors import is_refusal, translated
 from slurm_elastic.providers.openstack_launch import Launch
 from slurm_elastic.providers.openstack_notices import Notices
 from slurm_elastic.providers.openstack_reading import Server
 from slurm_elastic.providers.openstack_room import room
 from slurm_elastic.providers.openstack_servers import Servers
+from slurm_elastic.providers.settling import Settling
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class OpenStackProvider:
         clock: Callable[[], float] = time.time,
         claim: Claim | None = None,
         joining: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = settings.name
         self._settings = settings
@@ -74,6 +76,7 @@ class OpenStackProvider:
         self._servers = Servers(settings.name, claim, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
         self._notices = Notices(self._servers.live, clock, time.monotonic)
+        self._settling = Settling(settings.name, settings.listing_lag, monotonic)
         self._launching: set[str] = set()
         self._failed: dict[str, tuple[float, ProviderError]] = {}
 
@@ -112,6 +115,7 @@ class OpenStackProvider:
             self._cluster.uuid or "",
             spec,
             self._settings.schedule_wait,
+            self._settling,
         )
         with self._busy(spec.generation):
             launch.run(self._clock())
@@ -218,10 +222,11 @@ class OpenStackProvider:
             parts=self._parts,
         )
         try:
-            answer = self._call("compute", "POST", "/servers", body)
-            with translated(self.name):
-                # All that is used of it is that there is one: the list has all machines.
-                answer["server"]["id"]
+            with self._settling.order(spec.generation, nodes, is_refusal):
+                answer = self._call("compute", "POST", "/servers", body)
+                with translated(self.name):
+                    # All that is used of it is that there is one: the list has all machines.
+                    answer["server"]["id"]
         except ProviderError:
             # An image or flavor may have been replaced by another of its name.
             self._catalog.forget()

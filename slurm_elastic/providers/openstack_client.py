@@ -67,6 +67,10 @@ class NoCredentials(Exception):  # noqa: N818
     """There is no usable entry in clouds.yaml; the text says why, without any part of it."""
 
 
+class NotConnected(requests.exceptions.ConnectionError):
+    """No connection came about, so nothing was sent."""
+
+
 class BoundedSession(requests.Session):
     """All requests of a thread inside ``within`` end by the same time.
 
@@ -94,7 +98,12 @@ class BoundedSession(requests.Session):
         """The answer is whole on return."""
         left = self._left()
         kwargs |= {"timeout": (min(left, self._thread.whole * _CONNECT), left), "stream": True}
-        response = super().send(request, **kwargs)
+        try:
+            response = super().send(request, **kwargs)
+        except requests.exceptions.ConnectionError as error:
+            if _is_unconnected(error):
+                raise NotConnected(str(error)) from error
+            raise
         try:
             body = b"".join(self._pieces(response.raw))
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -116,6 +125,13 @@ class BoundedSession(requests.Session):
         if left <= 0:
             raise requests.exceptions.Timeout("the answer took too long")
         return left
+
+
+def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
+    """Of these, requests has a class of its own only for a connection that took too long."""
+    reason = getattr(error.args[0], "reason", None) if error.args else None
+    refused = isinstance(reason, urllib3.exceptions.NewConnectionError)
+    return refused or isinstance(error, requests.exceptions.ConnectTimeout)
 
 
 class Api:

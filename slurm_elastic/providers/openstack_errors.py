@@ -23,7 +23,7 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.openstack_client import NoCredentials, Refused
+from slurm_elastic.providers.openstack_client import NoCredentials, NotConnected, Refused
 
 NO_HOST = "NoValidHost"
 """The code of a start that found no host with room."""
@@ -42,6 +42,12 @@ _PASSES = re.compile(r"while it is in|task_state|[Ii]n progress|concurrent|Confl
 _PASSWORDS = re.compile(r"(?i)(password|secret|token)(\W{1,4})\S+")
 _LONG = re.compile(r"[A-Za-z0-9+/=_-]{65,}|Value: .*? (?=is too long|does not match)", re.DOTALL)
 _MOST = 300
+_CUT_OFF = re.compile(r"\bEOF\b|UNEXPECTED_EOF")
+"""A peer that went away in the middle, which OpenSSL has as an error of TLS."""
+_NOT_CARRIED_OUT = frozenset({NotConnected.__name__, "Conflict", "HTTP413", "HTTP429", "HTTP503"})
+"""Transient, and said before anything is done: 503 is a proxy's that reaches no nova, or nova's
+without keystone (RFC 9110, 15.6.4), where 502 and 504 mean that nova has not answered.
+"""
 _BAD_ANSWER = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _NO_RIGHT = (
     ksa.AuthorizationFailure,
@@ -86,10 +92,13 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
             return kind(cloud, code, sentence(error.message))
     # keystoneauth has no class for an entry without a password.
     bare = type(error) is Exception and "required attribute" in str(error)
-    if bare or isinstance(error, _NO_RIGHT):
+    cut_off = isinstance(error, ksa.SSLError) and _CUT_OFF.search(str(error))
+    if bare or (isinstance(error, _NO_RIGHT) and not cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
-    if isinstance(error, _NO_ANSWER):
-        return TransientError(cloud, type(error).__name__, sentence(error))
+    if cut_off or isinstance(error, _NO_ANSWER):
+        unsent = any(isinstance(cause, NotConnected) for cause in _causes(error))
+        word = NotConnected.__name__ if unsent else type(error).__name__
+        return TransientError(cloud, word, sentence(error))
     if isinstance(error, _BAD_ANSWER):
         text = f"the answer makes no sense: {type(error).__name__}: {sentence(error)}"
         return TransientError(cloud, "BadAnswer", text)
@@ -118,6 +127,19 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
     if status >= 500 or status in (408, 413, 429):
         return TransientError, f"HTTP{status}"
     return ProviderError, f"HTTP{status}"
+
+
+def is_refusal(error: ProviderError) -> bool:
+    """Whether an order that ended so was surely not carried out."""
+    return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception, and what it was raised for."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
 
 
 def from_fault(cloud: str, message: str) -> ProviderError:

@@ -18,6 +18,7 @@ from slurm_elastic.providers.machine_tags import decided
 from slurm_elastic.providers.openstack_errors import NO_HOST
 from slurm_elastic.providers.openstack_reading import Server, state_of
 from slurm_elastic.providers.openstack_servers import Servers
+from slurm_elastic.providers.settling import Settling
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Launch:
         uuid: str,
         spec: LaunchSpec,
         patience: float,
+        settling: Settling,
     ) -> None:
         self._servers = servers
         self._order = order
@@ -51,6 +53,7 @@ class Launch:
         self._uuid = uuid
         self._spec = spec
         self._patience = patience
+        self._settling = settling
         self._mark = request.mark(uuid, spec.generation)
         self.standing: dict[str, Server] = {}
         self.refusal: ProviderError | None = None
@@ -59,6 +62,8 @@ class Launch:
     def run(self, now: float) -> None:
         """Afterwards ``standing`` has the machines by node, and ``refusal`` why they are fewer."""
         begun = self._look_back(now)
+        missing = [n for n in self._spec.nodes if n not in self.standing]
+        self._settling.require(self._spec, missing)
         if not begun and (told := self._warned()):
             self.refusal = told
             return
@@ -131,17 +136,21 @@ class Launch:
         except ProviderError as error:
             return {}, error
         try:
-            return self._sorted_out(nodes)
+            found = self._sorted_out(nodes, least)
         except TransientError:
             raise
         except ProviderError as error:
             # The order was carried out: nothing that goes wrong now may say that it was not.
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
+        self._settling.listed(self._spec.generation, nodes)
+        return found
 
-    def _sorted_out(self, nodes: Sequence[str]) -> tuple[dict[str, Server], ProviderError | None]:
+    def _sorted_out(
+        self, nodes: Sequence[str], least: int
+    ) -> tuple[dict[str, Server], ProviderError | None]:
         """The machines of a call that are well; the others are ended, and the first one's fault."""
-        made = self._decided_on(nodes)
+        made = self._decided_on(nodes, least)
         good = {s.node: s for s in made.values() if not s.failed}
         failed = [s for s in made.values() if s.failed]
         refusal = self._servers.fault(failed[0].id) if failed else None
@@ -153,10 +162,11 @@ class Launch:
             self._delete(failed)
         return good, refusal
 
-    def _decided_on(self, nodes: Sequence[str]) -> dict[str, Server]:
+    def _decided_on(self, nodes: Sequence[str], least: int) -> dict[str, Server]:
         """The servers of a call by node, when the scheduler has spoken or patience is over.
 
-        Fewer than nodes are believed when they are as many twice: a list may lag behind.
+        Fewer than nodes are believed when they are as many twice: a list may lag behind. Fewer
+        than ``least``, which nova makes or refuses, never are.
         """
         until = time.monotonic() + self._patience
         before = 0
@@ -168,15 +178,15 @@ class Launch:
                 and s.node in nodes
                 and s.id not in self._deleted
             }
-            whole = len(made) == len(nodes) or 0 < len(made) == before
+            whole = len(made) == len(nodes) or least <= len(made) == before
             if whole and not any(s.waits for s in made.values()):
                 return made
             if time.monotonic() > until:
                 break
             before = len(made)
             time.sleep(_POLL)
-        if not made:
-            text = "nova took the order and lists no machine of it"
+        if len(made) < least:
+            text = f"nova took the order and lists {len(made)} of at least {least} machines"
             raise TransientError(self._servers.name, "NotListed", text)
         return made
 

@@ -16,7 +16,7 @@ from slurm_elastic.errors import SandboxError
 class FaultKind(StrEnum):
     """What goes wrong. ``reset`` drops the connection, ``timeout`` says nothing for ``seconds``.
     ``slow`` answers after ``seconds``; ``garbage`` carries the call out and answers with a page
-    that is no answer, as a proxy in between may.
+    that is no answer, as a proxy in between may. ``internal-after`` carries it out, too.
     """
 
     CAPACITY = "capacity"
@@ -24,6 +24,7 @@ class FaultKind(StrEnum):
     AUTH = "auth"
     THROTTLE = "throttle"
     INTERNAL = "internal"
+    INTERNAL_AFTER = "internal-after"
     RESET_BEFORE = "reset-before"
     RESET_AFTER = "reset-after"
     TIMEOUT_BEFORE = "timeout-before"
@@ -54,6 +55,7 @@ _STAGES = {
     FaultKind.AUTH: Stage.ENTRY,
     FaultKind.THROTTLE: Stage.ENTRY,
     FaultKind.INTERNAL: Stage.ENTRY,
+    FaultKind.INTERNAL_AFTER: Stage.ANSWER,
     FaultKind.RESET_BEFORE: Stage.ENTRY,
     FaultKind.TIMEOUT_BEFORE: Stage.ENTRY,
     FaultKind.RESET_AFTER: Stage.ANSWER,
@@ -71,6 +73,7 @@ class Ec2Error(Struct, frozen=True):
     message: str
 
 
+_INTERNAL = Ec2Error("InternalError", 500, "An internal error has occurred")
 _ERRORS = {
     FaultKind.CAPACITY: Ec2Error(
         "InsufficientInstanceCapacity",
@@ -84,7 +87,8 @@ _ERRORS = {
         "AuthFailure", 401, "AWS was not able to validate the provided access credentials"
     ),
     FaultKind.THROTTLE: Ec2Error("RequestLimitExceeded", 503, "Request limit exceeded."),
-    FaultKind.INTERNAL: Ec2Error("InternalError", 500, "An internal error has occurred"),
+    FaultKind.INTERNAL: _INTERNAL,
+    FaultKind.INTERNAL_AFTER: _INTERNAL,
 }
 _SPOT_QUOTA = Ec2Error("MaxSpotInstanceCountExceeded", 400, "Max spot instance count exceeded")
 

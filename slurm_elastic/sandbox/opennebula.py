@@ -38,6 +38,7 @@ HOST = "127.0.0.1"
 PATH = "/RPC2"
 INSTANTIATE = ("one.template.instantiate", "one.vm.allocate")
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<methodResponse>\n'
+_INTERNAL = Refusal(0x2000, "Error in the database: database is locked")
 _ERRORS = {
     FaultKind.CAPACITY: Refusal(
         0x4000,
@@ -46,7 +47,8 @@ _ERRORS = {
     ),
     FaultKind.QUOTA: Refusal(0x0200, "User [2] : user [2] limit of 0 reached for VMS quota in VM."),
     FaultKind.AUTH: Refusal(0x0100, "User couldn't be authenticated, aborting call."),
-    FaultKind.INTERNAL: Refusal(0x2000, "Error in the database: database is locked"),
+    FaultKind.INTERNAL: _INTERNAL,
+    FaultKind.INTERNAL_AFTER: _INTERNAL,
 }
 
 

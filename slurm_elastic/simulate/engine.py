@@ -11,28 +11,21 @@ only a time at which a waiting queue is looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.simulate.apart import ApartQueue
-from slurm_elastic.simulate.caps import machines_of
-from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
-from slurm_elastic.simulate.idle import Pieces
+from slurm_elastic.simulate.grow import WINDOW_LOOK
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.moves import ARRIVE, CHECK, FALL, LOOK, POOLS, Moves
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.purses import Purses
-from slurm_elastic.simulate.queueing import Queue, too_large
-from slurm_elastic.simulate.runs import Run, Runs
+from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
 
-END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 TELL = 1000
-_POOLS = 1 << 8
-_ARRIVE, _CHECK, _BEYOND, _NEVER = ARRIVE << 32, CHECK << 32, 8 << 32, NEVER << 35
+_FALL, _ARRIVE, _CHECK, _BEYOND = FALL << 32, ARRIVE << 32, CHECK << 32, 8 << 32
+_PAYLOAD, _KIND, _NEVER = (1 << 32) - 1, 7 << 32, NEVER << 35
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -46,39 +39,18 @@ def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
     return Engine(jobs, scenario).run()
 
 
-class Engine:
-    """One run. An event is (time, kind, payload) in one integer; payload: job, batch or pool.
-
-    ``origin``: Unix time of the history's second 0, for budgets and windows.
-    """
+class Engine(Moves):
+    """One run: in which order things happen. ``progress`` is told of jobs that have arrived."""
 
     def __init__(
         self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
     ) -> None:
-        self.jobs, self.scenario, self.progress = jobs, scenario, progress
-        self.now = 0
-        self.pools = machines_of(scenario, lambda: self.now, self._later)
-        self.needs: list[Sequence[int]] = [
-            [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
-        ]
-        self.direct = isinstance(scenario.growth, Slurm)
-        self.runs = Runs(jobs, scenario, self.pools)
-        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
-        self.events: list[int] = []
-        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
-        self.queue = Queue(*parts, self._start)
-        if scenario.accounts:
-            purses = Purses(scenario.accounts, self.pools, origin)
-            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
-        self.counts_boots = not (self.direct and self.grower.free_of_bounds)
-        self.last_ready = -NEVER
+        super().__init__(jobs, scenario, origin)
+        self.progress = progress
         self.misfits = too_large(self.needs, self.pools)
         self.unserved: list[int] = []
         self.count = len(jobs)
-        self.asked = self.parked = False
-        self.reuse = scenario.reuse
-        self.looks = -1
-        self.told = 0
+        self.parked = False
 
     def run(self) -> Outcome:
         """All of it."""
@@ -92,161 +64,79 @@ class Engine:
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
         """From one moment at which something happens to the next; the last one."""
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
-        waiting, running, arrival, idle_since = queue.waiting, self.runs.now, 0, now
-        while events or arrival < count:
-            due = submit[arrival] << 35 if arrival < count else _NEVER
-            top = events[0] if events else _NEVER
-            following = (top if top < due else due) >> 35
-            if waiting and queue.readies:
-                following = min(following, queue.next_ready(now))
-            self.now = now = following
-            instant = now << 35
+        waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
+        pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
+        arrival, idle_since, warm = 0, now, self.warm
+        due = submit[0] << 35 if count else _NEVER
+        heappush(events, _NEVER)
+        while True:
+            top = events[0]
+            if top < due:
+                now = top >> 35
+                if not waiting and top & _KIND == _CHECK and not warm:  # no concern of jobs
+                    pools[heappop(events) & _PAYLOAD].release_due(now)
+                    self.now = now
+                    if running or due != _NEVER:
+                        idle_since = now
+                    continue
+            elif due == _NEVER:
+                return now
+            else:
+                now = submit[arrival]
+            if waiting and readies:
+                now = min(now, queue.next_ready(self.now))
+            self.now, instant = now, now << 35
             queue.full, self.asked = now > queue.shadow, False
             if top < instant + _ARRIVE:
-                self._ends(now, instant + _ARRIVE)
-            if due == instant:
-                arrival = self._arrivals(arrival, now)
-            if events and events[0] < instant + _CHECK:
-                self._boots(now, instant + _CHECK)
+                self._ends(now, instant)
+            while due == instant:
+                if arrival not in misfits:
+                    arrive(arrival, now)
+                    self.asked = True
+                arrival += 1
+                if arrival % TELL == 0 and self.progress:
+                    self.progress(TELL)
+                due = submit[arrival] << 35 if arrival < count else _NEVER
+            if events[0] < instant + _CHECK:
+                self._boots(now, instant)
             if waiting and queue.full:
                 queue.schedule(now)
-            if self.asked:
+            if self.asked and (waiting or self.parked or grower.watches):
                 self._grow(now)
-            while events and instant + _CHECK <= events[0] < instant + _BEYOND:
+            while events[0] < instant + _BEYOND and events[0] >= instant + _CHECK:
                 self._look(heappop(events), now)
-            if running or arrival < count:
+            if warm:
+                warm.keep(now)
+            if due != _NEVER or running:
                 idle_since = now
-            elif now - idle_since > self.grower.patience:
+            elif now - idle_since > grower.patience:
                 self.unserved += waiting
                 waiting.clear()
-        return now
 
-    def _arrivals(self, arrival: int, now: int) -> int:
-        """The jobs that are submitted now; the next one after them."""
-        submit, count, misfits, queue = self.jobs.submit, self.count, self.misfits, self.queue
-        while arrival < count and submit[arrival] == now:
-            if not misfits or arrival not in misfits:
-                queue.arrive(arrival, now)
-                self.asked = True
-            arrival += 1
-        if self.progress and (arrival - self.told >= TELL):
-            self.progress(arrival - self.told)
-            self.told = arrival
-        return arrival
-
-    def _ends(self, now: int, beyond: int) -> None:
+    def _ends(self, now: int, instant: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, running = self.events, self.runs.now
-        while events and events[0] < beyond:
-            event = heappop(events)
-            payload = event & 0xFFFFFFFF
-            if event >> 32 & 7 == FALL:
-                self._fall(payload, now)
+        events, running, beyond = self.events, self.runs.now, instant + _ARRIVE
+        while events[0] < beyond:
+            payload = heappop(events) - instant
+            if payload >= _FALL:
+                self._fall(payload - _FALL, now)
                 continue
             run = running.get(payload)
             if run is not None and run.end == now:
                 self._give_back(run, now)
                 self.queue.full = self.asked = True
 
-    def _give_back(self, run: Run, now: int) -> None:
-        """A job's machines, to whoever is next."""
-        self.runs.finish(run, now)
-        job, pool, machines, pieces, need, _, ready, _, _, expected, _, _, _ = run
-        if machines.held and ready == now:
-            for batch, _ in pieces:  # a job of no length ends as its machines are ready
-                if batch in machines.held:
-                    self._booted(pool, batch, now)
-        if machines.tracks:
-            machines.unexpect(expected, job)
-        machines.busy -= need
-        machines.busy_area += need * now
-        if machines.draining or not self.reuse:
-            for batch, count in pieces:
-                self._free(machines, pool, batch, count, now)
-            return
-        for batch, count in pieces:
-            look = machines.put_idle(batch, count, now)
-            if look is not None:
-                heappush(self.events, look << 35 | _CHECK | pool)
-
-    def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
-        if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
-            count -= self._let_go(machines, batch, count, now)
-        if count:
-            look = machines.put_idle(batch, count, now)
-            if look is not None:
-                self._push(look, CHECK, pool)
-
-    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
-        """Flagged machines go when their job ends, and those that serve one job only."""
-        gone = count
-        if self.reuse:
-            gone = min(machines.draining, count)
-            machines.draining -= gone
-        machines.end(batch, gone, now)
-        machines.releases += 1
-        return gone
-
-    def _boots(self, now: int, beyond: int) -> None:
+    def _boots(self, now: int, instant: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first = self.events, (now << 3 | ARRIVE) << 32
-        while events and first <= events[0] < beyond:
+        events, first, beyond = self.events, instant + _ARRIVE, instant + _CHECK
+        while events[0] < beyond and events[0] >= first:
             event = heappop(events)
-            payload = event & 0xFFFFFFFF
-            if event >> 32 & 7 == ARRIVE:
+            payload = event & _PAYLOAD
+            if event & _KIND == _ARRIVE:
                 self.queue.arrive(payload, now)
                 self.asked = True
                 continue
-            self._booted(payload % _POOLS, payload // _POOLS, now)
-
-    def _booted(self, pool: int, batch: int, now: int) -> None:
-        """Ready, for the job that it was launched for or for any; or lost while it booted."""
-        machines = self.pools[pool]
-        if batch in machines.held:
-            machines.held.remove(batch)
-            machines.busy += machines.booted(batch)
-        elif batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
-            self._free(machines, pool, batch, machines.booted(batch), now)
-            self.queue.full = True
-            self.asked = self.asked or self.grower.period is not None
-
-    def _start(self, job: int, pool: int, need: int, now: int) -> None:
-        """On idle machines first; the others are launched for it."""
-        machines = self.pools[pool]
-        idle = machines.idle if self.reuse else 0
-        if need <= idle:
-            idle, ready, pieces = need, now, machines.take(need, now)
-        else:
-            pieces = machines.take(idle, now) if idle else []
-            ready = self._boot_for(machines, pool, need - idle, pieces, now)
-        end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
-        if machines.tracks:
-            machines.expect(expected, job, need)
-        heappush(self.events, end << 35 | job)
-
-    def _later(self, when: int, job: int | None) -> None:
-        """A job comes back then, or the queue is looked at."""
-        self._push(when, LOOK if job is None else ARRIVE, job or 0)
-
-    def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
-        """Launch what a job lacks; when it is ready."""
-        ready, launched = machines.launch(count, now)
-        pieces += launched
-        if self.counts_boots:
-            for batch, _ in launched:
-                machines.held.add(batch)
-                self._push(ready, BOOT, batch * _POOLS + pool)
-        else:
-            machines.booting -= count
-            machines.busy += count
-            heappush(self.queue.readies, ready)
-            if ready > self.last_ready:
-                self.last_ready = ready
-        machines.busy_area -= count * ready
-        if machines.spot_live:
-            self._watch(pool, now)
-        return ready
+            self._booted(payload % POOLS, payload // POOLS, now)
 
     def _grow(self, now: int) -> None:
         """Ask the growth policy, now or at its next look."""
@@ -258,34 +148,25 @@ class Engine:
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
         if self.parked and not waiting:
-            self._unpark(now)
+            self.parked = False
+            for pool in range(len(self.pools)):
+                self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
         queue, running = self.queue, self.runs.running
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
-                machines = self.pools[pool]
-                count = min(count, machines.room)
-                if not count:
-                    continue
-                ready, launched = machines.launch(count, now)
-                for batch, part in launched:
-                    self._expect_boot(machines, batch, part, ready)
-                    self._push(ready, BOOT, batch * _POOLS + pool)
-                self._watch(pool, now)
-                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
-
-    def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
-        """These machines boot for whoever comes first."""
-        machines.coming[batch] = ready
-        machines.expect(ready, batch | 1 << 31, count)
+                count = min(count, self.pools[pool].room)
+                if count:
+                    self.boot_ahead(pool, count, now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.waiting:
-                if machines.release_due(now) and self.queue.waiting:
+                keep = self.warm.kept(machines, now)
+                if machines.release_due(now, keep) and self.queue.waiting:
                     self._push(now, LOOK, 0)
                 return
             machines.parked += machines.due.pop(now, ())
@@ -298,98 +179,11 @@ class Engine:
             self.queue.schedule(now)
         self._look_again(now)
 
-    def _unpark(self, now: int) -> None:
-        """No job waits any more: what was due meanwhile may go when it is due again."""
-        self.parked = False
-        for pool, machines in enumerate(self.pools):
-            parked, machines.parked = machines.parked, []
-            for batch, since in parked:
-                look = machines.look_later(batch, since, now)
-                if look is not None:
-                    self._push(look, CHECK, pool)
-
     def _look_again(self, now: int) -> None:
         """Bounds open with time alone; all else waits for something to happen."""
         if self.queue.waiting and not self.grower.free_of_bounds:
             self.looks = now + max(self.grower.period or 1, WINDOW_LOOK)
             self._push(self.looks, LOOK, 0)
-
-    def _watch(self, pool: int, now: int) -> None:
-        """Learn when the next spot machines of a pool are lost."""
-        when = self.pools[pool].watch(now)
-        if when is not None:
-            self._push(when, FALL, pool)
-
-    def _fall(self, pool: int, now: int) -> None:
-        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
-        machines = self.pools[pool]
-        market = machines.pool.spot
-        if market is None or machines.fall != now:
-            return
-        machines.fall = -1
-        over = machines.spot_live - market.room(now)
-        batch = len(machines.batch_start)
-        while over > 0 and batch:
-            batch -= 1
-            if machines.batch_spot[batch] and machines.batch_live[batch]:
-                over -= self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
-        self.queue.full = self.asked = True
-        self._watch(pool, now)
-
-    def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
-        """Lose machines of a batch: idle ones first, then those of running jobs."""
-        machines = self.pools[pool]
-        lost = machines.lose_idle(batch, count, now)
-        if lost < count and batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
-            lost += machines.lose_booting(batch, now)
-        for job in self.runs.on(pool, batch) if lost < count else ():
-            lost += self._interrupt(job, pool, batch, count - lost, now)
-            if lost >= count:
-                break
-        return lost
-
-    def _interrupt(self, job: int, pool: int, batch: int, most: int, now: int) -> int:
-        """A job loses up to ``most`` machines of ``batch``; its others become idle."""
-        machines = self.pools[pool]
-        run = self.runs.interrupt(job, now)
-        machines.unexpect(run.expected, job)
-        lost, up = 0, run.need if run.ready < now else run.idle
-        for held, count in run.pieces:
-            if up <= 0:
-                lost += self._stop_boot(run, held, count, held == batch, now)
-                continue
-            up -= count
-            machines.busy -= count
-            machines.busy_area += count * now
-            gone = min(count, most) if held == batch else 0
-            if gone:
-                machines.end(held, gone, now, reclaimed=True)
-                lost += gone
-            if count > gone:
-                self._free(machines, pool, held, count - gone, now)
-        self.grower.covered.discard(job)
-        self._push(now + self.scenario.requeue_delay, ARRIVE, job)
-        return lost
-
-    def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
-        """What boots for a job is lost, or boots for whoever comes first; how many are lost."""
-        machines = run.machines
-        machines.busy_area += count * run.ready
-        if self.counts_boots:
-            machines.held.discard(batch)
-        else:
-            machines.busy -= count
-            machines.booting += count
-        if lost:
-            return machines.lose_booting(batch, now)
-        self._expect_boot(machines, batch, count, run.ready)
-        if not self.counts_boots:
-            self._push(run.ready, BOOT, batch * _POOLS + run.pool)
-        return 0
-
-    def _push(self, when: int, kind: int, payload: int) -> None:
-        heappush(self.events, (when << 3 | kind) << 32 | payload)
 
     def _finish(self, now: int) -> Outcome:
         """Give the rest back, and close the books."""

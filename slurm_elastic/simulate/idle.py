@@ -61,11 +61,12 @@ class _ByMargin:
         self.starts, self.lease, self.largest = starts, lease, largest
         # Without since there is one slot of time a phase, and the keys stay small.
         self.times = _TIMES if sinces else 1
+        self.phase = self.times * _BATCHES
         self.keys: list[int] = []
         self.counts: dict[int, int] = {}
 
     def put(self, batch: int, count: int, since: int) -> None:
-        key = (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
+        key = self.starts[batch] % self.lease * self.phase + since * _BATCHES + batch
         counts = self.counts
         if key in counts:
             counts[key] += count
@@ -74,29 +75,29 @@ class _ByMargin:
             insort(self.keys, key)
 
     def take(self, count: int, now: int) -> Pieces:
-        keys, counts = self.keys, self.counts
+        keys, counts, largest = self.keys, self.counts, self.largest
         # Phases at or below this one renewed last and have most left; the next above, least.
-        index = bisect_left(keys, (now % self.lease + 1) * self.times * _BATCHES)
-        index -= self.largest
+        index = bisect_left(keys, (now % self.lease + 1) * self.phase)
         pieces = []
-        while count:
-            if index >= len(keys):
+        while True:
+            if largest:
+                index = index - 1 if index > 0 else -1
+            elif index >= len(keys):
                 index = 0
             key = keys[index]
             there = counts[key]
             if there > count:
                 counts[key] = there - count
                 pieces.append((key % _BATCHES, count))
-                break
+                return pieces
             del keys[index], counts[key]
             pieces.append((key % _BATCHES, there))
+            if there == count:
+                return pieces
             count -= there
-            if self.largest:
-                index = index - 1 if index > 0 else -1
-        return pieces
 
     def remove(self, batch: int, since: int) -> int:
-        key = (self.starts[batch] % self.lease * self.times + since) * _BATCHES + batch
+        key = self.starts[batch] % self.lease * self.phase + since * _BATCHES + batch
         count = self.counts.pop(key, 0)
         if count:
             del self.keys[bisect_left(self.keys, key)]

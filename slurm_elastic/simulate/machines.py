@@ -11,15 +11,20 @@ when it is known, in any order; while machines are there, a sum lacks their ends
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from slurm_elastic.policies.fleet import spare
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Curve, dollars
 from slurm_elastic.simulate.idle import Pieces, idle_machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
+from slurm_elastic.simulate.turns import Turns, last_ready, waves
+
+_COUNT = (1 << 32) - 1
+_FAR = 1 << 192
 
 
 class Machines:
@@ -28,7 +33,8 @@ class Machines:
     """
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
-        self.pool = pool
+        self.pool, self.most = pool, pool.machines
+        self.turns: tuple[Turns, ...] = ()
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start = array("q")
@@ -40,11 +46,11 @@ class Machines:
         self.lease_count = array("q")
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
-        self.weights: list[int] = []
         self.tracks = False
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
-        # parked: what was due while jobs waited; tracks: whether expected and weights are kept.
+        # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
+        # each in one integer, kept once it is asked for (tracks).
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
@@ -79,7 +85,13 @@ class Machines:
     @property
     def room(self) -> int:
         """How many more may be launched."""
-        return self.pool.machines - self.idle - self.busy - self.booting
+        return self.most - self.idle - self.busy - self.booting
+
+    @property
+    def room_now(self) -> int:
+        """The same of a growth policy, which does not ask for more than the pool may boot now."""
+        most, room = self.pool.max_booting, self.room
+        return room if most is None else min(room, max(most - self.booting, 0))
 
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
@@ -113,13 +125,28 @@ class Machines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def launch(self, count: int, now: int) -> tuple[int, Pieces]:
+    def late(self, count: int, now: int) -> int:
+        """How long ``count`` machines that are asked for now would take to be ready."""
+        if not self.turns:
+            return self.boot_seconds(count)
+        return last_ready(self.turns, count, now, self.boot_seconds) - now
+
+    def start(self, count: int, now: int) -> list[tuple[int, Pieces]]:
+        """As ``launch``, wave by wave where not all of them may boot at once."""
+        if not self.turns:
+            return [self.launch(count, now)]
+        booked = waves(self.turns, count, now, self.boot_seconds)
+        return [self.launch(part, now, begin) for begin, part in booked]
+
+    def launch(self, count: int, now: int, turn: int | None = None) -> tuple[int, Pieces]:
         """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
-        (batch, machines). They count as booting until then.
+        (batch, machines). They count as booting until then. ``turn``: when they begin to boot, if
+        not now.
         """
         spot = 0 if self.pool.spot is None else self._spot_room(count, now)
-        ready = now + self.boot_seconds(count)
-        begin = now if self.pool.clock is Clock.REQUEST else ready
+        request = now if turn is None else turn
+        ready = request + self.boot_seconds(count)
+        begin = request if self.pool.clock is Clock.REQUEST else ready
         started = []
         if spot:
             started.append((self._batch(begin, spot, spot=True), spot))
@@ -143,21 +170,21 @@ class Machines:
         self.idle += count
         since = now if self._sinces else 0
         self._put(batch, count, since)
-        if self._flagged:
-            return None
         due = self.batch_due[batch]
         if due > now and (due == NEVER or not self._sinces):
             return None
-        return self.look_later(batch, since, now)
+        return None if self._flagged else self.look_later(batch, since, now)
 
     def look_later(self, batch: int, since: int, now: int) -> int | None:
         """Note when these may go; that time if it is new."""
         due, start, lease, public = self._due, self.batch_start[batch], self._lease, self._public
         when = due(start, since or now, now, lease, public=public)
+        holds = self._stays or when > now  # what begins then lasts until the next look
         while when % self._grid:
-            when += self._grid - when % self._grid
-            if not self._stays:
+            when += -when % self._grid
+            if not holds:
                 when = due(start, since or now, when, lease, public=public)
+                holds = when > now
         self.batch_due[batch] = when
         there = self.due.get(when)
         if there is None:
@@ -165,6 +192,12 @@ class Machines:
             return when
         there.append((batch, since))
         return None
+
+    def unpark(self, now: int) -> list[int]:
+        """Look again at what was due and stayed; at which times, as far as these are new."""
+        parked, self.parked = self.parked, []
+        looks = [self.look_later(batch, since, now) for batch, since in parked]
+        return [look for look in looks if look is not None]
 
     def take(self, count: int, now: int) -> Pieces:
         """Idle machines for a job."""
@@ -230,11 +263,21 @@ class Machines:
                 self.idle -= count
                 self.end(batch, count, now)
 
-    def release_due(self, when: int) -> int:
-        """Give back what is idle and due at ``when``; how many machines."""
+    def release_due(self, when: int, keep: int = 0) -> int:
+        """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
+        which are parked; how many machines.
+        """
         gone = 0
         for batch, since in self.due.pop(when, ()):
+            if keep and self.idle <= keep:
+                self.parked.append((batch, since))
+                continue
             count = self.free.remove(batch, since)
+            if keep and count > spare(self.idle, keep):
+                kept = count - spare(self.idle, keep)
+                self.free.put(batch, kept, since)
+                self.parked.append((batch, since))
+                count -= kept
             if count:
                 self.idle -= count
                 self.end(batch, count, when)
@@ -269,41 +312,37 @@ class Machines:
         for batch, ready in self.coming.items():
             self.expect(ready, batch | 1 << 31, self.batch_live[batch])
 
+    def expect_boot(self, batch: int, count: int, ready: int) -> None:
+        """These machines boot for whoever comes first."""
+        self.coming[batch] = ready
+        self.expect(ready, batch | 1 << 31, count)
+
     def expect(self, when: int, serial: int, count: int) -> None:
         """``count`` machines are expected to be free at ``when``."""
         if self.tracks:
-            key, expected = when << 32 | serial, self.expected
-            place = bisect_left(expected, key)
-            expected.insert(place, key)
-            self.weights.insert(place, count)
+            insort(self.expected, (when << 32 | serial) << 32 | count)
 
     def unexpect(self, when: int, serial: int) -> None:
         """Forget what was expected."""
         if self.tracks:
-            place = bisect_left(self.expected, when << 32 | serial)
-            del self.expected[place], self.weights[place]
+            del self.expected[bisect_left(self.expected, (when << 32 | serial) << 32)]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
-        missing, at, weights, expected = need - free, -1, self.weights, self.expected
-        for at, count in enumerate(weights):  # noqa: B007 - used below
-            missing -= count
-            if missing <= 0:
+        missing, beyond, shadow = need - free, _FAR, NEVER
+        for key in self.expected:
+            if key >= beyond:
                 break
-        else:
-            return NEVER, -missing
-        shadow = max(expected[at] >> 32, now)
-        beyond, at = (shadow + 1) << 32, at + 1
-        while at < len(weights) and expected[at] < beyond:
-            missing -= weights[at]
-            at += 1
+            missing -= key & _COUNT
+            if missing <= 0 and shadow == NEVER:
+                shadow = max(key >> 64, now)
+                beyond = (shadow + 1) << 64
         return shadow, -missing
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
         free = self.idle + (self.room if direct else 0)
-        pairs = zip(self.expected, self.weights, strict=True)
-        return Profile(now, free, ((key >> 32, count) for key, count in pairs))
+        return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
     def watch(self, now: int) -> int | None:
         """When the next spot machines are lost, if that is news."""

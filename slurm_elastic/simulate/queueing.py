@@ -81,6 +81,9 @@ class Queue:
         """The waiting jobs for which machines may be started ahead, and whether own ones only."""
         return ((self.waiting, False),)
 
+    def paid_by_nobody(self) -> None:
+        """What was started last was started for none of the jobs."""
+
     def next_ready(self, now: int) -> int:
         """When machines that boot for a job will be ready next."""
         readies = self.readies
@@ -94,21 +97,31 @@ class Queue:
         if self.scenario.reservations > 1:
             self._schedule_deep(now)
             return
+        queue, place, begun = self.waiting, self._place, 0
+        for job in queue:
+            if not place(job, now):
+                break
+            begun += 1
+        del queue[:begun]
+        if queue:
+            self._reserve(queue[0], now)
+            if len(queue) > 1 and self._any_free():
+                self._backfill(now)
+
+    def _backfill(self, now: int) -> None:
+        """Start what does not delay the first job."""
         queue, place = self.waiting, self._place
-        waiting: list[int] = []
-        most = self.depth or len(queue)
-        seen, free = len(queue), True
-        for position, job in enumerate(queue):
-            if waiting and (not free or len(waiting) >= most):
+        waiting, seen = queue[:1], len(queue)
+        most = self.depth or seen
+        for position, job in enumerate(queue[1:], start=1):
+            if len(waiting) >= most:
                 seen = position
                 break
-            if place(job, now):
-                free = not waiting or self._any_free()
-                continue
-            if not waiting:
-                self._reserve(job, now)
-                free = self._any_free()
-            waiting.append(job)
+            if not place(job, now):
+                waiting.append(job)
+            elif not self._any_free():
+                seen = position + 1
+                break
         queue[:seen] = waiting
 
     def _any_free(self) -> bool:
@@ -121,13 +134,15 @@ class Queue:
 
     def _place(self, job: int, now: int) -> bool:
         """Start the job in the first pool that can take it without delaying the reservation."""
+        direct, reuse = self.direct, self.reuse
         for pool, machines, needs in self._each:
             need = needs[job]
-            if (need > machines.idle or not self.reuse) and not self._may_boot(machines, need, now):
+            lacks = need > machines.idle or not reuse
+            if lacks and not (direct and self._may_boot(machines, need, now)):
                 continue
             if machines is self._reserved:
-                missing = need - machines.idle if self.reuse else need
-                late = machines.boot_seconds(missing) if missing > 0 else 0
+                missing = need - machines.idle if reuse else need
+                late = machines.late(missing, now) if missing > 0 else 0
                 if now + late + self.limit[job] > self.shadow:
                     if need > self.extra:
                         continue
@@ -137,9 +152,7 @@ class Queue:
         return False
 
     def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
-        """Whether what a job lacks may be launched for it."""
-        if not self.direct:
-            return False
+        """Whether what a job lacks may be launched for it, where growth is ``direct``."""
         missing = need - machines.idle if self.reuse else need
         if missing > machines.room:
             return False
@@ -189,7 +202,7 @@ class Queue:
     def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
         for pool, machines, needs in self._each:
             need = needs[job]
-            if need > machines.idle and not self._may_boot(machines, need, now):
+            if need > machines.idle and not (self.direct and self._may_boot(machines, need, now)):
                 continue
             if profiles[pool].fits(now, need, self.limit[job]):
                 return pool

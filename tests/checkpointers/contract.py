@@ -15,6 +15,8 @@ from slurm_elastic.model import Image, JobRun
 from slurm_elastic.protocols import Checkpointer
 
 PATIENCE = 60.0
+SHORT = 2.0
+"""Seconds for a save that takes longer; time enough for it to begin."""
 
 
 class Bed(Protocol):
@@ -118,7 +120,7 @@ class Deadlines:
         bed.stick(run)
         began = time.monotonic()
         with pytest.raises(CheckpointError):
-            save(bed, run, within=0.5)
+            save(bed, run, within=SHORT)
         assert time.monotonic() - began < PATIENCE
 
     def test_the_last_good_image_stays(self, bed: StuckBed) -> None:
@@ -126,7 +128,7 @@ class Deadlines:
         image = save(bed, run)
         bed.stick(run)
         with pytest.raises(CheckpointError):
-            save(bed, run, within=0.5)
+            save(bed, run, within=SHORT)
         assert image in bed.checkpointer.images(run)
         bed.checkpointer.verify(image)
 

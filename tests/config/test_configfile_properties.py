@@ -146,6 +146,7 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
             types=draw(one_types()),
             auth=draw(st.none() | st.just("/root/one_auth")),
             pending_limit=draw(st.floats(0.1, 0.9)),
+            listing_lag=draw(st.floats(0.1, 0.9)),
             threads=draw(st.integers(1, 10)),
             **shared,
         )
@@ -158,6 +159,7 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
             clouds_file=draw(st.none() | st.just("/etc/slurm-elastic/clouds.yaml")),
             networks=draw(st.sampled_from([(), ("none",), ("lan", "ib")])),
             schedule_wait=draw(st.floats(0.1, 0.9)),
+            listing_lag=draw(st.floats(0.1, 0.9)),
             threads=draw(st.integers(1, 20)),
             **shared,
         )

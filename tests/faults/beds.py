@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,57 +22,18 @@ from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
 
-from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AnyCloud, DockerType, FakeCloud, InstanceType, Strategy
-from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
-from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
+from slurm_elastic.config.clouds import AnyCloud, DockerType, Strategy
+from slurm_elastic.errors import AuthError, QuotaError
+from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import docker_request as labels
-from slurm_elastic.providers.fake import FakeAccount, FakeProvider
+from slurm_elastic.providers.opennebula import OpenNebulaProvider
+from slurm_elastic.providers.openstack import OpenStackProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
-
-TIMEOUT = 2.0
-"""Seconds; of a busy machine even an emulator takes its time."""
-SHORT = {"throttle": 3, "internal": 3, "auth": 2}
-OF_LISTS = {
-    "throttle": 6,
-    "internal": 6,
-    "auth": 6,
-    "reset before": 6,
-    "reset after": 6,
-    "wrong data": 6,
-}
-"""How many calls it strikes, once where it is not here: lists more often than a machine may be
-missing. A refusal stands until it is healed.
-"""
-FOR_GOOD = ("capacity", "quota")
-KINDS = {
-    "capacity": FaultKind.CAPACITY,
-    "quota": FaultKind.QUOTA,
-    "throttle": FaultKind.THROTTLE,
-    "auth": FaultKind.AUTH,
-    "internal": FaultKind.INTERNAL,
-    "reset before": FaultKind.RESET_BEFORE,
-    "reset after": FaultKind.RESET_AFTER,
-    "time-out": FaultKind.TIMEOUT_AFTER,
-    "slow answer": FaultKind.SLOW,
-    "wrong data": FaultKind.GARBAGE,
-}
-
-
-def times(fault: str, call: str) -> int:
-    return (OF_LISTS if call == "list" else SHORT).get(fault, 1)
-
-
-def emulated(fault: str, call: str, action: str) -> Fault | None:
-    """The sandbox's fault; None where no call but a launch is refused so."""
-    if fault in FOR_GOOD and call != "launch":
-        return None
-    seconds = 0.2 if fault == "slow answer" else 2 * TIMEOUT
-    count = None if fault in FOR_GOOD else times(fault, call)
-    return Fault(kind=KINDS[fault], action=action, count=count, seconds=seconds)
+from tests.faults.fake_bed import Fake
+from tests.faults.strikes import CLUSTER, FOR_GOOD, TIMEOUT, emulated, times
 
 
 class Aws(AwsBed):
@@ -121,16 +82,23 @@ class One(OneBed):
         return super().settings(**({"timeout": TIMEOUT} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
-        return super().open(UUID, TIMEOUT)
+        return OpenNebulaProvider(self.settings(), CLUSTER, monotonic=clock)
 
     def show(self) -> None:
         self.control.pace(FAST)
+
+    def made(self) -> int:
+        return len(self.control.state().machines)
 
     def strike(self, fault: str, call: str) -> bool:
         made = emulated(fault, call, self.ACTIONS[call])
         if made is not None:
             self.control.fail(made)
         return made is not None
+
+    def fail_after(self) -> None:
+        """The next launch takes effect and is answered with an error of the server."""
+        self.control.fail(Fault(kind=FaultKind.INTERNAL_AFTER, action=INSTANTIATE, count=1))
 
     def standing(self) -> object:
         return self.control.state().faults
@@ -148,10 +116,24 @@ class Stack(StackBed):
     }
 
     def settings(self, **more: object) -> AnyCloud:
-        return super().settings(**({"timeout": TIMEOUT} | more))
+        return super().settings(**({"timeout": TIMEOUT, "schedule_wait": 1.0} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
-        return super().open(UUID, TIMEOUT)
+        return OpenStackProvider(self.settings(), CLUSTER, monotonic=clock)
+
+    def show(self) -> None:
+        with self.stand_in.lock:
+            self.hide_fresh(0.0)
+            for server in self.world.servers.values():
+                server["visible"] = 0.0
+
+    def made(self) -> int:
+        with self.stand_in.lock:
+            return len(self.world.servers | self.world.deleted)
+
+    def fail_after(self) -> None:
+        """The next launch takes effect and is answered with an error of the server."""
+        self.stand_in.fail(Kind.STATUS_AFTER, CREATE, 1)
 
     def strike(self, fault: str, call: str) -> bool:
         on = self.ON[call]
@@ -284,101 +266,6 @@ class Docker(DockerBed):
 
     def standing(self) -> object:
         return tuple(self.proxy.faults)
-
-
-class _Babbling(FakeProvider):
-    """Calls that took effect and answer something nobody can read."""
-
-    babble: Sequence[str] = ()
-
-    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        return self._babbled("launch", super().launch(spec))
-
-    def instances(self) -> Sequence[Instance]:
-        return self._babbled("instances", super().instances())
-
-    def terminate(self, ids: Sequence[str]) -> None:
-        super().terminate(ids)
-        self._babbled("terminate", ())
-
-    def _babbled(self, call: str, answer: Sequence[Instance]) -> Sequence[Instance]:
-        if call in self.babble:
-            self.babble = self.babble[1:]
-            raise ValueError("the answer is a web page")
-        return answer
-
-
-class Fake:
-    name = "fake"
-    pool = Pool(
-        name="f", cloud="rehearsal", nodes=("f1", "f2"), cpus=2, real_memory=3000,
-        instance_types=("small",), markets=(Market.ON_DEMAND,),
-    )  # fmt: skip
-    ERRORS = {  # noqa: RUF012
-        "capacity": CapacityError,
-        "quota": QuotaError,
-        "throttle": TransientError,
-        "auth": AuthError,
-        "internal": TransientError,
-        "reset before": TransientError,
-    }
-    CALLS = {"launch": "launch", "list": "instances", "terminate": "terminate"}  # noqa: RUF012
-
-    def __init__(self) -> None:
-        self.account = FakeAccount()
-        self.provider: _Babbling | None = None
-
-    def settings(self) -> AnyCloud:
-        types = {"small": InstanceType(cpus=2, memory=4096, price=0.1)}
-        return FakeCloud(name="rehearsal", location=Location.PUBLIC, types=types)
-
-    def open(self, clock: Callable[[], float]) -> Provider:
-        cloud = self.settings()
-        assert isinstance(cloud, FakeCloud)
-        self.provider = _Babbling(
-            cloud, Cluster(name="site", uuid=UUID), self.account, clock, lambda _: None
-        )
-        return self.provider
-
-    def alive(self) -> set[str]:
-        return self.account.alive()
-
-    def hide_fresh(self, seconds: float) -> None:
-        assert self.provider is not None
-        self.provider.visible_after = seconds
-
-    def show(self) -> None:
-        self.hide_fresh(0.0)
-        for machine in self.account.machines.values():
-            machine.visible_from = 0.0
-
-    def strike(self, fault: str, call: str) -> bool:
-        assert self.provider is not None
-        name = self.CALLS[call]
-        if fault in self.ERRORS:
-            count = 10**4 if fault in FOR_GOOD else times(fault, call)
-            if fault in FOR_GOOD and call != "launch":
-                return False
-            self.provider.fail_next(self.ERRORS[fault], count, name)
-        elif fault in ("reset after", "time-out") and call == "launch":
-            self.provider.lose_answer_next()
-        elif fault == "wrong data":
-            self.provider.babble = [name] * times(fault, call)
-        elif fault == "slow answer":
-            self.provider.latency = 5.0
-        else:  # of a list or an end without an answer nobody knows whether it was carried out
-            self.provider.fail_next(TransientError, times(fault, call), name)
-        return True
-
-    def heal(self) -> None:
-        assert self.provider is not None
-        self.provider.heal()
-
-    def standing(self) -> object:
-        p = self.provider
-        assert p is not None
-        slow = len(p.calls) if p.latency else 0
-        return len(p._faults), p._answers_to_lose, len(p.babble), slow
 
 
 @contextmanager

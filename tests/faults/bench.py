@@ -84,30 +84,36 @@ class Hiding:
         self._clock = clock
         self._hidden_for = 0.0
         self._visible: dict[str, float] = {}
-        self._shown_from: float | None = None
+        self._lag: float | None = None
+        self._first: float | None = None
 
-    def hide(self, seconds: float) -> bool:
-        """Machines started from now on, for so long; in the cloud: until so long from now.
-        Whether it is the cloud that hides them.
+    def hide(self, seconds: float, *, view: bool = False) -> bool:
+        """Machines started from now on, for so long; in the cloud: until so long after the first.
+        Whether it is the cloud that hides them, and not the daemon's ``view`` alone.
         """
-        if isinstance(self._bed, Lagging):
+        if isinstance(self._bed, Lagging) and not view:
             self._bed.hide_fresh(FOR_EVER)
-            self._shown_from = self._clock() + seconds
+            self._lag = seconds
             return True
         self._hidden_for = seconds
         return False
 
     def step(self) -> None:
         """Show what has been hidden for long enough."""
-        if self._shown_from is not None and self._clock() >= self._shown_from:
-            self._shown_from = None
+        if self._lag is None or self._first is None:
+            return
+        if self._clock() - self._first >= self._lag:
+            self._lag = None
             assert isinstance(self._bed, Lagging)
             self._bed.show()
 
     def hidden(self) -> set[str]:
         """Machines that are there and that lists lack."""
-        if self._shown_from is not None:
-            return self._bed.alive()
+        if self._lag is not None:
+            there = self._bed.alive()
+            if there and self._first is None:
+                self._first = self._clock()
+            return there
         if not self._hidden_for:
             return set()
         now = self._clock()
@@ -129,7 +135,7 @@ class Hiding:
     def instances(self) -> Sequence[Instance]:
         found = self.inner.instances()
         hidden = self._strike("list")
-        assert self._shown_from is None or not found, "the cloud lists what it is to hide"
+        assert self._lag is None or not found, "the cloud lists what it is to hide"
         return [i for i in found if i.id not in hidden]
 
     def terminate(self, ids: Sequence[str]) -> None:
@@ -170,13 +176,22 @@ class Bench:
         self.cloud = Hiding(bed.open(lambda: self.now), bed, lambda: self.now)
         self.most = 0
         self.before: object = None
+        self.daemon = self._daemon()
+
+    def _daemon(self) -> Daemon:
+        bed = self.bed
         site = Site.of(
             self.config, self.slurm, self.ledger, {bed.pool.cloud: self.cloud}, lambda: self.now
         )
         site = replace(site, monotonic=lambda: self.now, wait=self._wait)
-        self.daemon = Daemon(
+        return Daemon(
             site, self.spool, Silent(), lambda: None, lambda _: Inline()  # type: ignore[arg-type]
         )  # fmt: skip
+
+    def restart(self) -> None:
+        """The daemon is killed, and another one starts: all that was in its memory is lost."""
+        self.cloud.inner = self.bed.open(lambda: self.now)
+        self.daemon = self._daemon()
 
     def close(self) -> None:
         self.ledger.close()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from slurm_elastic.policies.phase import Phase, phase
-from tests.faults.beds import FOR_GOOD, KINDS
 from tests.faults.bench import Bench
+from tests.faults.strikes import FOR_GOOD, KINDS
 
 PROVIDERS = ("fake", "local", "aws", "aws fleet", "opennebula", "openstack", "docker")
 CALLS = ("launch", "list", "terminate")
@@ -17,10 +17,12 @@ HIDDEN = "hidden for 60 s"
 LOST = "reset after, and hidden"
 FAULTS = (*KINDS, HIDDEN, LOST)
 HIDE = 60.0
-BY_LOOKUP = ("opennebula",)
-"""Its API takes no token with a launch, and its lists are made to lag here."""
+BY_LOOKUP = ("opennebula", "openstack")
+"""Their APIs take no token with a launch: nothing but lists tells of one without an answer."""
+ENDED_WHEN_LISTED = ("openstack",)
+"""An order is answered with one id at most: what its lists hide cannot be ended."""
+TAKES_EFFECT = ("reset after", "time-out", "slow answer", "wrong data", HIDDEN, LOST)
 NO_SUCH = "-"
-DOUBLED = "doubles ended"
 OPEN = "?"
 
 Cell = tuple[str, str, str]
@@ -29,11 +31,13 @@ Cell = tuple[str, str, str]
 def outcome_of(bench: Bench, call: str, fault: str) -> str:
     """How it came out; AssertionError where a machine is left, doubled or nobody's."""
     if fault == HIDDEN:
-        bench.cloud.hide(HIDE)
+        known_late = bench.bed.name in ENDED_WHEN_LISTED
+        bench.cloud.hide(HIDE, view=known_late and call == "terminate")
     outcome = {"launch": launching, "list": listing, "terminate": ending}[call](bench, fault)
     if outcome is not NO_SUCH:
-        if outcome != DOUBLED:
-            assert bench.most <= len(bench.nodes), "no node has two machines"
+        assert bench.most <= len(bench.nodes), "no node has two machines"
+        if bench.bed.name in BY_LOOKUP and call == "launch" and fault in TAKES_EFFECT:
+            assert bench.bed.made() == len(bench.nodes), "nor had any for a moment"
         nothing_left(bench)
     return outcome
 
@@ -80,9 +84,8 @@ def launching(bench: Bench, fault: str) -> str:
     bench.until(lambda: bench.running() and bench.settled(), "a machine for each node")
     assert len(bench.bed.alive()) == len(bench.nodes)
     kinds = bench.kinds()
-    if bench.most > len(bench.nodes):
-        doubles_ended(bench, fault)
-        return DOUBLED
+    if fault == LOST and bench.bed.name in BY_LOOKUP:
+        explained(bench)
     if fault in FOR_GOOD:
         assert "refused" in kinds
     if "refused" in kinds:
@@ -94,18 +97,10 @@ def launching(bench: Bench, fault: str) -> str:
     return "served" if fault == "slow answer" else "retried"
 
 
-def doubles_ended(bench: Bench, fault: str) -> None:
-    """Where nothing but a look-up tells of an earlier call, and the look-up lagged: of a node's
-    machines the one that serves it is left, each other was ended for a reason, and no job noticed.
-    """
-    assert fault == LOST
-    assert bench.bed.name in BY_LOOKUP
-    assert bench.most == 2 * len(bench.nodes), "one repetition, not one a round"
-    for machine in bench.ledger.machines():
-        node = machine.instance.node
-        assert machine.instance.address == bench.slurm.node(node).address
-        ends = [d.reason for d in bench.ledger.decisions(node) if d.kind == "terminated"]
-        assert [machine.instance.id in reason for reason in ends] == [True]
+def explained(bench: Bench) -> None:
+    """Why the nodes waited can be read, and no job noticed."""
+    reasons = [d.reason for node in bench.nodes for d in bench.ledger.decisions(node)]
+    assert any("lists may lack them yet" in reason for reason in reasons)
     assert [j.restarts for j in bench.slurm.queue().values()] == [0]
 
 

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from slurm_elastic.errors import (
     AuthError,
@@ -14,8 +15,9 @@ from slurm_elastic.errors import (
     ProviderError,
     QuotaError,
     TransientError,
+    UnsettledError,
 )
-from slurm_elastic.lifecycle.launch import Outcome, launch
+from slurm_elastic.lifecycle.launch import Outcome, launch, spec_of
 from slurm_elastic.lifecycle.site import new_generation
 from slurm_elastic.model import Instance, LaunchSpec
 from tests.lifecycle.world import World
@@ -68,6 +70,22 @@ def test_an_open_launch_is_repeated_without_waiting(world: World) -> None:
     result = launch(world.site, spec_for(world, "pub1"), "r1", again=True)
     assert result.outcome is Outcome.IN_DOUBT
     assert (launches(world), world.now) == (1, began)
+
+
+def test_what_only_time_can_tell_is_left_to_a_later_round(world: World) -> None:
+    """The wait would hold up the cloud's other launches."""
+    world.clouds["pub"].fail_next(UnsettledError, FOREVER, "launch")
+    began = world.now
+    result = launch(world.site, spec_for(world, "pub1"), "r1")
+    assert result.outcome is Outcome.IN_DOUBT
+    assert (launches(world), world.now) == (1, began)
+    assert len(world.ledger.open_launches()) == 1
+
+
+def test_a_launch_of_an_earlier_round_says_so_to_the_provider(world: World) -> None:
+    spec = spec_for(world, "pub1")
+    (row,) = world.ledger.open_launches()
+    assert spec_of(world.site, row) == replace(spec, again=True)
 
 
 @pytest.mark.parametrize(

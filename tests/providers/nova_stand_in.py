@@ -36,6 +36,7 @@ class Kind(StrEnum):
     """What goes wrong."""
 
     STATUS = "status"
+    STATUS_AFTER = "status-after"
     NONSENSE = "nonsense"
     NOT_JSON = "not-json"
     RESET_BEFORE = "reset-before"
@@ -184,11 +185,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self, fault: Fault | None, body: bytes) -> None:
         kind = fault.kind if fault else None
-        if fault is not None and kind is Kind.STATUS:
+        if fault is not None and kind in (Kind.STATUS, Kind.STATUS_AFTER):
+            if kind is Kind.STATUS_AFTER:
+                self.served(body)
             self.send(fault.status, fault.body)
         elif kind is Kind.NONSENSE:
             self.send(200, '{"servers": [17], "limits": "?", "server": {}, "flavors": {}}')
         elif kind is Kind.NOT_JSON:
+            self.served(body)
             self.send(200, "<html>a proxy's page</html>")
         elif kind is Kind.RESET_BEFORE:
             self.reset()

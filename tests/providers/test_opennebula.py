@@ -30,7 +30,8 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.opennebula import PAGE, OpenNebulaProvider
+from slurm_elastic.providers.opennebula import OpenNebulaProvider
+from slurm_elastic.providers.opennebula_machines import PAGE
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
 from slurm_elastic.sandbox.one_world import Host, Net, Pace

@@ -19,6 +19,7 @@ from slurm_elastic.errors import (
     ProviderError,
     QuotaError,
     TransientError,
+    UnsettledError,
 )
 from slurm_elastic.model import InstanceState
 from slurm_elastic.protocols import Provider
@@ -89,9 +90,12 @@ def test_statuses(bed: StackBed, status: int, action: str) -> None:
     bed.heal()
     if action == DELETE:
         provider.terminate(ids)
+    settled(bed, provider, 0)
+    if (action, status) in [(CREATE, 408), (CREATE, 500), (CREATE, 502), (CREATE, 504)]:
+        with pytest.raises(UnsettledError):
+            fresh.launch(spec)
         settled(bed, provider, 0)
-    else:
-        settled(bed, provider, 0)
+    elif action != DELETE:
         assert len(fresh.launch(spec)) == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,9 @@ done
 echo finished
 exit CODE
 """
+
+UNSAVABLE = COUNTER.replace("CODE", "0").replace("for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor")
+"""A connection that is open cannot be moved."""
 
 SYSLOG = """
 import os, socket
@@ -86,20 +90,6 @@ def config() -> Config:
     )  # fmt: skip
 
 
-SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
-           "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
-
-SITE_YAML = """\
-cluster: {name: containers, uuid: 0b9d3c1e-7f43-4d5b-9a53-3f6f0e3f4a10}
-clouds:
-  - {name: onprem, provider: fake, location: on-premises, partition: static}
-pools:
-  - {name: rack, cloud: onprem, nodes: "n[1-3]", cpus: 2, memory: 1G, real_memory: 1000,
-     checkpoint: {method: criu}}
-checkpoint: {directory: /shared/ckpt, policy: on_notice}
-"""
-
-
 class CriuWorld(ContainerWorld):
     """Nodes with the root part, its configuration, its sudo rule and its key.
 
@@ -139,7 +129,6 @@ class CriuWorld(ContainerWorld):
         (self.shared / "ckpt-root").chmod(0o755)
         keys = self.directory / "keys"
         self.set_hold(self.hold)
-        (keys / "slurm-elastic.yaml").write_text(SITE_YAML)
         (keys / "ckpt.key").touch(mode=0o600)
         (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
 
@@ -155,21 +144,6 @@ class CriuWorld(ContainerWorld):
         host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
         return host
-
-    # the service
-
-    def serve(self) -> None:
-        """Start slurm-elastic-ckptman on the head, as SlurmUser."""
-        directory = "/var/lib/slurm-elastic"
-        self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", directory])
-        self.head.start(SERVICE, "ckptman.log", user="slurm")
-        log = self.shared / "log" / "ckptman.log"
-        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the service runs")
-
-    def ckpt(self, *words: str) -> str:
-        """``slurm-elastic ckpt ...``, as an operator."""
-        out: str = self.head.run(["slurm-elastic", "ckpt", *words], user="slurm").stdout
-        return out
 
     # jobs
 
@@ -236,7 +210,7 @@ class CriuWorld(ContainerWorld):
 
     def state_of(self, job: int) -> str:
         """What the job's launcher says of it: running, held; empty for nothing."""
-        path = self.shared / "ckpt" / "containers" / str(job) / "status.json"
+        path = self.directory_of(job) / "status.json"
         try:
             return str(json.loads(path.read_text())["state"])
         except FileNotFoundError:
@@ -278,10 +252,14 @@ class CriuWorld(ContainerWorld):
         for node in nodes:
             self.slurm("scontrol", "update", f"nodename={node}", "state=resume", check=False)
 
+    def directory_of(self, job: int) -> Path:
+        """The job's directory of images, as seen from here."""
+        return self.shared / "ckpt" / "containers" / str(job)
+
     def left(self, job: int) -> list[str]:
         """What is left of a job: its directory, and processes on any node."""
-        path = self.shared / "ckpt" / "containers" / str(job)
-        found = [str(p) for p in path.rglob("*")] if path.exists() else []
+        path = self.directory_of(job)
+        found = [str(p) for p in [path, *path.rglob("*")] if p.exists()]
         for name, host in self.nodes().items():
             done = host.run(
                 ["pgrep", "-af", f"[c]ontainers/{job}/script|[j]ob{job:05}"], check=False

@@ -10,7 +10,7 @@ import pytest
 
 from slurm_elastic.ckptroot import manifest as manifests
 
-from .criu_world import COUNTER, PROGRAM, CriuWorld, announced, gone, needed, power_cut, started
+from .criu_world import PROGRAM, UNSAVABLE, CriuWorld, announced, gone, needed, power_cut, started
 from .engine import Engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
@@ -38,10 +38,6 @@ def test_an_announced_move_keeps_each_step_once_and_the_exit_code(world: CriuWor
 
 def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> None:
     power_cut(world)
-
-
-UNSAVABLE = COUNTER.replace("CODE", "0").replace("for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor")
-"""A connection that is open cannot be moved."""
 
 
 def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
@@ -146,42 +142,6 @@ def test_signals_reach_the_script_once(world: CriuWorld) -> None:
     gone(world, job)
 
 
-def test_tasks_of_an_array_are_saved_apart(world: CriuWorld) -> None:
-    array = world.counter("--array=1-2")
-
-    world.wait_for(lambda: len(world.tasks(array)) == 2, "both tasks run")
-    for task in world.tasks(array):
-        world.standing(task)
-        world.wait_more(task)
-        assert "ok" in world.ask(task, "stop")
-        world.move(task)
-        world.standing(task)
-        world.end(task)
-        gone(world, task)
-
-
-def test_a_gigabyte_moves(world: CriuWorld) -> None:
-    script = """#!/usr/bin/python3
-import hashlib, os, time
-data = os.urandom(1 << 20) * 1024
-print(hashlib.sha256(data).hexdigest(), flush=True)
-while not os.path.exists(f"end-{os.environ['SLURM_JOB_ID']}"):
-    time.sleep(0.2)
-print(hashlib.sha256(data).hexdigest(), flush=True)
-"""
-    job = world.sbatch(script, "-o", "out-%j")
-    world.standing(job)
-    world.wait_for(lambda: world.output(job), "the data is there")
-    assert world.ask(job, "stop")["ok"]["size"] > 1 << 30
-    world.move(job)
-    world.standing(job)
-    (world.shared / "jobs" / f"end-{job}").touch()
-    world.wait_job(job)
-    first, second = world.output(job)
-    assert first == second
-    gone(world, job)
-
-
 def test_a_killed_root_part_takes_the_job_along_and_leaves_it_to_the_sweeper(
     world: CriuWorld,
 ) -> None:
@@ -263,46 +223,4 @@ def test_an_image_that_would_come_back_as_root_is_not_restored(world: CriuWorld)
     (world.shared / "jobs" / f"end-{job}").touch()
     world.wait_job(job)
     assert world.output(job)[0] == "start restart=1 args="  # anew, as alice
-    gone(world, job)
-
-
-@pytest.fixture(scope="module")
-def served(world: CriuWorld) -> CriuWorld:
-    world.serve()
-    return world
-
-
-def test_the_service_saves_moves_and_brings_back_on_a_notice(served: CriuWorld) -> None:
-    """A notice for its node: saved, requeued by the service, on on another host, though the user
-    had named the first: who insisted would wait for a drained node for ever.
-    """
-    world = served
-    job = started(world, "-w", "n1", code=5)
-    for times in (1, 2):
-        node = world.job(job)["NodeList"]
-        world.ckpt("notice", node, "--in", "2m", "--reason", "interruption")
-        world.wait_for(
-            lambda n=times: (
-                world.job(job)["Restarts"] == str(n) and world.job(job)["JobState"] == "RUNNING"
-            ),
-            "the job runs again",
-        )
-        assert world.job(job)["NodeList"] != node
-        world.standing(job)
-        world.wait_more(job)
-    assert world.end(job, "FAILED")["ExitCode"] == "5:0"
-    told = world.ckpt("explain", str(job))
-    assert told.count("ckpt-back") == 2, told
-    gone(world, job)
-
-
-def test_the_service_leaves_what_cannot_be_saved_where_it_is(served: CriuWorld) -> None:
-    world = served
-    job = world.sbatch(UNSAVABLE, "-o", "out-%j")
-    world.standing(job)
-    world.wait_more(job)
-    world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
-    world.wait_for(lambda: "no image" in world.ckpt("explain", str(job)), "it is said aloud")
-    world.wait_more(job)
-    assert world.end(job)["Restarts"] == "0"
     gone(world, job)

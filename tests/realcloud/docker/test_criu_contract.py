@@ -10,19 +10,32 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.checkpointers.criu import CriuCheckpointer
+from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
-from tests.checkpointers.contract import PATIENCE, Holds, Saves, Spoils
+from tests.checkpointers.contract import PATIENCE, SHORT, Deadlines, Holds, Saves, Spoils, save
 
 from .criu_world import CriuWorld, needed, started
 from .engine import Engine
+from .world import Host
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+CRIU, STUCK = "/usr/sbin/criu", "/run/stuck"
+SLOW = f"""#!/bin/bash -p
+case "$1" in dump) while [ -e {STUCK} ]; do sleep 0.1; done;; esac
+exec {CRIU}.real "$@"
+"""
+"""A CRIU whose dumps get no further while a file is there, as on a file system that hangs. It
+is root with the user as the real one (-p: and stays that)."""
 
 
 @pytest.fixture(scope="module")
 def world(docker_engine: Engine, trixie: str) -> Iterator[CriuWorld]:
     with CriuWorld(docker_engine, trixie, nodes=2) as running:
         needed(running)
+        for host in running.nodes().values():
+            host.run(["mv", CRIU, f"{CRIU}.real"])
+            host.put(CRIU, SLOW, mode=0o755)
         yield running
 
 
@@ -63,7 +76,18 @@ class CriuBed:
         path = next(Path(image.path).glob("pages-*.img"))
         os.truncate(path, path.stat().st_size - 1)
 
+    def stick(self, run: JobRun) -> None:
+        self._host(run).run(["touch", STUCK])
+
+    def unstick(self, run: JobRun) -> None:
+        self._host(run).run(["rm", STUCK])
+
+    def _host(self, run: JobRun) -> Host:
+        return self.world.nodes()[run.nodes[0]]
+
     def close(self) -> None:
+        for host in self.world.nodes().values():
+            host.run(["rm", "-f", STUCK])
         for job in self.jobs.values():
             self.world.slurm("scancel", str(job))
             self.world.wait_job(job, "CANCELLED")
@@ -77,5 +101,18 @@ def bed(world: CriuWorld) -> Iterator[CriuBed]:
     made.close()
 
 
-class TestCriu(Saves, Spoils, Holds):
+class TestCriu(Saves, Spoils, Deadlines, Holds):
     pass
+
+
+def test_a_save_that_comes_late_holds_nobody_and_is_good(bed: CriuBed) -> None:
+    """What CRIU has begun is never killed: its image counts, but the job was not stopped for it."""
+    run = bed.run()
+    bed.stick(run)
+    with pytest.raises(CheckpointError, match="no answer"):
+        save(bed, run, stop=True, within=SHORT)
+    bed.unstick(run)
+    bed.world.wait_for(lambda: bed.checkpointer.images(run), "the late image is there")
+    assert bed.works(run)
+    bed.checkpointer.verify(bed.checkpointer.images(run)[0])
+    assert save(bed, run).number == 2
