@@ -310,11 +310,14 @@ def stopped(now: int, bounds: Bounds, spent: Spent) -> str | None:
     return None
 
 
-def misfits(growth: AnyGrowth, release: AnyRelease | None, lease: int, boot: int = 0) -> list[str]:
+def misfits(
+    growth: AnyGrowth, release: AnyRelease | None, lease: int, boot: int = 0, min_idle: int = 0
+) -> list[str]:
     """Why these make no sense together, one sentence each; empty if they do. No ``release``: by
     Slurm's SuspendTime.
 
-    ``lease``: seconds that are paid at a time (1: by the second); ``boot``: seconds of a boot.
+    ``lease``: seconds that are paid at a time (1: by the second); ``boot``: seconds of a boot;
+    ``min_idle``: machines that are kept up without work.
     """
     found = []
     if isinstance(growth, Bursts | GroupBursts) and isinstance(release, AtOnce):
@@ -327,6 +330,8 @@ def misfits(growth: AnyGrowth, release: AnyRelease | None, lease: int, boot: int
         )
     if isinstance(release, Idle) and isinstance(growth, Slurm) and release.seconds < 1 and boot:
         found.append("idle(0) releases machines before the job that they were booted for")
+    if isinstance(release, Flagged) and min_idle:
+        found.append("flagged release lets go of machines that min_idle would start again")
     return found
 
 

@@ -18,7 +18,7 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.simulate.grow import WINDOW_LOOK
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.moves import ARRIVE, BOOT, CHECK, FALL, LOOK, POOLS, Moves
+from slurm_elastic.simulate.moves import ARRIVE, CHECK, FALL, LOOK, POOLS, Moves
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
@@ -51,7 +51,6 @@ class Engine(Moves):
         self.unserved: list[int] = []
         self.count = len(jobs)
         self.parked = False
-        self.looks = -1
 
     def run(self) -> Outcome:
         """All of it."""
@@ -67,14 +66,14 @@ class Engine(Moves):
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
-        arrival, idle_since = 0, now
+        arrival, idle_since, warm = 0, now, self.warm
         due = submit[0] << 35 if count else _NEVER
         heappush(events, _NEVER)
         while True:
             top = events[0]
             if top < due:
                 now = top >> 35
-                if not waiting and top & _KIND == _CHECK:  # which is of no concern to jobs
+                if not waiting and top & _KIND == _CHECK and not warm:  # no concern of jobs
                     pools[heappop(events) & _PAYLOAD].release_due(now)
                     self.now = now
                     if running or due != _NEVER:
@@ -106,6 +105,8 @@ class Engine(Moves):
                 self._grow(now)
             while events[0] < instant + _BEYOND and events[0] >= instant + _CHECK:
                 self._look(heappop(events), now)
+            if warm:
+                warm.keep(now)
             if due != _NEVER or running:
                 idle_since = now
             elif now - idle_since > grower.patience:
@@ -147,29 +148,25 @@ class Engine(Moves):
             self.looks = -(-now // period) * period
             self._push(self.looks, LOOK, 0)
         if self.parked and not waiting:
-            self._unpark(now)
+            self.parked = False
+            for pool in range(len(self.pools)):
+                self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
         queue, running = self.queue, self.runs.running
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
-                machines = self.pools[pool]
-                count = min(count, machines.room)
-                if not count:
-                    continue
-                ready, launched = machines.launch(count, now)
-                for batch, part in launched:
-                    self._expect_boot(machines, batch, part, ready)
-                    self._push(ready, BOOT, batch * POOLS + pool)
-                self._watch(pool, now)
-                queue.shadow = min(queue.shadow, now)  # what boots may bring the head forward
+                count = min(count, self.pools[pool].room)
+                if count:
+                    self.boot_ahead(pool, count, now)
 
     def _look(self, event: int, now: int) -> None:
         """Release what is due, or let a growth policy look that does so at intervals."""
         if (event >> 32) & 7 == CHECK:
             machines = self.pools[event & 0xFFFFFFFF]
             if machines.yields or not self.queue.waiting:
-                if machines.release_due(now) and self.queue.waiting:
+                keep = self.warm.kept(machines, now)
+                if machines.release_due(now, keep) and self.queue.waiting:
                     self._push(now, LOOK, 0)
                 return
             machines.parked += machines.due.pop(now, ())
@@ -181,16 +178,6 @@ class Engine(Moves):
         elif self.queue.waiting:
             self.queue.schedule(now)
         self._look_again(now)
-
-    def _unpark(self, now: int) -> None:
-        """No job waits any more: what was due meanwhile may go when it is due again."""
-        self.parked = False
-        for pool, machines in enumerate(self.pools):
-            parked, machines.parked = machines.parked, []
-            for batch, since in parked:
-                look = machines.look_later(batch, since, now)
-                if look is not None:
-                    self._push(look, CHECK, pool)
 
     def _look_again(self, now: int) -> None:
         """Bounds open with time alone; all else waits for something to happen."""

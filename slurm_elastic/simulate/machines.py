@@ -14,12 +14,14 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from slurm_elastic.policies.fleet import spare
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Curve, dollars
 from slurm_elastic.simulate.idle import Pieces, idle_machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
+from slurm_elastic.simulate.turns import Turns, last_ready, waves
 
 _COUNT = (1 << 32) - 1
 _FAR = 1 << 192
@@ -32,6 +34,7 @@ class Machines:
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
         self.pool, self.most = pool, pool.machines
+        self.turns: tuple[Turns, ...] = ()
         self.yields = False
         self.idle = self.busy = self.booting = 0
         self.batch_start = array("q")
@@ -84,6 +87,12 @@ class Machines:
         """How many more may be launched."""
         return self.most - self.idle - self.busy - self.booting
 
+    @property
+    def room_now(self) -> int:
+        """The same of a growth policy, which does not ask for more than the pool may boot now."""
+        most, room = self.pool.max_booting, self.room
+        return room if most is None else min(room, max(most - self.booting, 0))
+
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
         seconds = self._boots.get(count)
@@ -116,13 +125,28 @@ class Machines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def launch(self, count: int, now: int) -> tuple[int, Pieces]:
+    def late(self, count: int, now: int) -> int:
+        """How long ``count`` machines that are asked for now would take to be ready."""
+        if not self.turns:
+            return self.boot_seconds(count)
+        return last_ready(self.turns, count, now, self.boot_seconds) - now
+
+    def start(self, count: int, now: int) -> list[tuple[int, Pieces]]:
+        """As ``launch``, wave by wave where not all of them may boot at once."""
+        if not self.turns:
+            return [self.launch(count, now)]
+        booked = waves(self.turns, count, now, self.boot_seconds)
+        return [self.launch(part, now, begin) for begin, part in booked]
+
+    def launch(self, count: int, now: int, turn: int | None = None) -> tuple[int, Pieces]:
         """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
-        (batch, machines). They count as booting until then.
+        (batch, machines). They count as booting until then. ``turn``: when they begin to boot, if
+        not now.
         """
         spot = 0 if self.pool.spot is None else self._spot_room(count, now)
-        ready = now + self.boot_seconds(count)
-        begin = now if self.pool.clock is Clock.REQUEST else ready
+        request = now if turn is None else turn
+        ready = request + self.boot_seconds(count)
+        begin = request if self.pool.clock is Clock.REQUEST else ready
         started = []
         if spot:
             started.append((self._batch(begin, spot, spot=True), spot))
@@ -168,6 +192,12 @@ class Machines:
             return when
         there.append((batch, since))
         return None
+
+    def unpark(self, now: int) -> list[int]:
+        """Look again at what was due and stayed; at which times, as far as these are new."""
+        parked, self.parked = self.parked, []
+        looks = [self.look_later(batch, since, now) for batch, since in parked]
+        return [look for look in looks if look is not None]
 
     def take(self, count: int, now: int) -> Pieces:
         """Idle machines for a job."""
@@ -233,11 +263,21 @@ class Machines:
                 self.idle -= count
                 self.end(batch, count, now)
 
-    def release_due(self, when: int) -> int:
-        """Give back what is idle and due at ``when``; how many machines."""
+    def release_due(self, when: int, keep: int = 0) -> int:
+        """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
+        which are parked; how many machines.
+        """
         gone = 0
         for batch, since in self.due.pop(when, ()):
+            if keep and self.idle <= keep:
+                self.parked.append((batch, since))
+                continue
             count = self.free.remove(batch, since)
+            if keep and count > spare(self.idle, keep):
+                kept = count - spare(self.idle, keep)
+                self.free.put(batch, kept, since)
+                self.parked.append((batch, since))
+                count -= kept
             if count:
                 self.idle -= count
                 self.end(batch, count, when)
@@ -271,6 +311,11 @@ class Machines:
             self.expect(when, job, count)
         for batch, ready in self.coming.items():
             self.expect(ready, batch | 1 << 31, self.batch_live[batch])
+
+    def expect_boot(self, batch: int, count: int, ready: int) -> None:
+        """These machines boot for whoever comes first."""
+        self.coming[batch] = ready
+        self.expect(ready, batch | 1 << 31, count)
 
     def expect(self, when: int, serial: int, count: int) -> None:
         """``count`` machines are expected to be free at ``when``."""

@@ -11,7 +11,7 @@ from heapq import heappush
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.caps import machines_of
-from slurm_elastic.simulate.grow import Grower
+from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -20,6 +20,7 @@ from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.warm import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 POOLS = 1 << 8
@@ -50,10 +51,12 @@ class Moves:
         if scenario.accounts:
             purses = Purses(scenario.accounts, self.pools, origin)
             self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
-        self.counts_boots = not (self.direct and self.grower.free_of_bounds)
+        self.warm = Warm(self, self.pools)
+        self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
         self.reuse = scenario.reuse
         self.asked = False
+        self.looks = -1
 
     def _give_back(self, run: Run, now: int) -> None:
         """A job's machines, to whoever is next."""
@@ -104,7 +107,7 @@ class Moves:
             machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
-            self.asked = self.asked or self.grower.period is not None
+            self.asked = self.asked or self.grower.period is not None or bool(machines.turns)
 
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
@@ -122,7 +125,12 @@ class Moves:
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
-        ready, launched = machines.launch(count, now)
+        if machines.turns:
+            waves = machines.start(count, now)
+            ready = max(done for done, _ in waves)
+            launched = [piece for _, part in waves for piece in part]
+        else:
+            ready, launched = machines.launch(count, now)
         pieces += launched
         if self.counts_boots:
             for batch, _ in launched:
@@ -139,10 +147,26 @@ class Moves:
             self._watch(pool, now)
         return ready
 
-    def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
-        """These machines boot for whoever comes first."""
-        machines.coming[batch] = ready
-        machines.expect(ready, batch | 1 << 31, count)
+    def boot_ahead(self, pool: int, count: int, now: int) -> None:
+        """Machines that boot for whoever comes first."""
+        machines = self.pools[pool]
+        for ready, launched in machines.start(count, now):
+            for batch, part in launched:
+                machines.expect_boot(batch, part, ready)
+                self._push(ready, BOOT, batch * POOLS + pool)
+        self._watch(pool, now)
+        self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
+
+    def unpark(self, pool: int, now: int) -> None:
+        """No job needs what was due in a pool and stayed: it may go when it is due again."""
+        for when in self.pools[pool].unpark(now):
+            self._push(when, CHECK, pool)
+
+    def look_later(self, now: int) -> None:
+        """Bounds open with time alone."""
+        if self.looks <= now:
+            self.looks = now + WINDOW_LOOK
+            self._push(self.looks, LOOK, 0)
 
     def _watch(self, pool: int, now: int) -> None:
         """Learn when the next spot machines of a pool are lost."""
@@ -213,7 +237,7 @@ class Moves:
             machines.booting += count
         if lost:
             return machines.lose_booting(batch, now)
-        self._expect_boot(machines, batch, count, run.ready)
+        machines.expect_boot(batch, count, run.ready)
         if not self.counts_boots:
             self._push(run.ready, BOOT, batch * POOLS + run.pool)
         return 0

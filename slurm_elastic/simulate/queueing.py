@@ -81,6 +81,9 @@ class Queue:
         """The waiting jobs for which machines may be started ahead, and whether own ones only."""
         return ((self.waiting, False),)
 
+    def paid_by_nobody(self) -> None:
+        """What was started last was started for none of the jobs."""
+
     def next_ready(self, now: int) -> int:
         """When machines that boot for a job will be ready next."""
         readies = self.readies
@@ -139,7 +142,7 @@ class Queue:
                 continue
             if machines is self._reserved:
                 missing = need - machines.idle if reuse else need
-                late = machines.boot_seconds(missing) if missing > 0 else 0
+                late = machines.late(missing, now) if missing > 0 else 0
                 if now + late + self.limit[job] > self.shadow:
                     if need > self.extra:
                         continue
