@@ -1,9 +1,9 @@
 """Named points at which a rehearsal may kill the process.
 
 ``SLURM_ELASTIC_FAULT=launch.after-intent`` names one. Each stands between two steps of a launch,
-a suspend or a rescue; the process dies there by SIGKILL, as a crash would have it, and the tests
-then prove that a restart repairs everything. With ``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires
-only if FILE does not exist yet, and makes it.
+a suspend, a refusal (no offer left), the end of a hold or a rescue; the process dies there by
+SIGKILL, as a crash would have it, and the tests then prove that a restart repairs everything. With
+``SLURM_ELASTIC_FAULT_ONCE=FILE`` the point fires only if FILE does not exist yet, and makes it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,18 @@ POINTS = (
     "suspend.after-intent",
     "suspend.after-call",
     "suspend.after-result",
+    "refuse.before-hold",
+    "refuse.after-hold",
+    "refuse.after-drain",
+    "refuse.lifted",
+    "refuse.before-force",
+    "refuse.after-force",
+    "refuse.after-settle",
+    "refuse.after-hurry",
+    "refuse.put-back",
+    "release.before-resume",
+    "release.after-resume",
+    "release.after-forget",
     "notice.after-record",
     "rescue.planned",
     "rescue.drained",

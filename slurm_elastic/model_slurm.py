@@ -13,6 +13,18 @@ ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOP
 REQUEUE_HOLD = 130.0
 """Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
 
+NOWHERE = "233.252.0.1"
+"""The address of a node that has no machine: of the multicast network for documentation (RFC 6676),
+to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a site has. slurmctld
+resets it when the node has powered down.
+
+It has to tell a refused node that its jobs are killed. By default it looks for the node's name,
+which nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
+measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s; 24.11 and
+26.05 need it not, and take it as well). And that order, of a node that was lost, must not reach the
+machine that has its old address now.
+"""
+
 
 class SlurmNode(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it. ``states``: base state and flags, upper case.

@@ -154,7 +154,11 @@ class LaunchedCheckpointer:
             if status is not None and status.answer.request == request.id:
                 break
             if self._clock() >= deadline:
-                raise CheckpointError(f"job {run.label}: no answer to {request.verb} in time")
+                raise CheckpointError(
+                    f"job {run.label}: no answer to {request.verb} in time: its launcher on"
+                    f" {status.node if status else 'its node'} is still at it, or cannot write to"
+                    f" {self._directory}"
+                )
             time.sleep(min(self._poll, max(deadline - self._clock(), 0.01)))
         if not status.answer.ok:
             raise CheckpointError(f"job {run.label}: {status.answer.message}")

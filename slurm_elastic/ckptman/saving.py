@@ -29,6 +29,7 @@ class Saver:
         self._not_before: dict[int, float] = {}
         self._expected: dict[int, float] = {}
         self._missing: dict[int, float] = {}
+        self._staying: dict[int, str] = {}
 
     def may(self, job: int) -> bool:
         """Whether a save of that job may be tried now."""
@@ -104,15 +105,21 @@ class Saver:
                 if method is not None:
                     method.remove(image.job)
             except (CheckpointError, OSError) as error:
-                log.warning("images stay job=%s error=%s", image.label, error)
+                self._stay(image, str(error))
                 continue
             site.state.forget_job(image.job)
-            for memory in (self._missing, self._not_before, self._expected):
+            for memory in (self._missing, self._not_before, self._expected, self._staying):
                 memory.pop(image.job, None)
             site.journal.note(
                 f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",),
                 "the job has ended, its images are removed",
             )  # fmt: skip
+
+    def _stay(self, image: Image, why: str) -> None:
+        """Told once, though it is tried with each look: nobody can remove them at the moment."""
+        if self._staying.get(image.job) != why:
+            self._staying[image.job] = why
+            log.warning("images stay job=%s error=%s", image.label, why)
 
     def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
         job = jobs.get(number)

@@ -18,7 +18,7 @@ from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CoolDown, Notice, NoticeKind
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
@@ -122,7 +122,8 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
 
 def _give_up(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
-    SlurmdTimeout is over. Not where an admin has drained it: the reason is theirs.
+    SlurmdTimeout is over. To its address, which may be another machine's, nothing is sent any more.
+    Not where an admin has drained it: the reason is theirs.
     """
     now = site.now()
     gone = [
@@ -135,8 +136,13 @@ def _give_up(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Th
         and view[name].reason.startswith(OUR_MARK)
         and "NOT_RESPONDING" in view[name].states
     ]
+    ours = [name for name in gone if name in site.pool_of]
+    theirs = [name for name in gone if name not in site.pool_of]
+    if ours:
+        site.slurm.update_nodes(ours, state="DOWN", reason=LOST, address=NOWHERE)
+    if theirs:  # nobody would give a site's own node its address back
+        site.slurm.update_nodes(theirs, state="DOWN", reason=LOST)
     if gone:
-        site.slurm.update_nodes(gone, state="DOWN", reason=LOST)
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 
 

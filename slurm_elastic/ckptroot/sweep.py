@@ -26,7 +26,15 @@ def sweep(site: Site) -> list[str]:
     if not site.jobs.exists() or not _answers(site):
         return []
     trust(site.jobs, directory=True)
-    return [line for path in sorted(site.jobs.iterdir()) if (line := _one(site, path))]
+    return [line for path in sorted(site.jobs.iterdir()) if (line := _guarded(site, path))]
+
+
+def _guarded(site: Site, path: Path) -> str:
+    """What cannot be removed now keeps nothing else; the next sweep tries it again."""
+    try:
+        return _one(site, path)
+    except OSError as error:
+        return f"job {path.name}: stays: {error}"
 
 
 def _one(site: Site, path: Path) -> str:

@@ -85,7 +85,7 @@ def _set_aside(
         site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
         log.info("set aside jobs=%s reason=%s", [job.label for job in some], why.reason)
         if rest:
-            _narrow(site, some, rest, why, now)
+            _narrow(site, some, rows, rest, why, now)
         else:
             _change(site, some, begin_in=why.until - now)
 
@@ -105,14 +105,21 @@ def _row(
 
 
 def _narrow(
-    site: Site, jobs: Sequence[SlurmJob], rest: Sequence[str], why: Overdrawn, now: float
+    site: Site,
+    jobs: Sequence[SlurmJob],
+    rows: Mapping[int, Aside],
+    rest: Sequence[str],
+    why: Overdrawn,
+    now: float,
 ) -> None:
-    """Where a partition refuses a job (its limits, with EnforcePartLimits), that one waits."""
+    """Where a partition refuses a job (its limits, with EnforcePartLimits), that one waits; what it
+    had before an earlier change (``rows``) stays in mind.
+    """
     refused = _change(site, jobs, partitions=rest)
     for job in jobs:
         if job.id in refused:
             _change(site, [job], begin_in=why.until - now)
-            site.ledger.set_aside([_row(None, job, (), why, now)])
+            site.ledger.set_aside([_row(rows.get(job.id), job, (), why, now)])
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Mapping, Sequence
 
+from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Hold
 from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.lifecycle.site import Site
@@ -96,6 +97,7 @@ def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
             waiting = True
     for reason, nodes in due.items():
         site.slurm.update_nodes(nodes, state="DRAIN", reason=reason)
+        reach("refuse.after-settle")
         log.info("held nodes=%s reason=%s", compress(nodes), reason)
     for reason, nodes in renamed.items():
         site.slurm.update_nodes(nodes, reason=reason)
@@ -134,9 +136,12 @@ def release(
         _keep_back(site, nodes)
     still = {row.node for row in site.ledger.holds() if row.kind != kind}
     ours = [n for n in nodes if n in view and n not in still and is_held(view[n])]
+    reach("release.before-resume")
     if ours:
         site.slurm.update_nodes(ours, state="RESUME")
+    reach("release.after-resume")
     site.ledger.release(nodes, kind)
+    reach("release.after-forget")
     log.info("released nodes=%s reason=%s", compress(nodes), why)
     site.record(CORRELATION, "released", nodes, why)
 

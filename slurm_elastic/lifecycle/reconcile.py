@@ -15,7 +15,7 @@ from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
@@ -106,9 +106,10 @@ class Round:
             "terminate-double": self._terminate,
             "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
-            "fail-lost": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
             "give-back": lambda some: self._give_back(some, view),
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
+            "clear": lambda some: self._set(some, "POWER_DOWN", address=NOWHERE),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
             "restore": lambda some: self._set(some, "RESUME"),
         }
@@ -167,10 +168,10 @@ class Round:
         why = reasons.get(nodes[0], actions[0].reason)
         give_back(self._site, nodes, view, why, CORRELATION)
 
-    def _set(self, actions: Sequence[Action], state: str) -> None:
+    def _set(self, actions: Sequence[Action], state: str, address: str | None = None) -> None:
         """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
         nodes = [a.subject for a in actions]
-        self._site.slurm.update_nodes(nodes, state=state)
+        self._site.slurm.update_nodes(nodes, state=state, address=address)
         self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
@@ -324,29 +325,49 @@ def _retry(
             place(site, row.cloud, row.request, left, _jobs_of(site, left))
 
 
-def _fail_nodes(site: Site, actions: Sequence[Action]) -> None:
-    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout."""
-    view = site.slurm.nodes([a.subject for a in actions])
-    reasons: dict[str, list[str]] = {}
-    for name, node in view.items():
+def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) -> None:
+    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout. ``told``: by
+    the cloud's word that it has ended.
+    """
+    view = site.slurm.nodes()
+    lost: dict[tuple[str, str | None], list[str]] = {}
+    for name in (a.subject for a in actions):
+        node = view.get(name)
+        if node is None:
+            continue
         admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
         # One that an admin has drained stays drained: with no job on it there is nothing to do,
         # and else it goes down for the admin's reason, which we never clear.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):
             why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
-            reasons.setdefault(why, []).append(name)
-    nodes = [name for names in reasons.values() for name in names]
+            nowhere = told or _is_anothers(site, node, view)
+            lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
+    nodes = [name for names in lost.values() for name in names]
     if not nodes:
         return
-    lost = set(nodes)
-    jobs = [j for j in site.slurm.jobs() if not lost.isdisjoint(j.nodes)]
-    for why, names in reasons.items():
-        site.slurm.update_nodes(names, state="DOWN", reason=why)
+    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    for (why, address), names in lost.items():
+        site.slurm.update_nodes(names, state="DOWN", reason=why, address=address)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.restarts.expect(job, site.monotonic(), lost)
+        site.restarts.expect(job, site.monotonic(), set(nodes))
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
+
+
+def _is_anothers(site: Site, node: SlurmNode, view: Mapping[str, SlurmNode]) -> bool:
+    """Whether another node, or machine of ours, has the node's address by now.
+
+    slurmctld tells the node to kill its jobs, which would reach that machine, and the very job if
+    it runs there by then; and its answer has slurmctld take the node for one that is back (22.05).
+    A lost node whose address nobody has keeps it for this order, as a machine that is only not
+    listed, but runs, has to hear it; it is set to nowhere with the next round ("clear").
+    """
+    others = {other.address for name, other in view.items() if name != node.name}
+    others |= {
+        m.instance.address or "" for m in site.ledger.machines() if m.instance.node != node.name
+    }
+    return bool(node.address) and node.address in others
 
 
 def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:

@@ -11,25 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.faults import reach
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle.holds import can_drain, hold, hold_reason
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import NOWHERE, SlurmJob, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
-
-NOWHERE = "233.252.0.1"
-"""The address of a node that has no machine: of the multicast network for documentation (RFC 6676),
-to which connect() fails at once (ENETUNREACH), whatever routes and firewalls a site has. slurmctld
-has to tell a refused node that its jobs are killed. By default it looks for the node's name, which
-nobody knows: up to ten times, a second apart, with its configuration locked (Debian's 22.05,
-measured: the job starts elsewhere 10 to 20 s later, and squeue hangs for up to 10 s). slurmctld
-resets it when the node has powered down. 24.11 and 26.05 need it not, and take it as well.
-"""
 
 
 def refuse(
@@ -38,6 +30,7 @@ def refuse(
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
     nodes that could be had. Returns those that are powered down.
     """
+    reach("refuse.before-hold")
     view = site.slurm.nodes(request.pool.nodes)
     held = keep_away(site, request.pool, nodes, view, why, spare)
     log.warning(
@@ -66,8 +59,10 @@ def keep_away(
     back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
     drained = [] if spare else [n for n in pool.nodes if n in back]
     hold(site, pool, [*nodes, *siblings, *drained], why)
+    reach("refuse.after-hold")
     if siblings:
         site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
+    reach("refuse.after-drain")
     return siblings
 
 
@@ -95,9 +90,11 @@ def give_back(
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
         site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
+    reach("refuse.before-force")
     site.slurm.update_nodes(
         ours, state="POWER_DOWN_FORCE", reason=hold_reason(why), address=NOWHERE
     )
+    reach("refuse.after-force")
     for job in waiting:
         site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
     return given
@@ -119,4 +116,5 @@ def _allow_requeue(site: Site, job: SlurmJob) -> None:
     if job.requeue or "CONFIGURING" not in job.states:
         return
     site.ledger.lift_requeue(job.id, job.restarts, site.now())
+    reach("refuse.lifted")
     site.slurm.set_requeue(job.id, requeue=True)

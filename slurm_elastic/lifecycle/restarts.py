@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
@@ -127,6 +128,7 @@ def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: flo
     if one.left is None or not may_hurry(one.before.nodes, one.gone, one.left, clock):
         return False
     slurm.start_now(job.id)
+    reach("refuse.after-hurry")
     log.info("requeued job may start at once job=%d", job.id)
     return True
 
@@ -137,4 +139,5 @@ def _put_back(slurm: Slurm, ledger: Ledger, before: SlurmJob, job: SlurmJob | No
         return
     if job is not None and job.requeue:
         slurm.set_requeue(job.id, requeue=False)
+    reach("refuse.put-back")
     ledger.requeue_put_back(before.id)

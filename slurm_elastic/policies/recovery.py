@@ -27,7 +27,7 @@ none (no tag)    machine over age    there                    terminate (orphan)
 two machines     two                 there                    terminate the one that is not at the
                                                               node's address, else the older one
                                                               (not while jobs run on either)
-down, ours       any                 any                      power-down (never leave a node DOWN)
+down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
 up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
@@ -372,7 +372,7 @@ def _down(node: SlurmNode, where: Phase) -> Action | None:
     if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
         return None
     return Action(
-        kind="restore" if where is Phase.POWERED_DOWN else "power-down",
+        kind="restore" if where is Phase.POWERED_DOWN else "clear",
         subject=node.name,
         reason=f"DOWN ({node.reason}): back to the powered-down nodes",
     )

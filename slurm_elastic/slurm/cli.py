@@ -7,12 +7,14 @@ one call.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
 import os
 import re
 import subprocess
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -41,6 +43,9 @@ are each release's own, by Slurm's release notes.
 """
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """What an answer of another shape than we know raises in ``answers``."""
+AGAIN_SECONDS = 5.0
+_AGAIN_PAUSE = 0.2
+_ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
 class SlurmCli:
@@ -128,7 +133,7 @@ class SlurmCli:
 
     def start_now(self, job: int) -> None:
         """``scontrol update jobid=JOB starttime=now``."""
-        self._run("scontrol", "update", f"jobid={self._label(job)}", "starttime=now")
+        self._update_job(self._label(job), "starttime=now")
 
     def change_pending(
         self,
@@ -147,14 +152,18 @@ class SlurmCli:
             )
         for part in _batches((self._label(job), "") for job in jobs):
             try:
-                self._run("scontrol", "update", f"jobid={','.join(k for k, _ in part)}", *fields)
+                self._update_job(",".join(k for k, _ in part), *fields)
             except SlurmError as error:
                 if not _only_started(error):
                     raise
 
+    def set_partitions(self, job: int, partitions: Sequence[str]) -> None:
+        """``scontrol update jobid=JOB partition=...``; one that has started is an error."""
+        self._update_job(self._label(job), f"partition={','.join(partitions)}")
+
     def set_requeue(self, job: int, *, requeue: bool) -> None:
         """``scontrol update jobid=JOB requeue=0|1``."""
-        self._run("scontrol", "update", f"jobid={self._label(job)}", f"requeue={int(requeue)}")
+        self._update_job(self._label(job), f"requeue={int(requeue)}")
 
     def signal(self, job: int, name: str, *, full: bool) -> None:
         """``scancel --signal=NAME --batch|--full JOB``."""
@@ -163,11 +172,11 @@ class SlurmCli:
 
     def any_nodes(self, job: int) -> None:
         """``scontrol update jobid=JOB reqnodelist=``."""
-        self._run("scontrol", "update", f"jobid={self._label(job)}", "reqnodelist=")
+        self._update_job(self._label(job), "reqnodelist=")
 
     def release(self, job: int) -> None:
         """``scontrol release JOB``."""
-        self._run("scontrol", "release", self._label(job))
+        self._ask_again("scontrol", "release", self._label(job))
 
     def output(self, job: int) -> str:
         """StdOut of ``scontrol show job``."""
@@ -180,6 +189,28 @@ class SlurmCli:
     def _label(self, job: int) -> str:
         """The base id of an array would be all of its tasks."""
         return self._labels.get(job, str(job))
+
+    def _update_job(self, jobs: str, *fields: str) -> None:
+        self._ask_again("scontrol", "update", f"jobid={jobs}", *fields)
+
+    def _ask_again(self, *command: str) -> None:
+        """Run what may be repeated; for some seconds again where a left-over errno answers.
+
+        24.11 says now and then "Resource temporarily unavailable" or "Interrupted system call" of a
+        job that it has nothing against, and takes the same command when asked again (measured).
+        Slurm's own reasons to refuse are no system errors and count at once.
+        """
+        deadline = time.monotonic() + AGAIN_SECONDS
+        while True:
+            try:
+                self._run(*command)
+            except SlurmError as error:
+                if not _is_left_over(error) or time.monotonic() > deadline:
+                    raise
+                log.info("asked again command=%s error=%s", " ".join(command), error)
+            else:
+                return
+            time.sleep(_AGAIN_PAUSE)
 
     def _read(self, key: str, read: Callable[[Any], T], *command: str) -> tuple[T, ...]:
         """The values of a list in a JSON answer; an answer of an unknown shape is a SlurmError."""
@@ -240,10 +271,21 @@ def _form(version: tuple[int, int]) -> str:
 
 def _only_started(error: SlurmError) -> bool:
     """Whether an update was refused for what started meanwhile, and for nothing else."""
-    lines = [line.strip() for line in error.stderr.splitlines() if line.strip()]
+    lines = _lines(error)
     over = ("Job is no longer pending execution", "Job/step already completing or completed")
     fine = (*over, "No error")
     return bool(lines) and all(any(words in line for words in fine) for line in lines)
+
+
+def _is_left_over(error: SlurmError) -> bool:
+    """Whether all that scontrol says of the jobs is what the system said of something else."""
+    fine = (*_ERRNO_TEXTS, "No error")
+    said = _lines(error)
+    return error.code == 1 and bool(said) and all(any(t in line for t in fine) for line in said)
+
+
+def _lines(error: SlurmError) -> list[str]:
+    return [line.strip() for line in error.stderr.splitlines() if line.strip()]
 
 
 def _batches(items: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import shlex
 import subprocess
 import time
@@ -19,9 +17,6 @@ RECONFIGURES_NODES = (24, 11)
 ("MaxNodeCount has changed ... slurmctld must be restarted"). Versions between were not measured."""
 
 _UP_SECONDS = 120.0
-_RETRY_SECONDS = 10.0
-_PAUSE = 0.2
-_SYSTEM_ERRORS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
 def is_up(settings: SlurmSettings) -> bool:
@@ -58,30 +53,6 @@ def wait_up(settings: SlurmSettings) -> None:
         if time.monotonic() > deadline:
             raise SlurmError(("scontrol", "ping"), None, "slurmctld did not come up again")
         time.sleep(0.2)
-
-
-def set_partitions(settings: SlurmSettings, job: int, partitions: tuple[str, ...]) -> None:
-    """Give a pending job another list of partitions.
-
-    24.11 refuses that now and then with a left-over errno ("Resource temporarily unavailable",
-    "Interrupted system call") and takes it when asked again (measured): so that is done for ten
-    seconds. Slurm's own reasons to refuse are no system errors and count at once.
-    """
-    deadline = time.monotonic() + _RETRY_SECONDS
-    while True:
-        try:
-            _scontrol(settings, "update", f"jobid={job}", f"partition={','.join(partitions)}")
-        except SlurmError as error:
-            if not _is_system_error(error) or time.monotonic() > deadline:
-                raise
-            log.info("slurmctld is asked again job=%d error=%s", job, error)
-        else:
-            return
-        time.sleep(_PAUSE)
-
-
-def _is_system_error(error: SlurmError) -> bool:
-    return error.code == 1 and any(text in error.stderr for text in _SYSTEM_ERRORS)
 
 
 def _scontrol(settings: SlurmSettings, *arguments: str) -> str:

@@ -21,7 +21,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Launch, Ledger, Machine
 from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob
-from slurm_elastic.slurm import controller, fragment
+from slurm_elastic.slurm import fragment
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.slurm.siteconf import Line, names, read_lines
@@ -144,7 +144,8 @@ def leave(
             "slurmctld does not answer, so jobs on cloud nodes that leave cannot be ruled out;"
             " start it, or use --force"
         )
-    jobs = SlurmCli(settings).jobs()
+    slurm = SlurmCli(settings)
+    jobs = slurm.jobs()
     running = [job for job in jobs if gone.nodes & set(job.nodes) and job.states & ON_NODES]
     waiting = [
         job for job in jobs if "PENDING" in job.states and gone.partitions & set(job.partitions)
@@ -155,7 +156,7 @@ def leave(
     for job in waiting:
         rest = tuple(name for name in job.partitions if name not in gone.partitions)
         if rest:
-            controller.set_partitions(settings, job.id, rest)
+            slurm.set_partitions(job.id, rest)
             log.info("job moved job=%d partitions=%s", job.id, ",".join(rest))
 
 

@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm_elastic.ckptman.threats import MARK, Threat, settle_nodes
 from slurm_elastic.ckptman.watch import MOST_HELP
-from slurm_elastic.ckptstate.rows import Step
+from slurm_elastic.ckptstate.rows import Step, Warned
 from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.requeue import SETTLING
 from tests.ckptman.world import CkptWorld
 
@@ -143,6 +146,25 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     assert moved.step is Step.BACK
     assert moved.image is None
     assert "ckpt-no-image" in world.told(7)
+
+
+def test_a_lost_node_has_no_address_any_more_unless_it_is_the_sites_own(world: CkptWorld) -> None:
+    """To the cloud's, another machine may answer by then; a site's own would stay without one."""
+    node = world.runs(7).nodes[0]
+    states = world.slurm.node(node).states | {"NOT_RESPONDING"}
+    for name in (node, "st1"):
+        world.slurm.set_node(name, *states, reason=f"{MARK}taken", address="10.0.0.9")
+    notice = Notice(
+        instance=world.alive()[0].id, kind=NoticeKind.INTERRUPTION, seen=world.now - 9,
+        deadline=world.now - 1,
+    )  # fmt: skip
+    warned = Warned(key="n1", notice=notice, source="pub")
+    found = {name: Threat(node=name, warned=(warned,)) for name in (node, "st1")}
+    settle_nodes(world.ckpt, world.slurm.nodes(), found, frozenset(found))
+    assert {"DOWN"} <= world.slurm.node(node).states
+    assert world.slurm.node(node).address == NOWHERE
+    assert {"DOWN"} <= world.slurm.node("st1").states
+    assert world.slurm.node("st1").address == "10.0.0.9"
 
 
 def test_a_save_that_does_not_fit_is_not_begun(world: CkptWorld) -> None:
@@ -377,6 +399,24 @@ def test_images_go_when_the_job_has_ended(world: CkptWorld) -> None:
     world.slurm.set_job(7, "COMPLETED")
     world.advance(5)
     assert ("remove", 7) in world.saver.calls
+    assert world.state.images() == ()
+
+
+def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def cannot(_job: int) -> None:
+        raise CheckpointError("/shared/ckpt/7/request: Read-only file system")
+
+    world.runs(7)
+    world.save_before(7)
+    with monkeypatch.context() as shared, caplog.at_level("WARNING"):
+        shared.setattr(world.saver, "remove", cannot)
+        world.slurm.set_job(7, "COMPLETED")
+        world.advance(60)
+        assert [i.job for i in world.state.images()] == [7]
+        assert caplog.text.count("images stay job=7") == 1
+    world.advance(5)
     assert world.state.images() == ()
 
 

@@ -310,7 +310,7 @@ class TestSweeper:
         script = home / "scontrol"
         script.write_text(
             f"#!/bin/sh\nif [ $1 = ping ]; then [ ! -e {home}/down ] && echo Slurmctld is UP; exit 0; fi\n"
-            f"cat {home}/answer; grep -q JobId {home}/answer\n"
+            f"for job; do :; done; sed s/JobId=7/JobId=$job/ {home}/answer; grep -q JobId {home}/answer\n"
         )
         script.chmod(0o755)
         site = replace(site, scontrol=str(script))
@@ -353,6 +353,26 @@ class TestSweeper:
         store.open()
         assert sweep(swept) == []
         store.close()
+
+    def test_what_cannot_be_removed_keeps_no_other(
+        self, swept: Site, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = Store(swept, 6)
+        store.open()
+        store.begin(meta(), b"#!/bin/sh\n")
+        store.close()
+        self.say(home, "COMPLETED")
+        removes = Store.remove
+
+        def remove(one: Store) -> None:
+            if one.job == 6:
+                raise OSError(30, "Read-only file system", str(one.path))
+            removes(one)
+
+        monkeypatch.setattr(Store, "remove", remove)
+        stays, removed = sweep(swept)
+        assert stays.startswith("job 6: stays: [Errno 30] Read-only file system")
+        assert removed.startswith("job 7: removed")
 
     def test_leaves_strangers_alone(self, swept: Site, home: Path) -> None:
         self.say(home, "COMPLETED")

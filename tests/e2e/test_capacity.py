@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from tests.e2e.world import (
-    MULTIFACTOR,
+    TWO_PUBLIC_CLOUDS,
     back_to_zero,
+    forget_cool_downs,
     ledger,
     live_ec2,
     machines,
@@ -24,29 +24,11 @@ from tests.e2e.world import (
 pytestmark = pytest.mark.e2e
 FULL = "--cpus-per-task=2"
 HELD = "slurm-elastic:hold:"
-SECOND_CLOUD = {
-    "name": "backup", "provider": "aws", "location": "public", "region": "us-east-1",
-    "image": "ami-12c6146b", "zones": ["us-east-1a"],
-    "types": {"r5.large": {"cpus": 2, "memory": 16384, "price": 0.126}},
-}  # fmt: skip
-SECOND_POOL = {
-    "name": "bak", "cloud": "backup", "nodes": "bak[1-2]", "cpus": 2, "memory": 1256,
-    "real_memory": 1000, "instance_types": ["r5.large"], "markets": ["on-demand"],
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
-    """No static nodes but one, a public cloud, and a second one after it."""
-    return sandbox(
-        static_nodes=1,
-        drop=("onprem",),
-        slurm_conf=MULTIFACTOR,
-        elastic={
-            "clouds": [SECOND_CLOUD],
-            "pools": [{"name": "pub", "nodes": "pub[1-3]", "cloud": "aws"}, SECOND_POOL],
-        },
-    )
+    return sandbox(**TWO_PUBLIC_CLOUDS)
 
 
 @pytest.fixture(autouse=True)
@@ -59,16 +41,6 @@ def healthy(site: Sandbox) -> Iterator[None]:
     back_to_zero(site)
     forget_cool_downs(site)
     free(site)
-
-
-def forget_cool_downs(site: Sandbox) -> None:
-    """Else the next test would begin with offers that are cooling, for longer each time."""
-    book = Ledger(site.layout.dir / "state" / "ledger.db")
-    try:
-        for cool_down in book.cool_downs(time.time()):
-            book.clear_cool_down(cool_down.key)
-    finally:
-        book.close()
 
 
 def free(site: Sandbox) -> None:
@@ -120,8 +92,33 @@ def test_when_nothing_is_left_the_job_moves_on_and_the_pool_is_held(site: Sandbo
     site.wait_job(job)
     site.ec2.heal()
     free(site)
-    (again,) = submit_many(site, 1, "true", FULL, "--partition=aws")
-    assert site.wait_job(again)["Partition"] == "aws"
+    assert_held_for_the_cool_down(site, job)
+    (again,) = submit_many(site, 1, "sleep 2", FULL, "--partition=aws")
+    fields = site.wait_job(again)
+    assert (fields["Partition"], fields["Restarts"]) == ("aws", "0")
+    assert fields["NodeList"] in ("pub1", "pub2", "pub3")
+
+
+def assert_held_for_the_cool_down(site: Sandbox, job: int) -> None:
+    """By what the ledger says, not by when anybody looked: each node is let go because of an offer
+    whose cool-down, which began with this refusal, is over by then, and not long after it.
+    """
+    book = ledger(site)
+    try:
+        cool_downs = {c.key: c for c in book.cool_downs(0.0)}
+    finally:
+        book.close()
+    told = chain(site, f"job:{job}")
+    first = next(d for d in told if d.kind == "launch-refused")
+    refused = next(d for d in told if d.kind == "refused")
+    for node in ("pub1", "pub2", "pub3"):
+        released = [d for d in chain(site, node) if d.kind == "released"][-1]
+        offer = released.reason.removesuffix(" can be had again")
+        assert offer in cool_downs, released.reason
+        over = cool_downs[offer].until
+        assert over >= first.at + 15.0, "capacity_cooldown is 20 s, and that launch came before"
+        assert refused.at < released.at
+        assert over <= released.at <= over + 90.0, (node, released.at - over)
 
 
 def test_a_job_that_forbids_requeueing_still_moves_on(site: Sandbox) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model_slurm import SlurmJob
@@ -20,6 +22,25 @@ MULTIFACTOR = (
     "SchedulerType=sched/backfill",
 )
 """What most sites schedule by."""
+SECOND_CLOUD = {
+    "name": "backup", "provider": "aws", "location": "public", "region": "us-east-1",
+    "image": "ami-12c6146b", "zones": ["us-east-1a"],
+    "types": {"r5.large": {"cpus": 2, "memory": 16384, "price": 0.126}},
+}  # fmt: skip
+SECOND_POOL = {
+    "name": "bak", "cloud": "backup", "nodes": "bak[1-2]", "cpus": 2, "memory": 1256,
+    "real_memory": 1000, "instance_types": ["r5.large"], "markets": ["on-demand"],
+}  # fmt: skip
+TWO_PUBLIC_CLOUDS: Mapping[str, Any] = {
+    "static_nodes": 1,
+    "drop": ("onprem",),
+    "slurm_conf": MULTIFACTOR,
+    "elastic": {
+        "clouds": [SECOND_CLOUD],
+        "pools": [{"name": "pub", "nodes": "pub[1-3]", "cloud": "aws"}, SECOND_POOL],
+    },
+}
+"""A sandbox of one static node, a public cloud (``aws``), and a second one after it (``backup``)."""
 
 
 def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:
@@ -102,5 +123,15 @@ def back_to_zero(site: Sandbox) -> None:
     book = ledger(site)
     try:
         assert book.open_launches() == ()
+    finally:
+        book.close()
+
+
+def forget_cool_downs(site: Sandbox) -> None:
+    """Else the next test would begin with offers that are cooling, for longer each time."""
+    book = Ledger(site.layout.dir / "state" / "ledger.db")
+    try:
+        for cool_down in book.cool_downs(time.time()):
+            book.clear_cool_down(cool_down.key)
     finally:
         book.close()

@@ -301,6 +301,43 @@ def test_a_partition_that_refuses_a_job_lets_it_wait(
     assert row.partitions == ()
 
 
+def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set aside until the end of the day, then of the month: what its user asked for is not lost."""
+    world = make()
+    overdraw(world)
+    change = world.slurm.change_pending
+
+    def refuses(jobs: Any, *, partitions: Any = (), begin_in: float | None = None) -> None:
+        if partitions:
+            raise SlurmError(("scontrol", "update"), 1, "Requested time limit is invalid")
+        change(jobs, begin_in=begin_in)
+
+    monkeypatch.setattr(world.slurm, "change_pending", refuses)
+    own = world.now + 3000
+    later = {"start": own, "eligible": own, "reason": "BeginTime"}
+    submit(world, 2, "physics", partitions=("main", "pub"), **later)
+    world.advance(60)
+    (first,) = world.ledger.asides()
+    monthly = SitePolicies(look=5.0, account_budgets={"physics": Budget(per_month=0.02)})
+    restart(world, monthly)
+    world.advance(60)
+    (row,) = world.ledger.asides()
+    assert row.until > first.until, "it waits for the next month by now"
+    assert row.begin == pytest.approx(own)
+    restart(world, SitePolicies(look=5.0, growth="slurm"))
+    world.advance(60)
+    assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
+    assert world.ledger.asides() == ()
+
+
+def restart(world: World, policies: SitePolicies) -> None:
+    world.stop()
+    world.config = replace(world.config, policies=policies)
+    world.start()
+
+
 def test_what_slurm_does_not_give_back_now_is_tried_again(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,9 +355,7 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(world.slurm, "change_pending", refuses)
-        world.stop()
-        world.config = replace(world.config, policies=SitePolicies(look=5.0, growth="slurm"))
-        world.start()
+        restart(world, SitePolicies(look=5.0, growth="slurm"))
         world.advance(60)
         assert 3 in running(world)
         assert [row.job for row in world.ledger.asides()] == [2]

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.lifecycle.refuse import NOWHERE
+from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.phase import is_drained
 from tests.lifecycle.world import PUB, World
 

@@ -87,7 +87,7 @@ CASES = {
         view(None, known=(replace(KNOWN, node=""), replace(NAMED, node="")),
              seen=(SEEN, NAMED_SEEN)), []),
     "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
-                                 [("power-down", "pub1")]),
+                                 [("clear", "pub1")]),
     "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
     "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
     "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),

@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.model import Image
 
-from .criu_world import CriuWorld
+from .criu_world import PROGRAM, CriuWorld, gone
+from .world import PATIENCE
 
 SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
            "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
@@ -60,17 +62,22 @@ class ServedWorld(CriuWorld):
                 (r for r in state.rescues(since=0.0) if r.run.job == job), key=lambda r: r.began
             )
 
-    def moved(self, job: int, moves: int = 1) -> Rescue:
+    def moved(self, job: int, moves: int = 1, patience: float = PATIENCE) -> Rescue:
         """Wait until the last of so many moves of a job is over, and the job runs again."""
 
         def over() -> bool:
             found = self.rescues(job)
             return len(found) == moves and found[-1].over
 
-        self.wait_for(over, f"move {moves} of job {job} is over")
+        self.wait_for(over, f"move {moves} of job {job} is over", patience)
         last = self.rescues(job)[-1]
         assert last.step == "back", last
         return last
+
+    def saved(self, job: int) -> tuple[Image, ...]:
+        """The images of a job that the service knows to be good, newest first."""
+        with self.memory() as state:
+            return state.images(job)
 
     def warned(self) -> Sequence[Warned]:
         """The notices that stand."""
@@ -99,7 +106,21 @@ class ServedWorld(CriuWorld):
 
         self.wait_for(up, "all nodes are up")
 
+    def told(self, job: int) -> str:
+        """The journal about a job, without its lines' ends."""
+        return " ".join(self.ckpt("explain", str(job)).split())
+
     def ckpt(self, *words: str) -> str:
         """``slurm-elastic ckpt ...``, as an operator."""
         out: str = self.head.run(["slurm-elastic", "ckpt", *words], user="slurm").stdout
         return out
+
+
+def swept(world: ServedWorld, job: int) -> None:
+    """The sweeper, as its timer starts it, removes the rest of a job that nobody drives."""
+    host = next(iter(world.nodes().values()))
+    world.wait_for(
+        lambda: f"job {job}: removed" in host.run([PROGRAM, "sweep"]).stdout,
+        f"the sweeper removes job {job}",
+    )
+    gone(world, job)

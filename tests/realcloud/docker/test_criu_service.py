@@ -9,11 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.model import Image
-
-from .criu_world import PROGRAM, UNSAVABLE, gone, needed, started
+from .criu_world import UNSAVABLE, gone, needed, started
 from .engine import Engine
-from .served_world import ServedWorld
+from .served_world import ServedWorld, swept
+from .world import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -33,21 +32,6 @@ def all_nodes(world: ServedWorld) -> None:
     world.calm(*NODES)
 
 
-def images(world: ServedWorld, job: int) -> tuple[Image, ...]:
-    """Those of the job that the service knows to be good, newest first."""
-    with world.memory() as state:
-        return state.images(job)
-
-
-def swept(world: ServedWorld, job: int) -> None:
-    """The sweeper, as its timer starts it, removes the rest of a job that nobody drives."""
-    world.wait_for(
-        lambda: f"job {job}: removed" in world.nodes()["n3"].run([PROGRAM, "sweep"]).stdout,
-        f"the sweeper removes job {job}",
-    )
-    gone(world, job)
-
-
 def test_a_notice_saves_moves_and_brings_back_twice(world: ServedWorld) -> None:
     """Though the user had named the first node: who insisted would wait for a drained one for ever."""
     job = started(world, "-w", "n1", code=5)
@@ -59,19 +43,27 @@ def test_a_notice_saves_moves_and_brings_back_twice(world: ServedWorld) -> None:
         world.standing(job)
         world.wait_more(job)
     assert world.end(job, "FAILED")["ExitCode"] == "5:0"
-    told = world.ckpt("explain", str(job))
-    assert told.count("ckpt-back") == 2, told
+    assert world.told(job).count("ckpt-back") == 2, world.told(job)
     gone(world, job)
 
 
-def test_what_cannot_be_saved_stays_where_it_is(world: ServedWorld) -> None:
+def test_what_cannot_be_saved_starts_anew_only_when_its_node_is_lost(world: ServedWorld) -> None:
     job = world.sbatch(UNSAVABLE, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
     world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
-    world.wait_for(lambda: "no image" in world.ckpt("explain", str(job)), "it is said aloud")
+    world.wait_for(lambda: "no image" in world.told(job), "it is said aloud")
     world.wait_more(job)
-    assert world.end(job)["Restarts"] == "0"
+    assert world.job(job)["Restarts"] == "0"
+    lost = world.lose(job)
+    assert world.moved(job).image is None
+    world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
+    world.wait_more(job)
+    (world.shared / "jobs" / f"end-{job}").touch()
+    assert world.wait_job(job)["Restarts"] == "1"
+    steps = world.steps(job)
+    assert steps == list(range(len(steps)))
+    world.start_node(lost)
     gone(world, job)
 
 
@@ -96,8 +88,8 @@ def test_a_gigabyte_moves_within_the_notice(world: ServedWorld) -> None:
     world.standing(job)
     world.wait_more(job)
     node = world.job(job)["NodeList"]
-    world.ckpt("notice", node, "--in", "2m")
-    moved = world.moved(job)
+    world.ckpt("notice", node, "--in", "5m")  # a busy machine takes its time
+    moved = world.moved(job, patience=2 * PATIENCE)
     assert moved.image is not None
     assert moved.image.size > 1 << 30
     assert moved.deadline is not None
@@ -121,7 +113,7 @@ def test_all_tasks_of_an_array_move_off_two_machines_at_once(world: ServedWorld)
     assert len(left) == 2, before
     for node in left:
         world.ckpt("notice", node, "--in", "2m", "--reason", "two at once")
-    world.wait_for(lambda: all(images(world, task) for task in tasks), "all are saved")
+    world.wait_for(lambda: all(world.saved(task) for task in tasks), "all are saved")
     # The third machine has room for two of them; the others wait, saved, for this one.
     world.ckpt("notice", left[0], "--withdraw")
     for task in tasks:
@@ -141,7 +133,7 @@ def test_scancel_of_a_saved_job_leaves_nothing(world: ServedWorld) -> None:
     """One that was saved where it is, and one that was moved."""
     job = started(world)
     world.ckpt("now", str(job))
-    world.wait_for(lambda: images(world, job), "it is saved")
+    world.wait_for(lambda: world.saved(job), "it is saved")
     moved = started(world)
     world.ckpt("notice", world.job(moved)["NodeList"], "--in", "2m")
     world.moved(moved)
@@ -150,7 +142,7 @@ def test_scancel_of_a_saved_job_leaves_nothing(world: ServedWorld) -> None:
         world.slurm("scancel", str(one))
         world.wait_job(one, "CANCELLED")
         gone(world, one)
-        world.wait_for(lambda n=one: not images(world, n), "the service has forgotten its images")
+        world.wait_for(lambda n=one: not world.saved(n), "the service has forgotten its images")
     assert json.loads(world.ckpt("list", "--json"))["saved"] == []
 
 
@@ -163,12 +155,12 @@ def test_scancel_of_a_saved_job_that_waits_leaves_nothing(world: ServedWorld) ->
     world.ckpt("notice", node, "--in", "2m")
     world.wait_for(lambda: world.job(job)["Restarts"] == "1", "it is requeued")
     world.wait_job(job, "PENDING")
-    assert images(world, job)
+    assert world.saved(job)
     world.slurm("scancel", str(job))
     world.wait_job(job, "CANCELLED")
-    world.wait_for(lambda: not images(world, job), "the service has given its images up")
+    world.wait_for(lambda: not world.saved(job), "the service has given its images up")
     assert [r.step for r in world.rescues(job)] == ["ended"]
-    assert "ckpt-removed" in world.ckpt("explain", str(job))
+    world.wait_for(lambda: "ckpt-removed" in world.told(job), "it is said")
     swept(world, job)
 
 
@@ -187,5 +179,5 @@ def test_scancel_while_the_service_moves_a_job_leaves_nothing(world: ServedWorld
     finally:
         world.serve()
     world.wait_for(lambda: [r.step for r in world.rescues(job)] == ["ended"], "that is noticed")
-    world.wait_for(lambda: not images(world, job), "the service has forgotten its images")
+    world.wait_for(lambda: not world.saved(job), "the service has forgotten its images")
     assert world.job(job)["Restarts"] == "0"
