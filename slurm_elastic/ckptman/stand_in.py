@@ -23,29 +23,52 @@ log = logging.getLogger(__name__)
 CORRELATION = "stand-in"
 
 
-def stand_in(site: Site, jobs: Mapping[int, SlurmJob]) -> None:
-    """One look. A job that Slurm does not let us change is tried again with the next one."""
-    beat = site.ledger.heartbeat(DAEMON)
-    if beat is None or site.now() - beat[0] <= site.config.timings.heartbeat_stale:
-        return
-    lifted = {job for job, _ in site.ledger.lifted_requeues()}
-    for job in jobs.values():
-        try:
-            if _is_in_danger(site, job):
-                _lift(site, job, site.now() - beat[0])
-            elif job.id in lifted and "RUNNING" in job.states and not _boots(job):
-                _put_back(site, job)
-        except SlurmError as error:
-            log.warning("its requeue setting stays as it is job=%s error=%s", job.label, error)
+class StandIn:
+    """Remembers which jobs it has lifted it for: a daemon that only hung does not look for them."""
 
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._mine: set[int] = set()
 
-def _is_in_danger(site: Site, job: SlurmJob) -> bool:
-    return not job.requeue and _boots(job) and any(node in site.pool_of for node in job.nodes)
+    def look(self, jobs: Mapping[int, SlurmJob]) -> None:
+        """One look. A job that Slurm does not let us change is tried again with the next one."""
+        site = self._site
+        beat = site.ledger.heartbeat(DAEMON)
+        away = 0.0 if beat is None else site.now() - beat[0]
+        stale = away > site.config.timings.heartbeat_stale
+        if not stale and not self._mine:
+            return
+        lifted = {job for job, _ in site.ledger.lifted_requeues()}
+        self._mine &= lifted  # slurm-elasticd has put the others back
+        for number in self._mine - jobs.keys():
+            site.ledger.requeue_put_back(number)
+        for job in jobs.values():
+            known = job.id in lifted if stale else job.id in self._mine
+            try:
+                if stale and self._is_in_danger(job):
+                    self._mine.add(job.id)
+                    _lift(site, job, away)
+                elif known and _is_safe(job, stale=stale):
+                    _put_back(site, job)
+            except SlurmError as error:
+                log.warning("its requeue setting stays as it is job=%s error=%s", job.label, error)
+
+    def _is_in_danger(self, job: SlurmJob) -> bool:
+        ours = any(node in self._site.pool_of for node in job.nodes)
+        return ours and not job.requeue and _boots(job)
 
 
 def _boots(job: SlurmJob) -> bool:
     """Whether it waits for its nodes: newer Slurms have it RUNNING, too, by then."""
     return "CONFIGURING" in job.states
+
+
+def _is_safe(job: SlurmJob, *, stale: bool) -> bool:
+    """Once it runs. Of one that waits for nodes a daemon that is back may be giving these back at
+    this moment, but of one that has none it may not.
+    """
+    waits = "PENDING" in job.states and "COMPLETING" not in job.states
+    return ("RUNNING" in job.states and not _boots(job)) or (waits and not stale)
 
 
 def _lift(site: Site, job: SlurmJob, away: float) -> None:

@@ -61,6 +61,33 @@ def test_one_whose_machine_comes_up_after_all_keeps_its_users_word(world: CkptWo
     assert world.ledger.lifted_requeues() == ()
 
 
+@pytest.mark.parametrize("boots", [True, False])
+def test_a_daemon_that_only_hung_finds_all_as_it_was(world: CkptWorld, boots: bool) -> None:
+    """It is the same process, and does not look for what others have changed."""
+    hung = world.daemon
+    daemon_dies(world)
+    world.slurm.submit(7, PUB, requeue=False)
+    world.advance(world.config.timings.heartbeat_stale + 30)
+    assert world.job(7).requeue is True
+    world.daemon = hung
+    if not boots:
+        world.clouds["pub"].limit("*", 0)
+    world.advance(60)
+    job = world.job(7)
+    assert ("RUNNING" in job.states, job.restarts) == ((True, 0) if boots else (False, 1))
+    assert job.requeue is False
+    assert world.ledger.lifted_requeues() == ()
+
+
+def test_a_job_that_is_cancelled_meanwhile_leaves_nothing(world: CkptWorld) -> None:
+    daemon_dies(world)
+    world.slurm.submit(7, PUB, requeue=False)
+    world.advance(world.config.timings.heartbeat_stale + 30)
+    world.slurm.finish(7)
+    world.advance(10)
+    assert world.ledger.lifted_requeues() == ()
+
+
 def test_what_already_runs_or_is_not_ours_is_left_alone(world: CkptWorld) -> None:
     world.runs(7, requeue=False)
     world.slurm.set_node("st1", "ALLOCATED", "POWERING_UP")
