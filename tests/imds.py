@@ -1,11 +1,13 @@
 """EC2's instance metadata service (IMDSv2), as far as a machine of ours asks it.
 
 ``imds.py FILE``, standard library only, serves a machine where EC2 does (169.254.169.254, an address that
-the machine has to have); FILE has the answers of now as a JSON object.
+the machine has to have); FILE has the answers of now as a JSON object. With ``user-data`` (base64) and the
+like cloud-init reads it, too, and where ``http-tokens`` is ``optional`` without a token (IMDSv1).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import socketserver
 import sys
@@ -16,6 +18,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 ADDRESS = "169.254.169.254"
+USER_DATA = "user-data"
+TOKENS = "http-tokens"
+
+
+def found(answers: Mapping[str, str], path: str) -> bytes | None:
+    """The answer to a path after the version: a text, or what is in a directory."""
+    if path == USER_DATA:
+        return base64.b64decode(answers[path]) if path in answers else None
+    if path.rstrip("/") == "meta-data":
+        return _listed(answers, "")
+    name = path.removeprefix("meta-data/")
+    if path.startswith("meta-data/") and name in answers:
+        return answers[name].encode()
+    return _listed(answers, name) if name.endswith("/") else None
+
+
+def _listed(answers: Mapping[str, str], directory: str) -> bytes | None:
+    below = (n.removeprefix(directory) for n in answers if n.startswith(directory))
+    names = {first + slash for first, slash, _ in (n.partition("/") for n in below)}
+    return "\n".join(sorted(names - {USER_DATA, TOKENS})).encode() if names else None
 
 
 class Metadata(BaseHTTPRequestHandler):
@@ -28,20 +50,22 @@ class Metadata(BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        self._say(200, "tok" if self.path == "/latest/api/token" else "")
+        self._say(200, b"tok" if self.path == "/latest/api/token" else b"")
 
     def do_GET(self) -> None:
-        if self.headers["X-aws-ec2-metadata-token"] != "tok":
-            self._say(401, "")
+        optional = self.known().get(TOKENS) == "optional"
+        if self.headers["X-aws-ec2-metadata-token"] != "tok" and not optional:
+            self._say(401, b"")
             return
-        answer = self.known().get(self.path.removeprefix("/latest/meta-data/"))
-        self._say(404 if answer is None else 200, answer or "")
+        _, _, path = self.path.lstrip("/").partition("/")  # after the version
+        answer = found(self.known(), path)
+        self._say(404 if answer is None else 200, answer or b"")
 
-    def _say(self, status: int, text: str) -> None:
+    def _say(self, status: int, text: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(text)
 
     def log_message(self, *_: object) -> None: ...
 

@@ -30,7 +30,7 @@ from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
-from slurm_elastic.simulate.site import World, caps_of, pools_of, scenario_of
+from slurm_elastic.simulate.site import World, boot_caps_of, caps_of, pools_of, scenario_of
 from slurm_elastic.simulate.swf import History
 
 LONG = 20_000
@@ -150,6 +150,7 @@ def read(args: argparse.Namespace) -> Setting:
         pools=pools,
         bounds=_bounds(config, notes),
         caps=caps_of(config, pools),
+        boot_caps=boot_caps_of(config, pools),
         accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,

@@ -12,7 +12,7 @@ from slurm_elastic.config.rules import WINDOW_FORM, parse_window, rules
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import AnyGrowth, misfits, parse_growth
 from slurm_elastic.policies.fleet import PoolRules
-from slurm_elastic.policies.release import Delayed, Flagged, parse_release
+from slurm_elastic.policies.release import Delayed, parse_release
 from slurm_elastic.units import format_duration
 
 _ACCOUNT = re.compile(r"[^\sA-Z,'\"()|=]+")
@@ -99,7 +99,8 @@ def _together(draft: Draft) -> None:
         except ValueError:
             continue  # said by _texts
         at = ("pools", i)
-        for why in (*misfits(own.growth, own.release, own.lease, own.boot), *_odd(own, site.look)):
+        odd = misfits(own.growth, own.release, own.lease, own.boot, own.min_idle)
+        for why in (*odd, *_odd(own, site.look)):
             draft.problems.add(at, _policies(own), f"policies that go together: {why}")
         count = len(draft.nodes.get(i, ()))
         if count and own.min_idle > (pool.max_nodes or count):
@@ -115,8 +116,6 @@ def _odd(own: PoolRules, look: float) -> Iterator[str]:
             f"delayed lets go in the last {release.before_end} s of a lease, which a look every"
             f" {format_duration(look)} may miss"
         )
-    if isinstance(release, Flagged) and own.min_idle:
-        yield "flagged release lets go of machines that min_idle would start again"
 
 
 def _policies(own: PoolRules) -> str:

@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 
 CODE = "BootFailed"
 """Of the cool-downs after a machine that has not registered."""
+KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
+"""Decisions on a machine that got no munge key; the reason begins with its id (lifecycle.keys)."""
+LOOKED_AT = 16
+"""How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
 
 def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None) -> None:
@@ -111,7 +115,8 @@ def _count(
         before, len(failed), now, limit=timings.boot_failures, cool_down=timings.boot_cooldown
     )
     site.ledger.set_breaker(after)
-    why = f"booted but not registered in time; {after.failures} in a row in pool {pool.name}"
+    row = f"{after.failures} in a row in pool {pool.name}"
+    why = f"booted but not registered in time; {row}{_cause(site, failed)}"
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
@@ -139,7 +144,8 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine]) -> str | None:
     keys = to_rest([_boot(m) for m in failed], [_boot(m) for m in others], rest_key(pool))
     now, told = site.now(), []
     standing = {c.key: c for c in site.ledger.cool_downs(now)}
-    reason = f"the machine of {compress(m.instance.node for m in failed)} did not register"
+    nodes = compress(m.instance.node for m in failed)
+    reason = f"the machine of {nodes} did not register{_cause(site, failed)}"
     for key in keys:
         if key in standing:  # these were on their way already: it counts once
             cooling = standing[key]
@@ -149,6 +155,16 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine]) -> str | None:
         what = f"pool {pool.name}" if key == rest_key(pool) else key
         told.append(f"{what} rests for {cooling.until - now:.0f} s: {cooling.reason}")
     return "; ".join(told) or None
+
+
+def _cause(site: Site, failed: Sequence[Machine]) -> str:
+    """What is known of why, as the end of a sentence: the first of them that got no munge key."""
+    for one in (m.instance for m in failed[:LOOKED_AT]):
+        for made in reversed(site.ledger.decisions(one.node)):
+            ours, _, why = made.reason.partition(": ")
+            if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:
+                return f"; munge key not brought: {why}"
+    return ""
 
 
 def _boot(machine: Machine) -> Boot:

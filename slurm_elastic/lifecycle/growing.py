@@ -219,7 +219,8 @@ class Growing:
             if pool.rules.order is not None:
                 base = self._weights[pool.name]
                 rest = dict.fromkeys(self._site.pools[pool.name].nodes, base + LEVELS)
-                wanted |= rest | weights(pool, group.now.now, base, LEVELS)
+                idle = group.idle[pool.name]
+                wanted |= rest | weights(pool.rules, idle, group.now.now, base, LEVELS)
         known = view.nodes
         changed = {n: w for n, w in wanted.items() if n in known and known[n].weight != w}
         if changed:

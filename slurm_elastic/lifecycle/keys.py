@@ -18,6 +18,7 @@ from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle import push
+from slurm_elastic.lifecycle.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.lifecycle.known_hosts import HostKey, KnownHosts, host_key, printed_keys
 from slurm_elastic.lifecycle.push import PushError, Target, WrongHostKeyError
 from slurm_elastic.lifecycle.site import Site, generation_time
@@ -79,7 +80,9 @@ class MungeKeys:
             for gone in known.keys() - alive:
                 del known[gone]
         for machine in machines:
-            if self._is_due(machine, clock):
+            if machine.registered is not None:
+                self._note_joined(machine)
+            elif self._is_due(machine, clock):
                 started = self._worker.submit(self._bring, machine)
                 self._running[machine.instance.id] = started
 
@@ -95,7 +98,7 @@ class MungeKeys:
             or clock < self._again.get(one.id, clock)
         ):
             return False
-        if not one.address or machine.suspending is not None or machine.registered is not None:
+        if not one.address or machine.suspending is not None:
             return False
         if not takes_key(self._site.config, one.cloud):
             return False
@@ -106,8 +109,18 @@ class MungeKeys:
         self._done.add(one.id)
         why = self._complaints.get(one.id, "it was never tried")
         log.error("munge key not brought, too late id=%s node=%s reason=%s", one.id, one.node, why)
-        self._site.record(CORRELATION, "key-failed", (one.node,), f"{one.id}: {why}")
+        self._site.record(CORRELATION, KEY_FAILED, (one.node,), f"{one.id}: {why}")
         return False
+
+    def _note_joined(self, machine: Machine) -> None:
+        """The key has come with a try whose answer did not: a slow machine goes on without us."""
+        one, last = machine.instance, self._complaints.get(machine.instance.id)
+        if last is None or one.id in self._done or one.id in self._running:
+            return
+        self._done.add(one.id)
+        log.info("munge key: the node has registered id=%s node=%s last=%s", one.id, one.node, last)
+        why = f"{one.id}: its node has registered; the last try told: {last}"
+        self._site.record(CORRELATION, "key-brought", (one.node,), why)
 
     def _collect(self, clock: float) -> None:
         for name, future in list(self._running.items()):
@@ -175,7 +188,7 @@ class MungeKeys:
         level = logging.ERROR if loud else logging.INFO
         log.log(level, "munge key not brought yet id=%s node=%s reason=%s", one.id, one.node, why)
         if loud:
-            self._site.record(CORRELATION, "key-refused", (one.node,), f"{one.id}: {why}")
+            self._site.record(CORRELATION, KEY_REFUSED, (one.node,), f"{one.id}: {why}")
 
 
 def takes_key(config: Config, cloud: str) -> bool:

@@ -48,7 +48,8 @@ class Group(Struct, frozen=True, kw_only=True):
 
     By pool, in the site's order: ``startable`` nodes; ``unheld`` ones, powered down or on their
     way, that no policy holds yet; ``held`` ones, with the reason that they are held for. ``loose``
-    ones are held although they are up or coming.
+    ones are held although they are up or coming. ``idle`` machines count here also while slurmctld
+    is about to give them to a job, which goes by their weights.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Group(Struct, frozen=True, kw_only=True):
     unheld: Mapping[str, tuple[str, ...]]
     held: Mapping[str, Mapping[str, str]]
     loose: tuple[str, ...]
+    idle: Mapping[str, tuple[Resting, ...]]
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -115,6 +117,7 @@ def _group(
     covered: Sequence[int],
 ) -> Group:
     found = [_Pool(site, view, pool) for pool in pools]
+    idle = {one.pool.name: one.idle for one in found}
     mine = {node for pool in pools for node in pool.nodes}
     left = _waiting(_pending(site, view, pools), found, view.at)
     coming = _coming(site, view, pools)
@@ -137,6 +140,7 @@ def _group(
         unheld={one.pool.name: tuple(one.unheld) for one in found},
         held={one.pool.name: one.held for one in found},
         loose=tuple(node for one in found for node in one.loose),
+        idle=idle,
     )
 
 
@@ -170,7 +174,7 @@ class _Pool:
             rules=self._rules,
             room=self._room(),
             stop=stop,
-            idle=tuple(self._idle),
+            idle=self.idle,
             # The journal names no more nodes than a policy could ask for.
             taken=tuple(self.taken) if flags else (),
             promised=0 if flags else len(self.taken),
@@ -179,6 +183,11 @@ class _Pool:
             running=max(here, int(bool(self.taken))),
             free=tuple(sorted(self.free(running))) if asks else (),
         )
+
+    @property
+    def idle(self) -> tuple[Resting, ...]:
+        """Machines that are promised to no job."""
+        return tuple(self._idle)
 
     def free(self, running: Iterable[SlurmJob]) -> Iterable[int]:
         """When each machine is expected to be free, by its jobs' limits."""

@@ -129,7 +129,9 @@ def _serve(
         choice = _choose(site, request, todo, had, offers)
         if choice.spec is None:
             break
-        had |= _launch(site, request, choice.spec)
+        taken = _launch(site, request, choice.spec)
+        offers = _without(offers, choice.spec.offer, len(taken))
+        had |= taken
     waiting, why = _turns(site, request, choice, asked)
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
@@ -226,6 +228,18 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec) -> set[str]:
     if started:
         _note(site, request, tuple(started), "launched", bought(spec, result.instances))
     return started
+
+
+def _without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]:
+    """The offers after a launch: what a cloud said is free was so before it. Asked for more than
+    that it would refuse, and what it has would rest although it did nothing wrong.
+    """
+    return tuple(
+        replace(o, free=max(0, o.free - taken), free_reason=f"this request took {taken}")
+        if o.key == one.key and o.free is not None and taken
+        else o
+        for o in offers
+    )
 
 
 def _why(request: NodeRequest, left: Sequence[str], choice: _Choice) -> str:

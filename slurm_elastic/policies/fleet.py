@@ -225,15 +225,30 @@ def head_start(nodes: int, now: int, free: Iterable[int]) -> int | None:
     return times[nodes - 1] if 0 < nodes <= len(times) else None
 
 
-def weights(pool: PoolNow, now: int, base: int, levels: int = 9) -> dict[str, int]:
+def lacking(min_idle: int, idle: int, coming: int, room: int) -> int:
+    """Machines that a pool of which ``min_idle`` are kept warm is to get now."""
+    return max(min(min_idle - idle - coming, room), 0)
+
+
+def spare(idle: int, min_idle: int) -> int:
+    """How many of the idle machines may go: those beyond the warm ones."""
+    return max(idle - min_idle, 0)
+
+
+def kept_warm(min_idle: int) -> str:
+    """Why a warm pool gets machines."""
+    return f"{min_idle} machines are kept idle"
+
+
+def weights(
+    rules: PoolRules, idle: Iterable[Resting], now: int, base: int, levels: int = 9
+) -> dict[str, int]:
     """By idle node, a Slurm weight from ``base`` on: smaller ones get jobs first."""
-    rules = pool.rules
     if rules.order is None:
         return {}
     order = rules.order
     keys = {
-        one.node: rank_key(order, one.started, one.since, now, max(rules.lease, 1))
-        for one in pool.idle
+        one.node: rank_key(order, one.started, one.since, now, max(rules.lease, 1)) for one in idle
     }
     rank = {key: place for place, key in enumerate(sorted(set(keys.values())))}
     step = max(len(rank), 1)
@@ -268,11 +283,11 @@ def _unserved(now: Now, answer: Growth, missing: int) -> str:
 def _warm(pool: PoolNow, starts: Sequence[Start]) -> Start | None:
     """What the pool's warm machines lack, in what the growth leaves of its room."""
     coming = sum(start.machines for start in starts if start.pool == pool.name)
-    lack = pool.rules.min_idle - len(pool.idle) - pool.booting - coming
-    count = 0 if pool.stop else min(lack, pool.room - coming)
-    if count <= 0:
+    least = pool.rules.min_idle
+    count = lacking(least, len(pool.idle), pool.booting + coming, pool.room - coming)
+    if pool.stop or not count:
         return None
-    return Start(pool.name, count, f"{pool.rules.min_idle} machines are kept idle")
+    return Start(pool.name, count, kept_warm(least))
 
 
 def _leaving(now: Now, plan: Plan) -> Plan:
@@ -291,8 +306,8 @@ def _due(pool: PoolNow, now: int) -> list[Leave]:
         for one in pool.idle
         if release.due(one.started, one.since, now, rules.lease, public=rules.public) <= now
     ]
-    spare = max(len(pool.idle) - rules.min_idle, 0)
-    return [Leave(one.node, _why(one, now)) for one in due[:spare]]
+    most = spare(len(pool.idle), rules.min_idle)
+    return [Leave(one.node, _why(one, now)) for one in due[:most]]
 
 
 def _why(one: Resting, now: int) -> str:
@@ -305,8 +320,8 @@ def _flagged(now: Now) -> list[Leave]:
     count = surplus(now.growth, demand_of(now)) if pools else 0
     leaves: list[Leave] = []
     for pool in reversed(pools):
-        spare = max(len(pool.idle) - pool.rules.min_idle, 0)
-        nodes = [one.node for one in pool.idle][:spare] + list(pool.taken)
+        most = spare(len(pool.idle), pool.rules.min_idle)
+        nodes = [one.node for one in pool.idle][:most] + list(pool.taken)
         part = nodes[: max(count - len(leaves), 0)]
         leaves += [Leave(node, "flagged: more machines than the work needs") for node in part]
     return leaves

@@ -17,6 +17,11 @@ if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; th
   install -m 700 "$0" "$again/slurm-elastic-join"
 fi
 hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
+# sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
+if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then
+  set -- $(hostname -I)
+  echo "${1:-127.0.1.1} $node" >>/etc/hosts
+fi
 
 cat >"$dir/agent.py" <<'SLURM_ELASTIC_AGENT'
 @{agent}

@@ -49,7 +49,7 @@ from slurm_elastic.sandbox.ec2_faults import (
     Target,
 )
 from slurm_elastic.sandbox.ec2_http import HOST, announce, handler
-from slurm_elastic.sandbox.ec2_spot import spot_prices_xml, spot_requests_xml, statuses_xml
+from slurm_elastic.sandbox.ec2_spot import told_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.sandbox.steering import PREFIX
@@ -240,13 +240,8 @@ class Front:
                 return answer
             case "DescribeImages" if call.listed("ImageId") == [IMAGE]:
                 return Answer(200, answer_xml(call.action, _IMAGE_XML))
-            case "DescribeSpotPriceHistory":
-                return Answer(200, spot_prices_xml(self.cloud, call, now))
-            case "DescribeInstanceStatus":
-                return Answer(200, statuses_xml(self.cloud, call))
-            case "DescribeSpotInstanceRequests":
-                return Answer(200, spot_requests_xml(self.cloud, call))
-        return self._forward(environ, call.body({}))
+        body = told_xml(self.cloud, call, now)
+        return Answer(200, body) if body else self._forward(environ, call.body({}))
 
     def _run(self, call: Call, target: Target, environ: Environ) -> Answer:
         before = self._before(call)

@@ -154,6 +154,7 @@ class EmulatedCloud:
         self.buckets = Buckets()
         self.quotas = ec2_quotas.shipped()
         self.events: dict[str, Event] = {}
+        self.consoles: dict[str, str] = {}
 
     def zone_of(self, call: Call) -> str:
         """Where a launch would put its machines."""
@@ -227,6 +228,12 @@ class EmulatedCloud:
             else:
                 machine.instance.stop()
         return [machine.id for machine in chosen]
+
+    def print_on(self, instance_id: str, text: str) -> None:
+        """What the machine has printed on its console since its boot, all of it."""
+        if instance_id not in self.machines:
+            raise SandboxError(f"there is no machine {instance_id!r}")
+        self.consoles[instance_id] = text
 
     def reap(self, now: float) -> None:
         """Take the machines whose notice is over."""

@@ -1,7 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``, ``quotas``,
-``settings``, ``interrupt``, ``shut-down``, ``schedule``, ``buckets``, ``advance``, ``reset``.
+``settings``, ``interrupt``, ``shut-down``, ``console``, ``schedule``, ``buckets``, ``advance``,
+``reset``.
 Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
@@ -60,6 +61,11 @@ class _Interrupt(_Order, frozen=True, kw_only=True):
 
 class _ShutDown(_Order, frozen=True, kw_only=True):
     ids: tuple[str, ...]
+
+
+class _Console(_Order, frozen=True, kw_only=True):
+    id: str
+    text: str
 
 
 class _Schedule(_Order, frozen=True, kw_only=True):
@@ -137,6 +143,12 @@ def _shut_down(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     return cloud.shut_down(msgspec.json.decode(body, type=_ShutDown).ids)
 
 
+def _console(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    order = msgspec.json.decode(body, type=_Console)
+    cloud.print_on(order.id, order.text)
+    return {}
+
+
 def _schedule(cloud: EmulatedCloud, body: bytes, now: float) -> object:
     order = msgspec.json.decode(body, type=_Schedule)
     event = Event(code=order.code, description=order.description, not_before=now + order.seconds)
@@ -169,6 +181,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "settings": _settings,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
+    "console": _console,
     "schedule": _schedule,
     "buckets": _buckets,
     "advance": _advance,
@@ -218,6 +231,10 @@ class Ec2Control(Steering):
     def shut_down(self, ids: Iterable[str]) -> None:
         """These machines power themselves off, as by ``shutdown -h now`` on them."""
         self._ask("POST", "shut-down", _ShutDown(ids=tuple(ids)))
+
+    def console(self, instance: str, text: str) -> None:
+        """Have EC2 show this as all that the machine has printed since its boot."""
+        self._ask("POST", "console", _Console(id=instance, text=text))
 
     def schedule(self, ids: Iterable[str], code: str, seconds: float, **more: str) -> None:
         """Announce maintenance of these machines in so many seconds; nothing comes of it."""

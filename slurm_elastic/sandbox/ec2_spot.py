@@ -1,7 +1,8 @@
-"""The calls about spot and maintenance that moto answers with constants."""
+"""The calls about spot, maintenance and consoles that moto answers with constants."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,30 @@ from slurm_elastic.sandbox.ec2_api import Call, answer_xml, elements, tag_set, t
 
 if TYPE_CHECKING:
     from slurm_elastic.sandbox.ec2_cloud import EmulatedCloud, Machine
+
+
+def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
+    """The answer to such a call; None where moto has the word."""
+    match call.action:
+        case "DescribeSpotPriceHistory":
+            return spot_prices_xml(cloud, call, now)
+        case "DescribeInstanceStatus":
+            return statuses_xml(cloud, call)
+        case "DescribeSpotInstanceRequests":
+            return spot_requests_xml(cloud, call)
+        case "GetConsoleOutput":
+            return console_xml(cloud, call, now)
+    return None
+
+
+def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
+    """What a machine has printed, where somebody has said what; base64, as from EC2."""
+    name = call.params.get("InstanceId", "")
+    if name not in cloud.consoles:
+        return None
+    output = base64.b64encode(cloud.consoles[name].encode()).decode()
+    inner = elements(instanceId=name, timestamp=timestamp(now), output=output)
+    return answer_xml(call.action, inner)
 
 
 def spot_prices_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes:

@@ -53,6 +53,10 @@ class ApartQueue(Queue):
             yield jobs, own
             self.purses.pay(shares)
 
+    def paid_by_nobody(self) -> None:
+        """As an admin's or a warm pool's machines."""
+        self.purses.pay({})
+
     def _shares(self, jobs: Sequence[int]) -> Shares:
         """Who pays machines that are started ahead for these: those that no growth was decided for
         before, if any.

@@ -1,4 +1,5 @@
 """Limits that pools have in common, and limits of one market: what they leave at a moment.
+How many machines may boot at a time, of one pool or of several.
 
 Machines of such pools are ``CappedMachines``. A limit counts what is up or boots; on-demand
 machines count in public clouds only, and dollars per hour at the on-demand price, as the daemon
@@ -15,6 +16,7 @@ from slurm_elastic.policies.release import Order
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER, PLENTY
 from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
+from slurm_elastic.simulate.turns import Turns
 
 Later = Callable[[int, None], None]
 """Told at which second the queue is to be looked at."""
@@ -64,10 +66,9 @@ class CappedMachines(Machines):
         self._clock, self._later = clock, later
         self.yields = self.yields or len(shared.members) > 1
 
-    @property
     def room(self) -> int:
         """How many more may be launched now."""
-        room = super().room
+        room = super().room()
         if room <= 0 or not self.shared:
             return room
         spot = 0
@@ -109,4 +110,17 @@ def machines_of(scenario: Scenario, clock: Callable[[], int], later: Later) -> l
         shared = Shared(cap, [by_name[name] for name in cap.pools if name in by_name])
         for machines in shared.members:
             by_name[machines.pool.name].under(shared, clock, later)
+    _limit_boots(scenario, found)
     return found
+
+
+def _limit_boots(scenario: Scenario, found: Sequence[Machines]) -> None:
+    """Hand out the turns to boot: first the pool's own, then those that it shares."""
+    for machines in found:
+        if machines.pool.max_booting is not None:
+            machines.turns = (Turns(machines.pool.max_booting),)
+    for cap in scenario.boot_caps:
+        turns = Turns(cap.machines)
+        for machines in found:
+            if machines.pool.name in cap.pools:
+                machines.turns = (*machines.turns, turns)

@@ -28,7 +28,7 @@ def configured(config: Config, base: Scenario, *, saves: bool) -> tuple[Scenario
     spot machines are saved as configured, not as in ``base``.
     """
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
-    models = tuple(_released(model, rules.get(model.name)) for model in base.pools)
+    models = tuple(_ruled(model, rules.get(model.name)) for model in base.pools)
     own = [(model, rules[model.name]) for model in models if model.name in rules]
     scenario, notes = replace(base, pools=models), []
     if own:
@@ -37,18 +37,14 @@ def configured(config: Config, base: Scenario, *, saves: bool) -> tuple[Scenario
         scenario = replace(scenario, growth=first.growth, order=order)
         notes += _different("growth", [(m.name, r.growth) for m, r in own], first.growth)
         notes += _different("order", [(m.name, r.order) for m, r in own], first.order)
-    notes += [
-        f"{NAME}: min_idle of pool {model.name} is not simulated: machines go when they are due"
-        for model, rule in own
-        if rule.min_idle
-    ]
     return (_saved(config, scenario, notes) if saves else scenario), notes
 
 
-def _released(model: PoolModel, rule: PoolRules | None) -> PoolModel:
-    if rule is None or rule.release is None:
+def _ruled(model: PoolModel, rule: PoolRules | None) -> PoolModel:
+    if rule is None:
         return model
-    return replace(model, release=rule.release)
+    release = model.release if rule.release is None else rule.release
+    return replace(model, release=release, min_idle=rule.min_idle)
 
 
 def _different(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from slurm_elastic.policies.capacity import (
     UNBOUNDED,
     Bounds,
@@ -17,7 +15,7 @@ from slurm_elastic.policies.capacity import (
     bounded,
     stopped,
 )
-from slurm_elastic.policies.fleet import counts_once, covers, grown, shared, surplus
+from slurm_elastic.policies.fleet import counts_once, covers, grown, lacking, shared, surplus
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -31,7 +29,7 @@ _NOTHING = Spent()
 
 
 class _Known(dict[int, Waiting]):
-    """What the policy may know of each job that it was asked for."""
+    """What the policy may know of waiting jobs, which are mostly those of the last time."""
 
     def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
         self.jobs, self.need = jobs, need
@@ -62,14 +60,16 @@ class Grower:
     ) -> None:
         self.jobs, self.policy, self.bounds = jobs, scenario.growth, scenario.bounds
         self.money = Bounds(per_day=self.bounds.per_day, per_month=self.bounds.per_month)
-        self.caps = replace(self.bounds, per_day=None, per_month=None)
+        self.times = Bounds(windows=self.bounds.windows)
+        self.caps = Bounds(machines=self.bounds.machines, booting=self.bounds.booting)
         self.start, self.depth = start, scenario.depth
         self.growing = [
             (index, machines)
             for index, machines in enumerate(pools)
             if machines.pool.machines > machines.pool.standing
         ]
-        self.needs, self.capped = needs, bool(scenario.caps)
+        limits = (scenario.caps, scenario.boot_caps, [p for p in scenario.pools if p.max_booting])
+        self.needs, self.capped = needs, any(limits)
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
         self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
@@ -94,24 +94,28 @@ class Grower:
         own: bool = False,
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
-        pools = self.growing
-        for _, machines in pools:
-            if machines.room:
+        for _, machines in self.growing:
+            if machines.room_now():
                 break
         else:
             return []
+        pools = self.growing if self._is_open(now) else []
         if own or (not self._costs_nothing and self._is_spent(now)):
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
         growth = grown(self.policy, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
-            growth = Growth(0, "only public machines could be started")
+            growth = Growth(0, "no machines, or only public ones, could be started")
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
             return self._for_head(queue, running, pools) if self.capped else []
-        return shared(growth.machines, [(index, machines.room) for index, machines in pools])
+        if len(pools) == 1:
+            index, machines = pools[0]
+            count = min(growth.machines, machines.room_now())
+            return [(index, count)] if count > 0 else []
+        return shared(growth.machines, [(index, one.room_now()) for index, one in pools])
 
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
@@ -124,7 +128,7 @@ class Grower:
             return []
         for index, machines in pools:
             missing = self.needs[index][queue[0]] - machines.idle
-            if 0 < missing <= machines.room:
+            if 0 < missing <= machines.room_now():
                 return [(index, missing)]
         return []
 
@@ -132,10 +136,25 @@ class Grower:
         """Whether the bounds allow ``count`` machines for one job, all or none."""
         if self.free_of_bounds:
             return True
+        if not self._is_open(now):
+            return False
         if public and not self._costs_nothing and self._is_spent(now):
             return False
         demand = self.demand((), None, 0, now)
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
+
+    def warm(self, machines: Machines, least: int, now: int) -> int:
+        """What a pool lacks of the ``least`` that are kept idle, and may be started."""
+        lack = lacking(least, machines.idle, machines.booting, machines.room_now())
+        if self.free_of_bounds or not lack:
+            return lack
+        may = self.may_launch(1, now, public=machines.pool.public)
+        demand = self.demand((), None, 0, now)
+        return bounded(Growth(lack, ""), demand, self.caps, _NOTHING).machines if may else 0
+
+    def _is_open(self, now: int) -> bool:
+        """Whether this is a time of the day at which machines may be started."""
+        return not self.times.windows or stopped(now + self.start, self.times, _NOTHING) is None
 
     def _is_spent(self, now: int) -> bool:
         """Whether there is no money for public machines."""
@@ -155,8 +174,10 @@ class Grower:
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
-        waiting = self._waiting(queue)
-        fresh = waiting
+        known = self._known
+        if len(known) > 2 * len(queue) + _KNOWN:
+            known.clear()
+        waiting = fresh = [known[job] for job in queue]
         if self._once:
             pairs = zip(queue, waiting, strict=True)
             fresh = [job for index, job in pairs if index not in self.covered]
@@ -175,13 +196,6 @@ class Grower:
             booting=booting,
             head_start=head,
         )
-
-    def _waiting(self, queue: Sequence[int]) -> list[Waiting]:
-        """What the policy may know of these jobs, which are mostly the same as the last time."""
-        known = self._known
-        if len(known) > 2 * len(queue) + _KNOWN:
-            known.clear()
-        return [known[job] for job in queue]
 
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""

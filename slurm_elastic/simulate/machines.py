@@ -14,15 +14,22 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
+from slurm_elastic.policies.fleet import spare
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
-from slurm_elastic.simulate.billing import Curve, dollars
+from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.idle import Pieces, idle_machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
+from slurm_elastic.simulate.turns import Turns, last_ready, waves
 
 _COUNT = (1 << 32) - 1
 _FAR = 1 << 192
+
+
+def expectation(when: int, serial: int, count: int) -> int:
+    """``count`` machines are expected to be free at ``when``; sorts by that, then by ``serial``."""
+    return (when << 32 | serial) << 32 | count
 
 
 class Machines:
@@ -32,12 +39,13 @@ class Machines:
 
     def __init__(self, pool: PoolModel, order: Order, seed: int) -> None:
         self.pool, self.most = pool, pool.machines
+        self.turns: tuple[Turns, ...] = ()
         self.yields = False
         self.idle = self.busy = self.booting = 0
-        self.batch_start = array("q")
-        self.batch_live = array("q")
+        self.batch_start: list[int] = []
+        self.batch_live: list[int] = []
         self.batch_spot = array("b")
-        self.batch_due = array("q")
+        self.batch_due: list[int] = []
         self.lease_batch = array("q")
         self.lease_end = array("q")
         self.lease_count = array("q")
@@ -60,16 +68,16 @@ class Machines:
         self.busy_area = self.up_area = 0
         self._same_fall = range(0)
         self._spot_most, self._spot_until = 0, -1
-        self._curve = Curve.flat(pool.price)
+        self._pays_boots = pool.clock is Clock.REQUEST
         self._public, self._billed = pool.public, pool.billing.billed
         self._due, self._stays = pool.release.due, pool.release.stays
         self._lease = pool.billing.lease
         self._grid = pool.grid
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
-        self._steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
+        steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
-            not self._steady and isinstance(pool.release, Delayed | Idle)
+            not steady and isinstance(pool.release, Delayed | Idle)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
         self._put, self._take = self.free.put, self.free.take
@@ -79,10 +87,14 @@ class Machines:
         """Machines that are there or coming."""
         return self.idle + self.busy + self.booting
 
-    @property
     def room(self) -> int:
         """How many more may be launched."""
         return self.most - self.idle - self.busy - self.booting
+
+    def room_now(self) -> int:
+        """The same of a growth policy, which does not ask for more than the pool may boot now."""
+        most, room = self.pool.max_booting, self.room()
+        return room if most is None else min(room, max(most - self.booting, 0))
 
     def boot_seconds(self, count: int) -> int:
         """How long ``count`` machines together take to be ready."""
@@ -116,13 +128,28 @@ class Machines:
         if not self._flagged:
             self.look_later(batch, since if self._sinces else 0, now)
 
-    def launch(self, count: int, now: int) -> tuple[int, Pieces]:
+    def late(self, count: int, now: int) -> int:
+        """How long ``count`` machines that are asked for now would take to be ready."""
+        if not self.turns:
+            return self.boot_seconds(count)
+        return last_ready(self.turns, count, now, self.boot_seconds) - now
+
+    def start(self, count: int, now: int) -> list[tuple[int, Pieces]]:
+        """As ``launch``, wave by wave where not all of them may boot at once."""
+        if not self.turns:
+            return [self.launch(count, now)]
+        booked = waves(self.turns, count, now, self.boot_seconds)
+        return [self.launch(part, now, begin) for begin, part in booked]
+
+    def launch(self, count: int, now: int, turn: int | None = None) -> tuple[int, Pieces]:
         """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
-        (batch, machines). They count as booting until then.
+        (batch, machines). They count as booting until then. ``turn``: when they begin to boot, if
+        not now.
         """
         spot = 0 if self.pool.spot is None else self._spot_room(count, now)
-        ready = now + self.boot_seconds(count)
-        begin = now if self.pool.clock is Clock.REQUEST else ready
+        request = now if turn is None else turn
+        ready = request + self.boot_seconds(count)
+        begin = request if self._pays_boots else ready
         started = []
         if spot:
             started.append((self._batch(begin, spot, spot=True), spot))
@@ -169,6 +196,12 @@ class Machines:
         there.append((batch, since))
         return None
 
+    def unpark(self, now: int) -> list[int]:
+        """Look again at what was due and stayed; at which times, as far as these are new."""
+        parked, self.parked = self.parked, []
+        looks = [self.look_later(batch, since, now) for batch, since in parked]
+        return [look for look in looks if look is not None]
+
     def take(self, count: int, now: int) -> Pieces:
         """Idle machines for a job."""
         self.idle -= count
@@ -199,10 +232,10 @@ class Machines:
         start = self.batch_start[batch]
         if start > end:
             return 0, 0.0
-        market = self.pool.spot
-        curve = market.curve if market and self.batch_spot[batch] else self._curve
-        seconds = self._billed(start, end, reclaimed=reclaimed)
-        return seconds, dollars(curve, start, seconds)
+        seconds, market = self._billed(start, end, reclaimed=reclaimed), self.pool.spot
+        if market is None or not self.batch_spot[batch]:
+            return seconds, seconds / HOUR * self.pool.price
+        return seconds, dollars(market.curve, start, seconds)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
         """Idle machines of a batch are taken back by the cloud; how many."""
@@ -233,11 +266,21 @@ class Machines:
                 self.idle -= count
                 self.end(batch, count, now)
 
-    def release_due(self, when: int) -> int:
-        """Give back what is idle and due at ``when``; how many machines."""
+    def release_due(self, when: int, keep: int = 0) -> int:
+        """Give back what is idle and due at ``when``, but for the last ``keep`` idle machines,
+        which are parked; how many machines.
+        """
         gone = 0
         for batch, since in self.due.pop(when, ()):
+            if keep and self.idle <= keep:
+                self.parked.append((batch, since))
+                continue
             count = self.free.remove(batch, since)
+            if keep and count > spare(self.idle, keep):
+                kept = count - spare(self.idle, keep)
+                self.free.put(batch, kept, since)
+                self.parked.append((batch, since))
+                count -= kept
             if count:
                 self.idle -= count
                 self.end(batch, count, when)
@@ -262,25 +305,27 @@ class Machines:
         self.releases += gone > 0
         return gone
 
-    def track(self, expected: Iterable[tuple[int, int, int]]) -> None:
-        """Keep from now on what is expected, which nobody asked for before: (when, job, machines)
-        of the jobs that run.
+    def track(self, running: Iterable[int]) -> None:
+        """Keep from now on what is expected, which nobody asked for before: of the jobs that run,
+        and of what boots.
         """
         self.tracks = True
-        for when, job, count in expected:
-            self.expect(when, job, count)
-        for batch, ready in self.coming.items():
-            self.expect(ready, batch | 1 << 31, self.batch_live[batch])
+        self.expected = sorted([*running, *self.coming.values()])
 
-    def expect(self, when: int, serial: int, count: int) -> None:
-        """``count`` machines are expected to be free at ``when``."""
-        if self.tracks:
-            insort(self.expected, (when << 32 | serial) << 32 | count)
+    def expect_boot(self, batch: int, count: int, ready: int) -> None:
+        """These machines boot for whoever comes first."""
+        self.coming[batch] = key = expectation(ready, batch | 1 << 31, count)
+        self.expect(key)
 
-    def unexpect(self, when: int, serial: int) -> None:
-        """Forget what was expected."""
+    def expect(self, expected: int) -> None:
+        """Note an ``expectation``."""
         if self.tracks:
-            del self.expected[bisect_left(self.expected, (when << 32 | serial) << 32)]
+            insort(self.expected, expected)
+
+    def unexpect(self, expected: int) -> None:
+        """Forget it."""
+        if self.tracks:
+            del self.expected[bisect_left(self.expected, expected)]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
@@ -296,7 +341,7 @@ class Machines:
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
-        free = self.idle + (self.room if direct else 0)
+        free = self.idle + (self.room() if direct else 0)
         return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
     def watch(self, now: int) -> int | None:

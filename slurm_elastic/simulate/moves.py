@@ -11,7 +11,7 @@ from heapq import heappush
 from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.caps import machines_of
-from slurm_elastic.simulate.grow import Grower
+from slurm_elastic.simulate.grow import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -20,6 +20,7 @@ from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.warm import Warm
 
 END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
 POOLS = 1 << 8
@@ -50,31 +51,36 @@ class Moves:
         if scenario.accounts:
             purses = Purses(scenario.accounts, self.pools, origin)
             self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
-        self.counts_boots = not (self.direct and self.grower.free_of_bounds)
+        self.warm = Warm(self, self.pools)
+        self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
         self.last_ready = -NEVER
         self.reuse = scenario.reuse
         self.asked = False
+        self.looks = -1
 
-    def _give_back(self, run: Run, now: int) -> None:
-        """A job's machines, to whoever is next."""
+    def _give_back(self, run: Run, now: int) -> bool:
+        """A job's machines, to whoever is next; False if it does not end now."""
+        _, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
+        if end != now:
+            return False
         self.runs.finish(run, now)
-        job, pool, machines, pieces, need, _, ready, _, _, expected, _, _, _ = run
         if machines.held and ready == now:
             for batch, _ in pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
                     self._booted(pool, batch, now)
         if machines.tracks:
-            machines.unexpect(expected, job)
+            machines.unexpect(expected)
         machines.busy -= need
         machines.busy_area += need * now
         if machines.draining or not self.reuse:
             for batch, count in pieces:
                 self._free(machines, pool, batch, count, now)
-            return
+            return True
         for batch, count in pieces:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 heappush(self.events, look << 35 | _CHECK | pool)
+        return True
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
@@ -101,10 +107,10 @@ class Moves:
             machines.held.remove(batch)
             machines.busy += machines.booted(batch)
         elif batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            machines.unexpect(machines.coming.pop(batch))
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
-            self.asked = self.asked or self.grower.period is not None
+            self.asked = self.asked or self.grower.period is not None or bool(machines.turns)
 
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""
@@ -117,12 +123,17 @@ class Moves:
             ready = self._boot_for(machines, pool, need - idle, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.tracks:
-            machines.expect(expected, job, need)
+            machines.expect(expected)
         heappush(self.events, end << 35 | job)
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
         """Launch what a job lacks; when it is ready."""
-        ready, launched = machines.launch(count, now)
+        if machines.turns:
+            waves = machines.start(count, now)
+            ready = max(done for done, _ in waves)
+            launched = [piece for _, part in waves for piece in part]
+        else:
+            ready, launched = machines.launch(count, now)
         pieces += launched
         if self.counts_boots:
             for batch, _ in launched:
@@ -139,10 +150,26 @@ class Moves:
             self._watch(pool, now)
         return ready
 
-    def _expect_boot(self, machines: Machines, batch: int, count: int, ready: int) -> None:
-        """These machines boot for whoever comes first."""
-        machines.coming[batch] = ready
-        machines.expect(ready, batch | 1 << 31, count)
+    def boot_ahead(self, pool: int, count: int, now: int) -> None:
+        """Machines that boot for whoever comes first."""
+        machines = self.pools[pool]
+        for ready, launched in machines.start(count, now):
+            for batch, part in launched:
+                machines.expect_boot(batch, part, ready)
+                self._push(ready, BOOT, batch * POOLS + pool)
+        self._watch(pool, now)
+        self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
+
+    def unpark(self, pool: int, now: int) -> None:
+        """No job needs what was due in a pool and stayed: it may go when it is due again."""
+        for when in self.pools[pool].unpark(now):
+            self._push(when, CHECK, pool)
+
+    def look_later(self, now: int) -> None:
+        """Bounds open with time alone."""
+        if self.looks <= now:
+            self.looks = now + WINDOW_LOOK
+            self._push(self.looks, LOOK, 0)
 
     def _watch(self, pool: int, now: int) -> None:
         """Learn when the next spot machines of a pool are lost."""
@@ -171,7 +198,7 @@ class Moves:
         machines = self.pools[pool]
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            machines.unexpect(machines.coming.pop(batch))
             lost += machines.lose_booting(batch, now)
         for job in self.runs.on(pool, batch) if lost < count else ():
             lost += self._interrupt(job, pool, batch, count - lost, now)
@@ -183,7 +210,7 @@ class Moves:
         """A job loses up to ``most`` machines of ``batch``; its others become idle."""
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now)
-        machines.unexpect(run.expected, job)
+        machines.unexpect(run.expected)
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:
@@ -213,7 +240,7 @@ class Moves:
             machines.booting += count
         if lost:
             return machines.lose_booting(batch, now)
-        self._expect_boot(machines, batch, count, run.ready)
+        machines.expect_boot(batch, count, run.ready)
         if not self.counts_boots:
             self._push(run.ready, BOOT, batch * POOLS + run.pool)
         return 0

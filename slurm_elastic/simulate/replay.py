@@ -2,8 +2,7 @@
 
 Each entry becomes a simulation that stands still at that moment: pools with as many machines idle,
 busy and booting as were measured, and the jobs that waited. Its grower and its release of machines
-are asked what a run would ask them. What the daemon alone does (warm pools) is no part
-of it.
+are asked what a run would ask them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from slurm_elastic.policies.fleet import Now, Plan, PoolNow
-from slurm_elastic.policies.release import Flagged, Idle, Order
+from slurm_elastic.policies.release import Idle, Order
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.grow import Grower
 from slurm_elastic.simulate.jobs import Job, Jobs
@@ -37,7 +36,7 @@ def differences(entries: Iterable[tuple[Now, Plan]]) -> list[str]:
     for now, plan in entries:
         still = _Still(now)
         for name, theirs, ours in (
-            ("starts", _starts(now, plan), still.starts()),
+            ("starts", _starts(plan), still.starts()),
             ("machines that may go", _leaves(now, plan), still.leaves(plan)),
         ):
             if theirs != ours:
@@ -45,10 +44,12 @@ def differences(entries: Iterable[tuple[Now, Plan]]) -> list[str]:
     return found
 
 
-def _starts(now: Now, plan: Plan) -> dict[str, int]:
-    """Of the growth policy: those that keep a pool warm are said by their pool."""
-    warm = {pool.name: f"{pool.rules.min_idle} machines are kept idle" for pool in now.pools}
-    return {s.pool: s.machines for s in plan.starts if s.reason != warm[s.pool]}
+def _starts(plan: Plan) -> dict[str, int]:
+    """By pool, for the waiting jobs and to keep it warm."""
+    counts: dict[str, int] = {}
+    for start in plan.starts:
+        counts[start.pool] = counts.get(start.pool, 0) + start.machines
+    return counts
 
 
 def _leaves(now: Now, plan: Plan) -> dict[str, int]:
@@ -83,8 +84,13 @@ class _Still:
     def starts(self) -> dict[str, int]:
         """Machines to launch, by pool."""
         now, grower = self._now, self._grower
-        wanted = grower.wanted(self._queue, now.head_start, now.running, now.now)
-        return {now.pools[index].name: count for index, count in wanted}
+        counts = dict(grower.wanted(self._queue, now.head_start, now.running, now.now))
+        for index, count in counts.items():
+            self._pools[index].booting += count
+        for index, (machines, pool) in enumerate(zip(self._pools, now.pools, strict=True)):
+            warm = grower.warm(machines, pool.rules.min_idle, now.now)
+            counts[index] = counts.get(index, 0) + warm
+        return {now.pools[index].name: count for index, count in counts.items() if count}
 
     def leaves(self, plan: Plan) -> dict[str, int]:
         """Machines to give back, by pool: nothing goes at a look that starts some."""
@@ -93,14 +99,12 @@ class _Still:
             return {}
         before = [machines.idle + machines.busy for machines in self._pools]
         self._grower.flag(self._queue, now.running, now.now)
-        for machines in self._pools if not now.queue else ():
-            machines.release_due(now.now)
+        pairs = zip(self._pools, now.pools, strict=True)
+        for machines, pool in pairs if not now.queue else ():
+            machines.release_due(now.now, pool.rules.min_idle)
         after = [machines.idle + machines.busy - machines.draining for machines in self._pools]
         gone = (a - b for a, b in zip(before, after, strict=True))
-        pairs = zip(now.pools, gone, strict=True)
-        # What is kept warm is the daemon's: so many of those idle stay.
-        spare = ((pool, min(n, _spare(pool))) for pool, n in pairs)
-        return {pool.name: n for pool, n in spare if n > 0}
+        return {pool.name: n for pool, n in zip(now.pools, gone, strict=True) if n > 0}
 
 
 def _model(pool: PoolNow) -> PoolModel:
@@ -114,11 +118,6 @@ def _model(pool: PoolNow) -> PoolModel:
         billing=PerSecond() if rules.lease <= 1 else Hourly(seconds=rules.lease),
         release=rules.release or Idle(NEVER),
     )
-
-
-def _spare(pool: PoolNow) -> int:
-    busy = len(pool.taken) if isinstance(pool.rules.release, Flagged) else 0
-    return busy + max(len(pool.idle) - pool.rules.min_idle, 0)
 
 
 def _fill(machines: Machines, pool: PoolNow, now: int) -> None:

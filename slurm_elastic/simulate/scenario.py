@@ -27,7 +27,8 @@ class PoolModel(Struct, frozen=True, kw_only=True):
 
     ``machines``: most at a time, of which ``standing`` are always there and never released;
     ``procs``: processors of one; ``price``: on demand, $/h; ``spot``: the spot market (None: not
-    used); ``check``: seconds between two looks for machines to release.
+    used); ``check``: seconds between two looks for machines to release; ``min_idle``: so many are
+    kept up without work until the last job has ended; ``max_booting``: most that boot at a time.
     """
 
     name: str
@@ -42,6 +43,8 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     clock: Clock = Clock.READY
     spot: SpotMarket | None = None
     check: int = 1
+    min_idle: int = 0
+    max_booting: int | None = None
 
     @property
     def grid(self) -> int:
@@ -63,6 +66,13 @@ class Cap(Struct, frozen=True, kw_only=True):
     dollars: float | None = None
 
 
+class BootCap(Struct, frozen=True, kw_only=True):
+    """So many ``machines`` of these ``pools`` together, by name, boot at a time."""
+
+    pools: tuple[str, ...]
+    machines: int
+
+
 class Scenario(Struct, frozen=True, kw_only=True):
     """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
     machines: those of ``bounds`` all, those of ``accounts`` (by the history's number, as text) the
@@ -78,6 +88,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     growth: AnyGrowth = field(default_factory=Slurm)
     bounds: Bounds = field(default_factory=Bounds)
     caps: tuple[Cap, ...] = ()
+    boot_caps: tuple[BootCap, ...] = ()
     accounts: Mapping[str, Bounds] = field(default_factory=dict)
     order: Order = Order.MAX_MARGIN
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
@@ -94,7 +105,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             for pool in self.pools
             if pool.machines > pool.standing
             for sentence in misfits(
-                self.growth, pool.release, pool.billing.lease, pool.boot.seconds(1)
+                self.growth, pool.release, pool.billing.lease, pool.boot.seconds(1), pool.min_idle
             )
         ]
         if not self.pools:
@@ -103,6 +114,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
             found.append(f"depth is {self.depth}, expected 1 or more")
         if self.reservations < 1:
             found.append(f"reservations is {self.reservations}, expected 1 or more")
+        at_once = [pool.max_booting for pool in self.pools if pool.max_booting is not None]
+        if any(most < 1 for most in (*at_once, *(cap.machines for cap in self.boot_caps))):
+            found.append("no machine could ever boot: max_booting is less than 1")
         found += [
             f"pool {pool.name}: {pool.standing} standing machines of {pool.machines}, {pool.procs}"
             " processors each, cannot be"

@@ -30,7 +30,7 @@ from slurm_elastic.simulate.availability import Span, Supply, available, bearabl
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
+from slurm_elastic.simulate.scenario import BootCap, Cap, PoolModel, Scenario
 from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
@@ -74,8 +74,6 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
         found += _with_reserved(_pool(config, pool, world, notes), world)
     _only_known("--reserved", [name for name, _, _ in world.reserved], [m.name for m in found])
     on_spot = [pool for pool in pools if any(m.name == pool.name and m.spot for m in found)]
-    if any(one.max_booting is not None for one in (*config.clouds, *config.pools)):
-        notes.append("max_booting is not looked at: machines boot as soon as they are wanted")
     notes += _unused(world, [pool.name for pool in pools], on_spot)
     return tuple(found), notes
 
@@ -173,6 +171,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         release=Idle(round(idle)),
         boot=BootTimes(world.boot or ((1, float(own.boot)),), world.configure),
         spot=market,
+        max_booting=pool.max_booting,
     )
 
 
@@ -215,6 +214,17 @@ def caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[Cap, ...]:
             scopes.append((Limits(on_demand=0), spot_only))
     caps = (_cap(limits, members) for limits, members in scopes)
     return tuple(cap for cap in caps if cap is not None)
+
+
+def boot_caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[BootCap, ...]:
+    """Of the clouds that let only so many machines boot at a time."""
+    pools = {c.name: [p.name for p in config.pools if p.cloud == c.name] for c in config.clouds}
+    own = {c.name: tuple(m.name for m in models if m.name in pools[c.name]) for c in config.clouds}
+    return tuple(
+        BootCap(pools=own[cloud.name], machines=cloud.max_booting)
+        for cloud in config.clouds
+        if cloud.max_booting is not None and own[cloud.name]
+    )
 
 
 def _cap(limits: Limits, members: Sequence[PoolModel]) -> Cap | None:

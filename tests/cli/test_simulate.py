@@ -371,7 +371,7 @@ def test_what_of_the_configuration_is_not_simulated_is_told(
     site, prices = tmp_path / "site.yaml", tmp_path / "p.csv"
     prices.write_text(PRICES.format(begin=1614643200, end=1614643200 + 30 * 86400))
     text = EXAMPLE.read_text().replace(
-        "  - name: rack\n", "  - name: rack\n    policies: {growth: bursts, min_idle: 1}\n", 1
+        "  - name: rack\n", "  - name: rack\n    policies: {growth: bursts}\n", 1
     )
     checkpoints = "checkpoint: {policy: hour, method: signal}\n"
     site.write_text(text + "policies: {growth: on_demand}\n" + checkpoints)
@@ -379,10 +379,36 @@ def test_what_of_the_configuration_is_not_simulated_is_told(
     assert main([*arguments, "--prices", str(prices)]) == 0
     err = capsys.readouterr().err
     assert "configured: growth of pool rack is not simulated, on_demand is for all" in err
-    assert "configured: min_idle of pool rack is not simulated" in err
     assert "configured: jobs on spot machines are saved by hour" in err
     assert main([*arguments, "--prices", str(prices), "--compare", "slurm"]) == 0
     assert "configured:" not in capsys.readouterr().err
+
+
+def test_warm_machines_and_booting_caps_of_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of pool rack and its cloud; other policies than the configured have no warm machines."""
+    site, out = tmp_path / "site.yaml", tmp_path / "out.json"
+    cloud, rack = "  - name: onprem\n", "  - name: rack\n"
+
+    def waits(*changes: tuple[str, str], compare: str = "configured") -> float:
+        text = EXAMPLE.read_text()
+        for at, more in changes:
+            assert at in text
+            text = text.replace(at, at + more, 1)
+        site.write_text(text)
+        arguments = ["--workload", str(WORKLOAD), "--compare", compare, "--json", str(out)]
+        assert main(["--config", str(site), "simulate", *arguments]) == 0
+        mean: float = json.loads(out.read_text())["rows"][0]["figures"]["mean_wait"]
+        return mean
+
+    plain = waits()
+    warm = (rack, "    policies: {min_idle: 2}\n")
+    assert waits(warm) < plain
+    assert waits(warm, compare="slurm") == waits(compare="slurm")
+    assert waits((rack, "    max_booting: 1\n")) > plain
+    assert waits((cloud, "    max_booting: 1\n")) > plain
+    assert "max_booting" not in capsys.readouterr().err
 
 
 def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ for place in /run /etc/slurm /etc/munge /var/log/munge /var/lib/munge; do
 done
 install -o munge -g munge -m 0400 {key} /etc/munge/munge.key
 chown munge:munge /var/log/munge /var/lib/munge
+cp /etc/hosts /run/hosts
+mount --bind /run/hosts /etc/hosts
 mkdir /run/slurm-elastic
 echo {node} >/run/slurm-elastic/node
 echo node={node} >/run/slurm-elastic/launch

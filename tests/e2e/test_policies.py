@@ -6,26 +6,33 @@ One sandbox serves all tests; each has its own policies, by a changed file and a
 from __future__ import annotations
 
 import json
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
-import yaml
 
-from slurm_elastic.ledger import Decision
-from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.phase import Phase, is_busy, phase
+from slurm_elastic.policies.phase import is_busy
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.simulate.replay import differences, entry
-from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, running_nodes
+from tests.e2e.policy_site import (
+    FULL,
+    HELD,
+    LOOK,
+    alive,
+    clear,
+    configure,
+    decisions,
+    held,
+    nodes,
+    starts,
+    told,
+    up,
+)
+from tests.e2e.world import ledger, live_ec2, machines, running_nodes
 
 pytestmark = pytest.mark.e2e
-FULL = ("--cpus-per-task=2", "--partition=aws")
-HELD = "slurm-elastic:hold:"
-LOOK = "1s"
 LEASE = 60
 BEFORE_END = 20
 
@@ -44,54 +51,8 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
 @pytest.fixture
 def under(site: Sandbox) -> Iterator[Callable[..., float]]:
     """``under(growth=..., ...)``: from now on the site has these policies; the time now."""
-
-    def change(cloud: Mapping[str, Any] | None = None, **policies: Any) -> float:
-        config = yaml.safe_load(site.layout.config.read_text())
-        config["policies"] = {"look": LOOK, **policies}
-        config["clouds"][0]["policies"] = dict(cloud or {})
-        site.daemon_stop()
-        site.layout.config.write_text(yaml.safe_dump(config))
-        since = time.time()  # the new daemon may decide at once
-        site.daemon_start()
-        return since
-
-    yield change
-    for job in site.jobs():
-        site.run(["scancel", str(job.id)])
-    change(release="on_demand")
-    back_to_zero(site)
-
-
-def nodes(site: Sandbox) -> dict[str, SlurmNode]:
-    return {name: node for name, node in site.nodes().items() if name.startswith("pub")}
-
-
-def up(site: Sandbox) -> list[str]:
-    return sorted(n for n, node in nodes(site).items() if phase(node) is Phase.UP)
-
-
-def held(site: Sandbox) -> list[str]:
-    found = nodes(site).values()
-    return sorted(n.name for n in found if "DRAIN" in n.states and n.reason.startswith(HELD))
-
-
-def decisions(site: Sandbox, since: float) -> list[Decision]:
-    book = ledger(site)
-    try:
-        found = book.decisions("pool:pub", 500)
-    finally:
-        book.close()
-    return [d for d in found if d.kind == "policy" and d.at >= since]
-
-
-def starts(site: Sandbox, since: float) -> list[Decision]:
-    return [d for d in decisions(site, since) if d.detail and d.detail["plan"]["starts"]]  # type: ignore[index]
-
-
-def alive(site: Sandbox, first: int) -> list[int]:
-    """Jobs from ``first`` on that have not ended."""
-    on = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"}
-    return [job.id for job in site.jobs() if job.id >= first and job.states & on]
+    yield partial(configure, site)
+    clear(site)
 
 
 def test_a_steady_stream_keeps_one_machine_warm(site: Sandbox, under: Callable[..., float]) -> None:
@@ -185,9 +146,9 @@ def test_a_spent_budget_stops_new_machines_and_says_so(
     why = f"the budget of ${limit:g} a day is spent"
     assert {nodes(site)[n].reason for n in held(site)} == {f"{HELD}{why}"}
     waiting = site.submit("sleep 1", *FULL)
-    site.wait_for(lambda: why in _told(site, "explain", str(waiting)), 60, "explain says why")
-    assert why in _told(site, "explain", held(site)[0])
-    status = json.loads(_told(site, "status", "--json"))
+    site.wait_for(lambda: why in told(site, "explain", str(waiting)), 60, "explain says why")
+    assert why in told(site, "explain", held(site)[0])
+    status = json.loads(told(site, "status", "--json"))
     assert [h["reason"] for h in status["holds"]] == [why]
     assert status["pools"][0]["states"]["held"] == 5
     queue = {j.id: j for j in site.jobs()}
@@ -209,7 +170,7 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     (node,) = running_nodes(site, [running])[running]
     assert [m.accounts for m in machines(site)] == [{"physics": 1}]
     why = f"of ${limit:.6f} this month; new machines from"
-    site.wait_for(lambda: why in _told(site, "status"), 60, "the money is spent")
+    site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
     waiting = site.submit("sleep 1", *FULL, "--account=physics")
     tasks = site.submit("sleep 1", *FULL, "--account=physics", "--array=1-3")
     moves = site.submit(
@@ -221,10 +182,10 @@ def test_an_account_over_its_budget_gets_no_new_machine_and_all_others_do(
     assert found[running] == [node], "running jobs go on"
     site.wait_for(lambda: _begin_later(site, {waiting, tasks}), 60, "its jobs begin tomorrow")
     assert site.wait_job(moves)["Partition"] == "batch"
-    told = _told(site, "explain", str(waiting))
-    assert "is PENDING (BeginTime); account physics has spent $0.00" in told
-    assert why in told
-    status = json.loads(_told(site, "status", "--json"))
+    said = told(site, "explain", str(waiting))
+    assert "is PENDING (BeginTime); account physics has spent $0.00" in said
+    assert why in said
+    status = json.loads(told(site, "status", "--json"))
     stops = {b["account"]: b["stop"] for b in status["budgets"]}
     assert why in stops["physics"]
     assert stops["chemistry"] is None
@@ -247,7 +208,7 @@ def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_
     running = site.submit("sleep 600", *FULL, "--account=biology")
     running_nodes(site, [running])
     why = "account biology has spent $0.00"
-    site.wait_for(lambda: why in _told(site, "status"), 60, "the money is spent")
+    site.wait_for(lambda: why in told(site, "status"), 60, "the money is spent")
     refused = site.submit("sleep 1", *FULL, "--account=biology")
     site.wait_for(lambda: _kinds(site, refused) & {"refused"}, 60, "its node is not bought")
     site.wait_for(lambda: _is_pending(site, refused), 60, "it is requeued")
@@ -257,7 +218,7 @@ def test_what_slurmctld_gave_a_job_without_money_is_refused_before_a_machine_is_
     running_nodes(site, [running, other])
     under(**budgets)
     site.wait_for(lambda: _begin_later(site, {refused}), 60, "the next look lets it begin later")
-    assert why in _told(site, "explain", str(refused))
+    assert why in told(site, "explain", str(refused))
     assert len(machines(site)) == 2
 
 
@@ -278,12 +239,6 @@ def _begin_later(site: Sandbox, jobs: set[int]) -> bool:
     mine = [j for j in site.jobs() if j.id in jobs or j.array in jobs]
     far = time.time() + 120
     return bool(mine) and all("PENDING" in j.states and j.start > far for j in mine)
-
-
-def _told(site: Sandbox, *command: str) -> str:
-    """All of a command's words, however its table was folded."""
-    done = site.run([sys.executable, "-m", "slurm_elastic.cli.main", *command])
-    return " ".join(done.stdout.split())
 
 
 def test_without_capacity_growth_waits_and_goes_on_when_there_is_some(

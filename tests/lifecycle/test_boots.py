@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.lifecycle.boots import KEY_REFUSED
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from tests.lifecycle.world import SHAPE, World
@@ -85,6 +86,21 @@ def test_machines_that_never_register_pause_their_pool_loudly(
     world.slurm.submit(1, NODES)
     world.advance(600)
     assert world.alive() == [], "no job buys the next one"
+
+
+def test_a_machine_that_got_no_munge_key_is_said_to_have_got_none(world: World) -> None:
+    mute(world)
+    world.slurm.submit(1, NODES)
+    world.advance(10)
+    one = next(m.instance for m in world.ledger.machines())
+    why = "wrong host key, nothing was sent: 10.0.0.7 shows the host key SHA256:abc"
+    world.site.record("join", KEY_REFUSED, (one.node,), f"i-another: {why} of another")
+    world.site.record("join", KEY_REFUSED, (one.node,), f"{one.id}: {why}")
+    world.site.record("join", KEY_REFUSED, (one.node,), f"i-older: {why} of an older one")
+    world.advance(RESUME)
+    (told,) = [d.reason for d in world.ledger.decisions(one.node) if d.kind == "boot-failed"]
+    assert told.endswith(f"1 in a row in pool many; munge key not brought: {why}")
+    assert why in world.slurm.node(one.node).reason
 
 
 def test_one_that_registers_in_between_starts_the_count_anew(world: World) -> None:

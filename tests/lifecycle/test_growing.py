@@ -15,8 +15,11 @@ from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.config.who import Who
 from slurm_elastic.ledger import Decision
 from slurm_elastic.ledger.rows import POLICY
+from slurm_elastic.lifecycle.counted import Counted
+from slurm_elastic.lifecycle.measure import groups, read
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.fleet import Now, Plan
 from slurm_elastic.policies.phase import Phase, is_drained, phase
 from slurm_elastic.simulate.replay import differences, entry
@@ -294,6 +297,31 @@ def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
     calls = world.slurm.calls["set_weights"]
     world.advance(300)
     assert world.slurm.calls["set_weights"] == calls, "only on change"
+
+
+def test_a_job_that_is_about_to_start_does_not_turn_the_weights_round(
+    make: Callable[..., World],
+) -> None:
+    """slurmctld chooses by them in the next moment."""
+    world = make(cloud={"lease": 3600.0}, order="min_margin", release="idle(seconds=80000)")
+    world.slurm._suspend_time = 86400
+    submit(world, 1)
+    world.advance(600)
+    submit(world, 2)
+    world.advance(60)
+    for job in (1, 2):
+        world.slurm.finish(job)
+    world.advance(30)
+    before = [world.slurm.node(n).weight for n in PUB]
+    assert before[0] < before[1]
+    view = read(world.site)
+    waits = SlurmJob(
+        id=3, states=frozenset({"PENDING"}), partitions=("pub",), submit=view.at, cpus=1
+    )
+    (name,) = world.site.pools
+    (group,) = groups(world.site, replace(view, jobs=(waits,)), {name: Counted()})
+    assert len(group.now.pools[0].idle) == 1, "one is promised to the job"
+    assert [one.node for one in group.idle[name]] == ["pub1", "pub2"]
 
 
 def test_policies_that_leave_the_configuration_let_go_of_their_nodes(

@@ -226,6 +226,25 @@ def test_a_machine_that_is_up_or_going_is_left_alone(bed: Bed) -> None:
     assert keys._running == {}
 
 
+def test_a_node_that_registers_after_a_lost_answer_has_its_key(bed: Bed) -> None:
+    bed.open(known=bed.sshd.host_key)
+    bed.machine()
+    bed.until(lambda: bed.keys._complaints)  # type: ignore[union-attr]
+    bed.ledger.registered("aws", ["i-1"], bed.now)
+    bed.until(lambda: bed.kinds() == ["key-brought"])
+    assert "its node has registered; the last try told: 127.0.0.1" in (
+        bed.ledger.decisions("pub1")[0].reason
+    )
+
+
+def test_a_node_that_registers_without_our_doing_is_none_of_ours(bed: Bed) -> None:
+    keys = bed.open(known=bed.sshd.host_key)
+    bed.machine()
+    bed.ledger.registered("aws", ["i-1"], bed.now)
+    keys.tick()
+    assert (keys._running, bed.kinds()) == ({}, [])
+
+
 def test_a_new_machine_at_an_old_address_is_known_by_its_own_key(bed: Bed) -> None:
     keys = bed.open()
     bed.machine("i-old")

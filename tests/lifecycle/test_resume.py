@@ -65,6 +65,9 @@ def test_what_one_offer_lacks_the_next_one_gives(world: World) -> None:
     world.slurm.submit(1, PUB, 2)
     world.advance(5)
     assert sorted(spot_first(world)) == ["on-demand", "spot"]
+    # It gave what it had said it has: nothing was refused, and it need not rest.
+    assert "launch-refused" not in world.kinds("pub1") + world.kinds("pub2")
+    assert not world.ledger.cool_downs(world.now)
 
 
 def test_nodes_in_doubt_get_no_other_offer(world: World) -> None:

@@ -145,11 +145,11 @@ def test_the_head_starts_when_enough_machines_are_free() -> None:
 def test_weights_follow_the_rest_of_the_lease() -> None:
     rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
     idle = tuple(Resting(f"n{i}", T - 300 * i, T - 9) for i in range(1, 12))
-    found = weights(pool(rules=rules, idle=idle), T, 1000)
+    found = weights(rules, idle, T, 1000)
     ordered = sorted(found, key=lambda name: int(name[1:]))
     assert [found[name] for name in ordered] == sorted(found.values())
     assert set(found.values()) <= set(range(1000, 1009))
-    assert weights(pool(idle=idle), T, 1000) == {}
+    assert weights(PoolRules(growth=Slurm()), idle, T, 1000) == {}
 
 
 @given(moments())

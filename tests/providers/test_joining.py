@@ -185,6 +185,9 @@ class Machine:
         for name in ("hostname", "setsid", "systemctl"):
             self.command(name)
         self.command("hostnamectl", 1)
+        self.command("getent", 2)
+        self.hosts = path / "hosts"
+        self.hosts.write_text("127.0.0.1 localhost\n")
 
     def command(self, name: str, code: int = 0) -> None:
         (self.bin / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
@@ -193,6 +196,7 @@ class Machine:
     def text(self) -> str:
         text = program_of(config(head="head:6817"), AWS)
         text = text.replace("/run/slurm-elastic", str(self.run))
+        text = text.replace("/etc/hosts", str(self.hosts))
         text = text.replace("/var/lib/cloud/scripts", str(self.path))
         return text.replace("/run/systemd", str(self.path / "systemd"))
 
@@ -222,6 +226,21 @@ def test_a_machine_without_systemd_gets_settings_and_agent(tmp_path: Path) -> No
     assert "slurmd -b -N pub7 --conf-server head:6817" in (machine.run / "start").read_text()
     machine.join()  # as one-context after cloud-init does
     assert machine.ran("setsid").count(agent) == 1
+
+
+def test_a_machine_whose_name_nobody_knows_knows_it_itself(tmp_path: Path) -> None:
+    """sudo asks for it before it runs anything: a dead name server costs it half a minute."""
+    machine = Machine(tmp_path)
+    (machine.bin / "hostname").write_text("#!/bin/sh\necho 10.0.0.7 fd00::7\n")
+    machine.join()
+    assert machine.hosts.read_text() == "127.0.0.1 localhost\n10.0.0.7 pub7\n"
+
+
+def test_a_machine_whose_name_is_known_leaves_that_to_who_knows_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.command("getent")
+    machine.join()
+    assert machine.hosts.read_text() == "127.0.0.1 localhost\n"
 
 
 def test_cloud_init_runs_it_at_later_boots_too(tmp_path: Path) -> None:

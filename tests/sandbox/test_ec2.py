@@ -331,6 +331,20 @@ def test_a_machine_that_powers_itself_off_ends_or_stops_as_its_launch_said(
     assert [states[i] for i in ids] == ["terminated", "stopped"]
 
 
+def test_a_console_shows_what_it_is_said_to_show(
+    control: Ec2Control, run: Run, client: Any
+) -> None:
+    told, other = run(2, market="on-demand")
+    control.console(told, "[ 1.0] <ok>\r\nlogin: ")
+    assert client.get_console_output(InstanceId=told)["Output"] == "[ 1.0] <ok>\r\nlogin: "
+    assert "ok" not in client.get_console_output(InstanceId=other)["Output"].split()[:3]
+    with pytest.raises(SandboxError, match="no machine 'i-1'"):
+        control.console("i-1", "")
+    control.reset()
+    with pytest.raises(SandboxError, match="no machine"):
+        control.console(told, "")
+
+
 def test_calls_and_access_keys_are_counted_until_the_reset(
     control: Ec2Control, run: Run, client: Any
 ) -> None:

@@ -62,6 +62,17 @@ class Engine:
                 )
         return self._images[release]
 
+    def machine(self, base: str) -> str:
+        """The image of a cloud's machine on top of that of a Slurm host."""
+        name = f"{base}-cloud-init"
+        if name not in self._images:
+            words = ["docker", "build", "--network", "host", "--build-arg", f"BASE={base}"]
+            words += ["-t", name, str(Path(__file__).parent / "machine")]
+            with _locked("docker-build.lock"):
+                _run(words, DOCKER_HOST=self.url, DOCKER_BUILDKIT="0")
+            self._images[name] = name
+        return self._images[name]
+
 
 @contextlib.contextmanager
 def running_engine() -> Iterator[Engine]:

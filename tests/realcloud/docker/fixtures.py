@@ -31,6 +31,15 @@ def forky(docker_engine: Engine) -> str:
     return _image(docker_engine, "forky")
 
 
+@pytest.fixture(scope="session")
+def cloud_image(docker_engine: Engine, trixie: str) -> str:
+    """That of a cloud's machine: the same with Debian's cloud-init, which boots it."""
+    try:
+        return docker_engine.machine(trixie)
+    except NoEngine as reason:
+        pytest.skip(f"no image with cloud-init: {reason}")
+
+
 def _image(engine: Engine, release: str) -> str:
     try:
         return engine.image(release)

@@ -5,14 +5,11 @@ Docker's, and spot machines of EC2. EC2 is the sandbox's, on this host; what it 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import os
 import shutil
-import socket
-import socketserver
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,17 +26,12 @@ from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.slurm.launcher import PROGRAM
 
 from .criu_world import CONF, SUDOERS
+from .ec2_parts import ENVIRONMENT, copy_sdk, relay
 from .engine import REPO, Engine
 from .served_world import ServedWorld
 from .world import CRIU_CAPS, UID, USER, Host
 
 CONFIG = "/etc/elastic/slurm-elastic.yaml"
-SDK = ("boto3", "botocore", "s3transfer", "jmespath", "dateutil", "urllib3", "six")
-"""boto3 and what it needs: Python code alone, which the containers' Python runs as well."""
-SDK_DATA = {"ec2", "sqs", "endpoints.json", "partitions.json", "sdk-default-configuration.json",
-            "_retry.json"}  # fmt: skip
-ENVIRONMENT = ("env", "AWS_ACCESS_KEY_ID=emulated", "AWS_SECRET_ACCESS_KEY=emulated",
-               "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1")  # fmt: skip
 CKPTMAN = ("/usr/bin/python3", "-P", "-c",
            "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
 AGENT = (
@@ -128,18 +120,7 @@ class SpotWorld(ServedWorld):
         (self.shared / "imds").mkdir()
         (self.directory / "ec2").mkdir()
         shutil.copyfile(REPO / "tests" / "imds.py", self.shared / "imds" / "imds.py")
-        for name in SDK:
-            self._copy_package(name)
-
-    def _copy_package(self, name: str) -> None:
-        found = importlib.util.find_spec(name)
-        assert found is not None
-        assert found.origin is not None
-        origin, target = Path(found.origin), self.directory / "opt"
-        if origin.name == "__init__.py":
-            shutil.copytree(origin.parent, target / name, ignore=_unneeded)
-        else:
-            shutil.copyfile(origin, target / origin.name)
+        copy_sdk(self.directory / "opt")
 
     def _come_up(self) -> None:
         self.ec2 = self._parts.enter_context(running_ec2(self.directory / "ec2"))
@@ -256,40 +237,3 @@ def metadata(machine: MachineView) -> Mapping[str, str]:
         action = {"action": "terminate", "time": when.strftime("%Y-%m-%dT%H:%M:%SZ")}
         said["spot/instance-action"] = json.dumps(action)
     return said
-
-
-@contextlib.contextmanager
-def relay(address: str, port: int) -> Iterator[str]:
-    """Have what listens on this host's loopback reached by ``address``; the URL there."""
-
-    class Through(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection(("127.0.0.1", port)) as inner:
-                back = threading.Thread(target=_pump, args=(inner, self.request))
-                back.start()
-                _pump(self.request, inner)
-                back.join()
-
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server((address, 0), Through) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://{address}:{server.server_address[1]}"
-        server.shutdown()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while part := source.recv(65536):
-            target.sendall(part)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_WR)
-
-
-def _unneeded(directory: str, names: list[str]) -> set[str]:
-    """What is left out of a package: compiled files, and what botocore knows of other services."""
-    left = {name for name in names if name == "__pycache__"}
-    if directory.endswith("botocore/data"):
-        left |= set(names) - SDK_DATA
-    return left

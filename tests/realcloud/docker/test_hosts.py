@@ -31,12 +31,12 @@ from slurm_elastic.providers.docker import DockerProvider
 from .certificates import Authority
 from .engine import Engine, NoEngine
 from .far_engine import FarEngine, running_far_engine
+from .two_hosts_world import FAR_SLOTS, TwoHostsWorld
 from .world import wait_for
 
 pytestmark = pytest.mark.timeout(1800)
 
 NAME, NEAR, FAR = "boxes", "near", "far"
-FAR_SLOTS = 2
 POOL = Pool(
     name="box", cloud=NAME, nodes=tuple(f"bx{n}" for n in range(1, 9)), cpus=1, real_memory=64,
     instance_types=("small",), markets=(Market.RESERVED,),
@@ -277,3 +277,61 @@ def _attached(client: Any, network: str) -> list[Any]:
         all=True, filters={"network": network}, ignore_removed=True
     )
     return found
+
+
+@pytest.fixture(scope="class")
+def world(docker_engine: Engine, far: FarEngine, trixie: str) -> Iterator[TwoHostsWorld]:
+    with TwoHostsWorld(docker_engine, far, trixie) as running:
+        yield running
+
+
+@pytest.mark.e2e
+class TestACluster:
+    def test_jobs_run_on_both_hosts(self, world: TwoHostsWorld) -> None:
+        go = world.shared / "jobs" / "go"
+        wait = "hostname; while [ ! -e go ]; do sleep 0.2; done"
+        jobs = [world.sbatch(wait, "-o", "out-%j") for _ in range(4)]
+        outputs = [world.shared / "jobs" / f"out-{job}" for job in jobs]
+        world.wait_for(lambda: all(o.exists() and o.read_text() for o in outputs), "all run")
+        assert world.running_by_host() == {"far": FAR_SLOTS, "near": 2}
+        go.touch()
+        ran = [world.wait_job(job)["NodeList"] for job in jobs]
+        assert [o.read_text() for o in outputs] == [f"{node}\n" for node in ran]
+        assert len(set(ran)) == 4
+        world.back_to_zero()
+
+    def test_one_job_spans_both_hosts(self, world: TwoHostsWorld) -> None:
+        script = "srun -l hostname; touch spanned; while [ ! -e counted ]; do sleep 0.2; done"
+        job = world.sbatch(script, "-N4", "-o", "out-%j")
+        spanned = world.shared / "jobs" / "spanned"
+        world.wait_for(spanned.exists, "it has run on all four")
+        assert world.running_by_host() == {"far": FAR_SLOTS, "near": 2}
+        (world.shared / "jobs" / "counted").touch()
+        world.wait_job(job)
+        lines = (world.shared / "jobs" / f"out-{job}").read_text().split()
+        assert len(set(lines[1::2])) == 4
+        assert "boxes/small/far/" in world.elastic("explain", str(job))
+        world.back_to_zero()
+
+    def test_while_a_host_is_away_its_jobs_go_on_and_new_ones_run_on_the_other(
+        self, world: TwoHostsWorld
+    ) -> None:
+        jobs = world.shared / "jobs"
+        stays = world.sbatch(
+            "hostname; while [ ! -e end ]; do sleep 0.2; done", "-p", "boxes", "-o", "out-%j"
+        )
+        world.wait_for(lambda: (jobs / f"out-{stays}").exists(), "the first one runs")
+        assert world.running_by_host() == {"far": 1}
+        world.far.stop()
+        later = world.sbatch("hostname", "-p", "boxes", "-o", "out-%j")
+        node = world.wait_job(later)["NodeList"]
+        world.wait_for(lambda: not world.running(), "the near one's machine has ended again")
+        here = {c.labels["slurm-elastic.node"] for c in world.machines()}
+        assert node in here
+        shown = world.job(stays)
+        assert (shown["JobState"], shown["Restarts"]) == ("RUNNING", "0")
+        world.far.start(world.gateway)
+        assert world.running_by_host() == {"far": 1}
+        (jobs / "end").touch()
+        assert world.wait_job(stays)["Restarts"] == "0"
+        world.back_to_zero()

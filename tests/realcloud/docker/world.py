@@ -183,7 +183,7 @@ class ContainerWorld:
     def __enter__(self) -> ContainerWorld:
         try:
             self._lay_out()
-            self.network = self.client.networks.create(self.id, labels={LABEL: self.id})
+            self._make_network()
             # Before slurmctld, which looks up their names; they wait for it.
             for name in self._static:
                 self.start_node(name)
@@ -328,6 +328,13 @@ class ContainerWorld:
         )
         subprocess.run(["chmod", "-R", "go+rX", str(package)], check=True)
 
+    def _make_network(self) -> None:
+        self.network = self.client.networks.create(self.id, labels={LABEL: self.id})
+
+    def site_conf(self, head: Host) -> str:
+        """slurm.conf as the head begins with it."""
+        return self.conf
+
     def _start_head(self) -> Host:
         mounts = {}
         if self.socket:
@@ -341,7 +348,7 @@ class ContainerWorld:
             mounts=mounts,
         )
         head.run(["sh", "-c", _ADD_USER])
-        head.put("/etc/slurm/slurm.conf", self.conf)
+        head.put("/etc/slurm/slurm.conf", self.site_conf(head))
         head.put("/etc/slurm/cgroup.conf", self.cgroup_conf)
         head.start(["slurm-head"], "head.boot")
         return head
