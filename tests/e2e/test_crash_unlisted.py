@@ -12,7 +12,8 @@ import pytest
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.one_world import Host, Pace
 from tests.e2e.crash import FULL, arm
-from tests.e2e.world import back_to_zero, ledger, submit_many
+from tests.e2e.policy_site import told
+from tests.e2e.world import back_to_zero, submit_many
 
 pytestmark = pytest.mark.e2e
 pytest.importorskip("pyone", reason="pyone is not installed")
@@ -36,14 +37,6 @@ def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
     )  # fmt: skip
 
 
-def told(site: Sandbox, job: int) -> str:
-    book = ledger(site)
-    try:
-        return " ".join(d.reason for d in book.decisions(f"job:{job}"))
-    finally:
-        book.close()
-
-
 def test_an_order_is_not_repeated_while_lists_may_lack_its_machine(site: Sandbox) -> None:
     site.one.hosts([])  # it must not be up before it is looked for
     site.one.pace(Pace(visible_after=FOR_EVER))
@@ -53,7 +46,9 @@ def test_an_order_is_not_repeated_while_lists_may_lack_its_machine(site: Sandbox
     site.wait_for(lambda: not site.status()["slurm-elasticd"], 10, "the daemon is dead")
     assert len(site.one.state().machines) == 1
     site.daemon_start()
-    site.wait_for(lambda: "lists may lack them yet" in told(site, job), 120, "a round that waits")
+    why = "lists may lack them yet"
+    site.wait_for(lambda: why in told(site, "explain", str(job)), 120, "a round that waits")
+    assert why in told(site, "explain", "neb1")
     assert len(site.one.state().machines) == 1
     site.one.pace(Pace())
     site.one.hosts([Host(id=0, name="big", cpu=10**4, memory=10**8)])
