@@ -16,23 +16,20 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from benchmarks.report import Report, Row, at_least, holds, noted, report
 from benchmarks.traces import VARIABLE, data
 from slurm_elastic.policies.checkpoint import AnyPolicy, Hour, Threshold, parse
-from slurm_elastic.policies.deadline import Choice, Race, Where, choose
+from slurm_elastic.policies.deadline import Choice, Race, choose, greedy
 from slurm_elastic.policies.release import AtOnce
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.simulate.availability import load_availability
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
-from slurm_elastic.simulate.deadline import race
+from slurm_elastic.simulate.deadline import tried
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
@@ -226,8 +223,8 @@ def deadline(directory: Path) -> list[Row]:
     for path in sorted((directory / "availability").glob("2022-10_*.json")):
         trace = load_availability(path)
         short = path.stem.removeprefix("2022-10_us-west-").removesuffix("_1")
-        mine, missed = ridden_to_deadline(trace.counts, trace.gap, greedy=False)
-        others, _ = ridden_to_deadline(trace.counts, trace.gap, greedy=True)
+        mine, missed = ridden_to_deadline(trace.counts, trace.gap, choose)
+        others, _ = ridden_to_deadline(trace.counts, trace.gap, greedy)
         plain = PLAIN.get(short)
         if plain:
             rows.append(at_least(f"deadline, {short}: spot hours (plain)", mine, plain, "h", 1))
@@ -244,30 +241,11 @@ def deadline(directory: Path) -> list[Row]:
     return rows
 
 
-def ridden_to_deadline(counts: Sequence[int], gap: int, *, greedy: bool) -> tuple[float, int]:
+def ridden_to_deadline(
+    counts: Sequence[int], gap: int, policy: Callable[[Race], Choice]
+) -> tuple[float, int]:
     """Mean hours of work on spot machines, and how many starts missed the deadline."""
-    chance = random.Random(0)
-    last = len(counts) - DEADLINE // gap - 2
-    total, late = 0.0, 0
-    for _ in range(STARTS):
-        start = chance.randrange(last)
-        window = [count > 0 for count in counts[start : start + DEADLINE // gap + 2]]
-        policy = _Greedy() if greedy else choose
-        found = race(window, gap, work=WORK, deadline=DEADLINE, restart=RESTART, choose=policy)
-        total += found.spot / HOUR
-        late += found.end > DEADLINE
-    return total / STARTS, late
-
-
-class _Greedy:
-    """Spot or nothing, until only the way to the deadline on demand is left (NSDI '24, 4.1)."""
-
-    def __init__(self) -> None:
-        self._pays = False
-
-    def __call__(self, race: Race) -> Choice:
-        needed = 2 * race.restart + race.look
-        self._pays = self._pays or replace(race, starting=0.0).slack < needed
-        if self._pays:
-            return Choice(Where.ON_DEMAND, "the safety net")
-        return Choice(Where.SPOT if race.spot else Where.WAITING, "greedy")
+    found = tried(
+        counts, gap, work=WORK, deadline=DEADLINE, restart=RESTART, choose=policy, starts=STARTS
+    )
+    return found.spot / HOUR, found.missed

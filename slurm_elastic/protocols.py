@@ -48,6 +48,7 @@ class Provider(Protocol):
         An error means that nothing was started, but for TransientError, after which the machines
         may exist: call again with the same spec, or look in ``instances``. On that repeated call
         CapacityError and QuotaError mean that there are none; other errors tell nothing of them.
+        UnsettledError: they may be there without being listed; call again in a while.
         """
         ...
 

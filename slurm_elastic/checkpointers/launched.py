@@ -8,6 +8,7 @@ head may read those of ``criu``, to verify them, and see how long those of ``dmt
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -73,6 +74,10 @@ class _Manifest(Struct, frozen=True, kw_only=True):
     files: dict[str, tuple[int, str]]
 
 
+class _NoAnswerError(CheckpointError):
+    """The launcher said nothing in time; what it does with the request is not known."""
+
+
 class LaunchedCheckpointer:
     """``protocols.Checkpointer`` by requests to the job's launcher.
 
@@ -100,7 +105,11 @@ class LaunchedCheckpointer:
         if within <= 0:
             raise CheckpointError(f"job {run.label}: no time left for a checkpoint")
         asked = _Request(id=uuid.uuid4().hex, verb="checkpoint", stop=stop, within=within)
-        answer = self._ask(run, asked, deadline)
+        try:
+            answer = self._ask(run, asked, deadline)
+        except _NoAnswerError:
+            self._take_back(run)
+            raise
         for image in self.images(run):
             if image.number == answer.image:
                 return image
@@ -154,7 +163,7 @@ class LaunchedCheckpointer:
             if status is not None and status.answer.request == request.id:
                 break
             if self._clock() >= deadline:
-                raise CheckpointError(
+                raise _NoAnswerError(
                     f"job {run.label}: no answer to {request.verb} in time: its launcher on"
                     f" {status.node if status else 'its node'} is still at it, or cannot write to"
                     f" {self._directory}"
@@ -163,6 +172,13 @@ class LaunchedCheckpointer:
         if not status.answer.ok:
             raise CheckpointError(f"job {run.label}: {status.answer.message}")
         return status.answer
+
+    def _take_back(self, run: JobRun) -> None:
+        """A request that nobody answered: a launcher that sees it late must not stop the job for
+        it, nor leave it stopped, when nobody waits for that any more.
+        """
+        with contextlib.suppress(CheckpointError):
+            self._write(run.job, _Request(id=uuid.uuid4().hex, verb="release"))
 
     def _write(self, job: int, request: _Request) -> None:
         """In place: the file is the node's, in a directory that is not ours."""

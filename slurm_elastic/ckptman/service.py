@@ -17,6 +17,7 @@ from slurm_elastic.ckptman.facts import World, dump_seconds, gather, mean_times,
 from slurm_elastic.ckptman.saving import Saver
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.sources import AnyOrder, SaveOrder, WithdrawOrder
+from slurm_elastic.ckptman.stand_in import StandIn
 from slurm_elastic.ckptman.threats import Threat, close_over, settle_nodes, threats, withdraw
 from slurm_elastic.ckptman.watch import watch
 from slurm_elastic.ckptman.wishes import Choice, choose
@@ -57,6 +58,7 @@ class Service:
         self._crew = crew
         self._prices = prices
         self._saver = Saver(site)
+        self._stand_in = StandIn(site)
         self._wake = threading.Event()
         self._machines: Mapping[str, Machine] = {}
         self._mtti: Mapping[str, float] = {}
@@ -178,6 +180,7 @@ class Service:
             settle_nodes(site, view, found, taken)
         close_over(site, warned, view, machines)
         if jobs is not None:
+            self._stand_in.look(jobs)
             self._saver.clean(jobs, frozenset(standing))
         site.journal.flush()
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 from rich.console import Console
 
-from slurm_elastic.cli import history, plan_policy
+from slurm_elastic.cli import history, plan_deadline, plan_policy
 from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
@@ -64,6 +64,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     reserve.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
     reserve.set_defaults(run=run)
     plan_policy.add(kinds)
+    plan_deadline.add(kinds)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,6 +24,8 @@ CODE = "BootFailed"
 """Of the cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """Decisions on a machine that got no munge key; the reason begins with its id (lifecycle.keys)."""
+LOOKED_AT = 16
+"""How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
 
 def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None) -> None:
@@ -157,7 +159,7 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine]) -> str | None:
 
 def _cause(site: Site, failed: Sequence[Machine]) -> str:
     """What is known of why, as the end of a sentence: the first of them that got no munge key."""
-    for one in (m.instance for m in failed):
+    for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions(one.node)):
             ours, _, why = made.reason.partition(": ")
             if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:

@@ -315,7 +315,8 @@ def _retry(
             continue
         result = launch(site, spec_of(site, row), row.request, again=True)
         why = f"{action.reason}: {result.why}" if result.why else action.reason
-        site.record(CORRELATION, f"retry-{result.outcome.value}", row.nodes, why)
+        subjects = (*row.nodes, *(f"job:{j}" for j in row.jobs))
+        site.record(CORRELATION, f"retry-{result.outcome.value}", subjects, why)
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}

@@ -56,11 +56,16 @@ class Restarts:
             self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
 
     def recall(self, ledger: Ledger, clock: float) -> None:
-        """Those that an earlier daemon lifted ``--no-requeue`` for and did not put back."""
+        """Those that somebody lifted ``--no-requeue`` for while no daemon ran, or an earlier one
+        did and did not put back. They wait out their hold: slurmctld may have failed their nodes
+        itself, and tries for a while to tell these to kill the job. A machine that comes up under
+        the same name meanwhile obeys, and the job with it ends (22.05, measured).
+        """
         for number, restarts in ledger.lifted_requeues():
             bare = SlurmJob(id=number, states=frozenset(), restarts=restarts)
+            new = _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
             with self._lock:
-                known = self._expected.get(number, _Expected(bare, frozenset(), clock + PATIENCE))
+                known = self._expected.get(number, new)
                 before = replace(known.before, requeue=False)
                 self._expected[number] = replace(known, before=before)
 

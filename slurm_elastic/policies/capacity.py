@@ -173,6 +173,9 @@ class Size(StrEnum):
     BEST = "best"
 
 
+_FIRST, _SUM = Size.FIRST, Size.SUM
+
+
 class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
     """Grow when the head is larger than all machines, or would wait longer than ``wait_limit``.
 
@@ -193,32 +196,32 @@ class SemiElastic(Policy, frozen=True, tag="semi_elastic"):
 
     def grow(self, demand: Demand) -> Growth | None:
         """The chosen size, less machines idle and booting."""
-        if not demand.queue:
-            return None
-        why = self._too_long(demand)
-        return _less(self.wanted(demand.queue), demand, why) if why else None
+        why = self._too_long(demand) if demand.queue else None
+        return None if why is None else _less(self.wanted(demand.queue), demand, why)
 
     def wanted(self, queue: Sequence[Waiting]) -> int:
         """The nodes that the queue is worth by ``size``."""
-        if self.size == Size.FIRST:
+        if self.size == _FIRST:
             return queue[0].nodes
-        if self.size == Size.SUM:
+        if self.size == _SUM:
             return sum(job.nodes for job in queue)
-        long, short = 0, None
+        long, first, most = 0, None, self.short
         for nodes, limit, _ in queue:
-            if limit > self.short:
+            if limit > most:
                 long += nodes
-            elif short is None:
-                short = nodes
-        return long + (short or 0)
+            elif first is None:
+                first = nodes
+        return long + (first or 0)
 
     def _too_long(self, demand: Demand) -> str | None:
-        head = demand.queue[0]
-        if head.nodes > demand.up:
-            return f"the head needs {head.nodes} nodes, {demand.up} are there"
-        if demand.head_start is None:
+        nodes, _, submit = demand.queue[0]
+        up = demand.idle + demand.busy + demand.booting
+        if nodes > up:
+            return f"the head needs {nodes} nodes, {up} are there"
+        start, now = demand.head_start, demand.now
+        if start is None:
             return "the head would never start"
-        wait = max(demand.head_start, demand.now) - head.submit
+        wait = (start if start > now else now) - submit
         if wait <= self.wait_limit:
             return None
         return f"the head would have waited {wait} s, over {self.wait_limit} s"

@@ -76,6 +76,21 @@ def choose(race: Race) -> Choice:
     return Choice(Where.ON_DEMAND, "no spot machine is to be had, and the job is behind its line")
 
 
+def greedy(race: Race) -> Choice:
+    """Spot or nothing, until there is just time left to do the rest on demand (section 4.1)."""
+    left = race.slack + race.starting
+    if left < 2 * race.restart + race.look:
+        return Choice(Where.ON_DEMAND, f"only {left:.0f} s may still be lost")
+    if race.spot:
+        return Choice(Where.SPOT, "a spot machine is to be had")
+    return Choice(Where.WAITING, "no spot machine is to be had, and there is time")
+
+
+def pay(race: Race) -> Choice:  # noqa: ARG001
+    """On demand from the first second on: what the others are compared with."""
+    return Choice(Where.ON_DEMAND, "nothing else is wanted")
+
+
 def _with_spot(race: Race) -> Choice:
     # What must be left once the machine is there: a look until its loss is seen, and the way back.
     needed = race.restart + race.look

@@ -16,6 +16,7 @@ from slurm_elastic.model import Finding, Level, Pool
 from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_images import Images
+from slurm_elastic.providers.refusal import refused
 
 SKEW = 60.0
 """Seconds; EC2 refuses requests signed five minutes off (API reference, RequestExpired)."""
@@ -166,13 +167,10 @@ def _refused(what: str, error: ProviderError, expected: str, only_here: str = ""
             found=f"cannot be looked at: {error.code}: {error.message}",
             advice=f"launches do not need it; allow ec2:{only_here} to see them here",
         )
-    of_rights = isinstance(error, AuthError)
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{error.code}: {error.message}",
-        expected=expected,
-        advice="docs/aws.md has the rights that are needed"
-        if of_rights
-        else "correct it in the configuration",
+    return refused(
+        what,
+        error,
+        expected,
+        rights="docs/aws.md has the rights that are needed",
+        otherwise="correct it in the configuration",
     )

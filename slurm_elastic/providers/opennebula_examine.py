@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
-from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Limits, Pool
 from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers import opennebula_images as images
@@ -15,6 +16,7 @@ from slurm_elastic.providers import opennebula_request as request
 from slurm_elastic.providers import opennebula_room as room
 from slurm_elastic.providers.demand import most, size
 from slurm_elastic.providers.opennebula_reading import Vm
+from slurm_elastic.providers.refusal import refused
 
 Call = Callable[..., Any]
 """``call(method, *arguments)``, translated."""
@@ -22,6 +24,11 @@ Template = Mapping[str, Any]
 TRIED = (6, 10)
 """The oldest release that answers as this client expects (see docs/opennebula.md)."""
 _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB"}
+_refused = partial(
+    refused,
+    rights="docs/opennebula.md has the rights that the account needs",
+    otherwise="correct the number or name in the configuration",
+)
 
 
 def examine(
@@ -240,17 +247,4 @@ def _room(name: str, now: int, whole: int) -> Finding:
         return Finding(what=what, level=Level.OK, found=found)
     return Finding(
         what=what, level=Level.NOTE, found=found, advice="jobs go elsewhere meanwhile, or wait"
-    )
-
-
-def _refused(what: str, error: ProviderError, expected: str) -> Finding:
-    advice = "correct the number or name in the configuration"
-    if isinstance(error, AuthError):
-        advice = "docs/opennebula.md has the rights that the account needs"
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{error.code}: {error.message}",
-        expected=expected,
-        advice=advice,
     )

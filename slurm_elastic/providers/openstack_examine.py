@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from slurm_elastic.config.clouds import NETWORK_WORDS, OpenStackCloud
-from slurm_elastic.errors import AuthError, ProviderError
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, ImageChoice, Instance, Level, Pool
 from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers.demand import most, size
 from slurm_elastic.providers.openstack_catalog import Catalog, FlavorFound, is_uuid
 from slurm_elastic.providers.openstack_room import LIMITS
+from slurm_elastic.providers.refusal import refused
 
 Call = Callable[..., Any]
 """``call(service, method, path)``, translated."""
 _UNITS = {"instances": "servers", "cores": "cores", "ram": "MiB of memory"}
+_refused = partial(
+    refused,
+    rights="docs/openstack.md has the rights that the account needs",
+    otherwise="correct the name in clouds[] (`openstack ... list` has what there is)",
+)
 
 
 def examine(
@@ -246,16 +253,3 @@ def _quota(name: str, limit: int, others: int, least: int, wish: int) -> Finding
             advice="have it raised, or lower the cloud's limits: jobs beyond it go elsewhere",
         )
     return Finding(what=what, level=Level.OK, found=found)
-
-
-def _refused(what: str, error: ProviderError, expected: str) -> Finding:
-    advice = "correct the name in clouds[] (`openstack ... list` has what there is)"
-    if isinstance(error, AuthError):
-        advice = "docs/openstack.md has the rights that the account needs"
-    return Finding(
-        what=what,
-        level=Level.WRONG,
-        found=f"{error.code}: {error.message}",
-        expected=expected,
-        advice=advice,
-    )

@@ -66,10 +66,9 @@ class CappedMachines(Machines):
         self._clock, self._later = clock, later
         self.yields = self.yields or len(shared.members) > 1
 
-    @property
     def room(self) -> int:
         """How many more may be launched now."""
-        room = super().room
+        room = super().room()
         if room <= 0 or not self.shared:
             return room
         spot = 0

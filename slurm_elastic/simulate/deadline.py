@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -11,13 +12,62 @@ from slurm_elastic.policies.deadline import Choice, Race, Where
 
 class Finish(Struct, frozen=True, kw_only=True):
     """When the job was done (seconds after its begin), and the seconds of its work that were done
-    on each market; ``restarts``: how often it got a machine.
+    on each market; ``restarts``: how often it got a machine; ``paid``: the seconds for which it had
+    one of each market.
     """
 
     end: float
     spot: float
     on_demand: float
     restarts: int
+    paid: Mapping[Where, float]
+
+
+class Odds(Struct, frozen=True, kw_only=True):
+    """Means of many starts on one trace: when the job was done, seconds of its work on spot
+    machines, seconds paid of each market, machines had; ``missed``: starts that were late.
+    """
+
+    starts: int
+    missed: int
+    end: float
+    spot: float
+    paid_spot: float
+    paid_on_demand: float
+    restarts: float
+
+
+def tried(
+    counts: Sequence[int],
+    look: float,
+    *,
+    work: float,
+    deadline: float,
+    restart: float,
+    choose: Callable[[Race], Choice],
+    starts: int,
+    seed: int = 0,
+) -> Odds:
+    """The job from ``starts`` random ticks of a trace on, which repeats where it is too short."""
+    chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    ticks = int(deadline // look) + 2
+    last = len(counts) - ticks
+    found = []
+    for _ in range(starts):
+        first = chance.randrange(last if last > 0 else len(counts))
+        window = [counts[(first + tick) % len(counts)] > 0 for tick in range(ticks)]
+        found.append(
+            race(window, look, work=work, deadline=deadline, restart=restart, choose=choose)
+        )
+    return Odds(
+        starts=starts,
+        missed=sum(one.end > deadline for one in found),
+        end=sum(one.end for one in found) / starts,
+        spot=sum(one.spot for one in found) / starts,
+        paid_spot=sum(one.paid[Where.SPOT] for one in found) / starts,
+        paid_on_demand=sum(one.paid[Where.ON_DEMAND] for one in found) / starts,
+        restarts=sum(one.restarts for one in found) / starts,
+    )
 
 
 def race(
@@ -34,7 +84,7 @@ def race(
     A machine that is lost loses no work done, as if each interruption were announced.
     """
     now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
-    done = dict.fromkeys(Where, 0.0)
+    done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)
     tick = 0
     while left > 0:
         spot = available[tick % len(available)]
@@ -57,8 +107,13 @@ def race(
             starting, left = starting - waited, left - worked
             done[where] += worked
             passed = look if left > 0 else waited + worked
+        paid[where] += passed
         now += passed
         tick += 1
     return Finish(
-        end=now, spot=done[Where.SPOT], on_demand=done[Where.ON_DEMAND], restarts=restarts
+        end=now,
+        spot=done[Where.SPOT],
+        on_demand=done[Where.ON_DEMAND],
+        restarts=restarts,
+        paid=paid,
     )

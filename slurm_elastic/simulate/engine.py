@@ -18,14 +18,15 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.simulate.grow import WINDOW_LOOK
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.moves import ARRIVE, CHECK, FALL, LOOK, POOLS, Moves
+from slurm_elastic.simulate.moves import ARRIVE, CHECK, LOOK, POOLS, Moves
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
 
 TELL = 1000
-_FALL, _ARRIVE, _CHECK, _BEYOND = FALL << 32, ARRIVE << 32, CHECK << 32, 8 << 32
-_PAYLOAD, _KIND, _NEVER = (1 << 32) - 1, 7 << 32, NEVER << 35
+_ARRIVE, _CHECK, _PAYLOAD = ARRIVE << 32, CHECK << 32, (1 << 32) - 1
+_KIND, _LATER, _LAST = 7 << 32, 6 << 32, 4 << 32
+"""Of an event: its kind; set where it is no end nor loss; set where it is a check or a look."""
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
@@ -66,69 +67,69 @@ class Engine(Moves):
         events, submit, queue, count = self.events, self.jobs.submit, self.queue, self.count
         waiting, readies, arrive = queue.waiting, queue.readies, queue.arrive
         pools, running, misfits, grower = self.pools, self.runs.now, self.misfits, self.grower
-        arrival, idle_since, warm = 0, now, self.warm
-        due = submit[0] << 35 if count else _NEVER
-        heappush(events, _NEVER)
+        arrival, idle_since, warm, warmed = 0, now, self.warm, bool(self.warm)
+        soon = submit[0] if count else NEVER
+        heappush(events, NEVER << 35)
         while True:
             top = events[0]
-            if top < due:
-                now = top >> 35
-                if not waiting and top & _KIND == _CHECK and not warm:  # no concern of jobs
+            when = now = top >> 35
+            if when < soon:
+                if not waiting and top & _KIND == _CHECK and not warmed:  # no concern of jobs
                     pools[heappop(events) & _PAYLOAD].release_due(now)
                     self.now = now
-                    if running or due != _NEVER:
+                    if running or soon < NEVER:
                         idle_since = now
                     continue
-            elif due == _NEVER:
-                return now
+            elif soon == NEVER:
+                return self.now
             else:
-                now = submit[arrival]
+                now = soon
             if waiting and readies:
                 now = min(now, queue.next_ready(self.now))
-            self.now, instant = now, now << 35
+            self.now = now
             queue.full, self.asked = now > queue.shadow, False
-            if top < instant + _ARRIVE:
-                self._ends(now, instant)
-            while due == instant:
+            if when == now and not top & _LATER:
+                self._ends(now)
+            while soon == now:
                 if arrival not in misfits:
                     arrive(arrival, now)
                     self.asked = True
                 arrival += 1
                 if arrival % TELL == 0 and self.progress:
                     self.progress(TELL)
-                due = submit[arrival] << 35 if arrival < count else _NEVER
-            if events[0] < instant + _CHECK:
-                self._boots(now, instant)
+                soon = submit[arrival] if arrival < count else NEVER
+            if events[0] >> 35 == now:
+                self._boots(now)
             if waiting and queue.full:
                 queue.schedule(now)
             if self.asked and (waiting or self.parked or grower.watches):
                 self._grow(now)
-            while events[0] < instant + _BEYOND and events[0] >= instant + _CHECK:
+            while events[0] >> 35 == now and events[0] & _LAST:
                 self._look(heappop(events), now)
-            if warm:
+            if warmed:
                 warm.keep(now)
-            if due != _NEVER or running:
+            if arrival < count or running:
                 idle_since = now
             elif now - idle_since > grower.patience:
                 self.unserved += waiting
                 waiting.clear()
 
-    def _ends(self, now: int, instant: int) -> None:
+    def _ends(self, now: int) -> None:
         """Jobs that end, machines that are taken away."""
-        events, running, beyond = self.events, self.runs.now, instant + _ARRIVE
+        events, running, beyond = self.events, self.runs.now, (now << 35) + _ARRIVE
         while events[0] < beyond:
-            payload = heappop(events) - instant
-            if payload >= _FALL:
-                self._fall(payload - _FALL, now)
+            event = heappop(events)
+            payload = event & _PAYLOAD
+            if event & _KIND:
+                self._fall(payload, now)
                 continue
             run = running.get(payload)
-            if run is not None and run.end == now:
-                self._give_back(run, now)
+            if run is not None and self._give_back(run, now):
                 self.queue.full = self.asked = True
 
-    def _boots(self, now: int, instant: int) -> None:
+    def _boots(self, now: int) -> None:
         """Jobs that come back, machines that are ready."""
-        events, first, beyond = self.events, instant + _ARRIVE, instant + _CHECK
+        events, first, beyond = self.events, (now << 35) + _ARRIVE, (now << 35) + _CHECK
         while events[0] < beyond and events[0] >= first:
             event = heappop(events)
             payload = event & _PAYLOAD
@@ -153,10 +154,10 @@ class Engine(Moves):
                 self.unpark(pool, now)
 
     def _launch(self, now: int) -> None:
-        queue, running = self.queue, self.runs.running
+        queue, running = self.queue, len(self.runs.now)
         for jobs, own in queue.classes(now):
             for pool, count in self.grower.wanted(jobs, queue.head, running, now, own=own):
-                count = min(count, self.pools[pool].room)
+                count = min(count, self.pools[pool].room())
                 if count:
                     self.boot_ahead(pool, count, now)
 
@@ -174,7 +175,7 @@ class Engine(Moves):
             return
         if not self.direct:
             self._launch(now)
-            self.grower.flag(self.queue.waiting, self.runs.running, now)
+            self.grower.flag(self.queue.waiting, len(self.runs.now), now)
         elif self.queue.waiting:
             self.queue.schedule(now)
         self._look_again(now)

@@ -29,7 +29,7 @@ _NOTHING = Spent()
 
 
 class _Known(dict[int, Waiting]):
-    """What the policy may know of each job that it was asked for."""
+    """What the policy may know of waiting jobs, which are mostly those of the last time."""
 
     def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
         self.jobs, self.need = jobs, need
@@ -95,7 +95,7 @@ class Grower:
     ) -> list[tuple[int, int]]:
         """(pool, machines) to launch now; for jobs that may have no public one where ``own``."""
         for _, machines in self.growing:
-            if machines.room_now:
+            if machines.room_now():
                 break
         else:
             return []
@@ -111,7 +111,11 @@ class Grower:
             self.covered.update(queue)
         if growth is None:
             return self._for_head(queue, running, pools) if self.capped else []
-        return shared(growth.machines, [(index, machines.room_now) for index, machines in pools])
+        if len(pools) == 1:
+            index, machines = pools[0]
+            count = min(growth.machines, machines.room_now())
+            return [(index, count)] if count > 0 else []
+        return shared(growth.machines, [(index, one.room_now()) for index, one in pools])
 
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
@@ -124,7 +128,7 @@ class Grower:
             return []
         for index, machines in pools:
             missing = self.needs[index][queue[0]] - machines.idle
-            if 0 < missing <= machines.room_now:
+            if 0 < missing <= machines.room_now():
                 return [(index, missing)]
         return []
 
@@ -141,7 +145,7 @@ class Grower:
 
     def warm(self, machines: Machines, least: int, now: int) -> int:
         """What a pool lacks of the ``least`` that are kept idle, and may be started."""
-        lack = lacking(least, machines.idle, machines.booting, machines.room_now)
+        lack = lacking(least, machines.idle, machines.booting, machines.room_now())
         if self.free_of_bounds or not lack:
             return lack
         may = self.may_launch(1, now, public=machines.pool.public)
@@ -170,8 +174,10 @@ class Grower:
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
         """What the policy may know."""
-        waiting = self._waiting(queue)
-        fresh = waiting
+        known = self._known
+        if len(known) > 2 * len(queue) + _KNOWN:
+            known.clear()
+        waiting = fresh = [known[job] for job in queue]
         if self._once:
             pairs = zip(queue, waiting, strict=True)
             fresh = [job for index, job in pairs if index not in self.covered]
@@ -190,13 +196,6 @@ class Grower:
             booting=booting,
             head_start=head,
         )
-
-    def _waiting(self, queue: Sequence[int]) -> list[Waiting]:
-        """What the policy may know of these jobs, which are mostly the same as the last time."""
-        known = self._known
-        if len(known) > 2 * len(queue) + _KNOWN:
-            known.clear()
-        return [known[job] for job in queue]
 
     def spent(self, now: int) -> Spent:
         """Dollars of this day and month, machine-seconds at the on-demand price."""

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from slurm_elastic.policies.fleet import spare
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
-from slurm_elastic.simulate.billing import Curve, dollars
+from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.idle import Pieces, idle_machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
@@ -25,6 +25,11 @@ from slurm_elastic.simulate.turns import Turns, last_ready, waves
 
 _COUNT = (1 << 32) - 1
 _FAR = 1 << 192
+
+
+def expectation(when: int, serial: int, count: int) -> int:
+    """``count`` machines are expected to be free at ``when``; sorts by that, then by ``serial``."""
+    return (when << 32 | serial) << 32 | count
 
 
 class Machines:
@@ -37,10 +42,10 @@ class Machines:
         self.turns: tuple[Turns, ...] = ()
         self.yields = False
         self.idle = self.busy = self.booting = 0
-        self.batch_start = array("q")
-        self.batch_live = array("q")
+        self.batch_start: list[int] = []
+        self.batch_live: list[int] = []
         self.batch_spot = array("b")
-        self.batch_due = array("q")
+        self.batch_due: list[int] = []
         self.lease_batch = array("q")
         self.lease_end = array("q")
         self.lease_count = array("q")
@@ -63,16 +68,16 @@ class Machines:
         self.busy_area = self.up_area = 0
         self._same_fall = range(0)
         self._spot_most, self._spot_until = 0, -1
-        self._curve = Curve.flat(pool.price)
+        self._pays_boots = pool.clock is Clock.REQUEST
         self._public, self._billed = pool.public, pool.billing.billed
         self._due, self._stays = pool.release.due, pool.release.stays
         self._lease = pool.billing.lease
         self._grid = pool.grid
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
-        self._steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
+        steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
         self._sinces = order in (Order.MAX_IDLE, Order.MIN_IDLE) or (
-            not self._steady and isinstance(pool.release, Delayed | Idle)
+            not steady and isinstance(pool.release, Delayed | Idle)
         )
         self.free = idle_machines(order, self.batch_start, self._lease, seed, sinces=self._sinces)
         self._put, self._take = self.free.put, self.free.take
@@ -82,15 +87,13 @@ class Machines:
         """Machines that are there or coming."""
         return self.idle + self.busy + self.booting
 
-    @property
     def room(self) -> int:
         """How many more may be launched."""
         return self.most - self.idle - self.busy - self.booting
 
-    @property
     def room_now(self) -> int:
         """The same of a growth policy, which does not ask for more than the pool may boot now."""
-        most, room = self.pool.max_booting, self.room
+        most, room = self.pool.max_booting, self.room()
         return room if most is None else min(room, max(most - self.booting, 0))
 
     def boot_seconds(self, count: int) -> int:
@@ -146,7 +149,7 @@ class Machines:
         spot = 0 if self.pool.spot is None else self._spot_room(count, now)
         request = now if turn is None else turn
         ready = request + self.boot_seconds(count)
-        begin = request if self.pool.clock is Clock.REQUEST else ready
+        begin = request if self._pays_boots else ready
         started = []
         if spot:
             started.append((self._batch(begin, spot, spot=True), spot))
@@ -229,10 +232,10 @@ class Machines:
         start = self.batch_start[batch]
         if start > end:
             return 0, 0.0
-        market = self.pool.spot
-        curve = market.curve if market and self.batch_spot[batch] else self._curve
-        seconds = self._billed(start, end, reclaimed=reclaimed)
-        return seconds, dollars(curve, start, seconds)
+        seconds, market = self._billed(start, end, reclaimed=reclaimed), self.pool.spot
+        if market is None or not self.batch_spot[batch]:
+            return seconds, seconds / HOUR * self.pool.price
+        return seconds, dollars(market.curve, start, seconds)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
         """Idle machines of a batch are taken back by the cloud; how many."""
@@ -302,30 +305,27 @@ class Machines:
         self.releases += gone > 0
         return gone
 
-    def track(self, expected: Iterable[tuple[int, int, int]]) -> None:
-        """Keep from now on what is expected, which nobody asked for before: (when, job, machines)
-        of the jobs that run.
+    def track(self, running: Iterable[int]) -> None:
+        """Keep from now on what is expected, which nobody asked for before: of the jobs that run,
+        and of what boots.
         """
         self.tracks = True
-        for when, job, count in expected:
-            self.expect(when, job, count)
-        for batch, ready in self.coming.items():
-            self.expect(ready, batch | 1 << 31, self.batch_live[batch])
+        self.expected = sorted([*running, *self.coming.values()])
 
     def expect_boot(self, batch: int, count: int, ready: int) -> None:
         """These machines boot for whoever comes first."""
-        self.coming[batch] = ready
-        self.expect(ready, batch | 1 << 31, count)
+        self.coming[batch] = key = expectation(ready, batch | 1 << 31, count)
+        self.expect(key)
 
-    def expect(self, when: int, serial: int, count: int) -> None:
-        """``count`` machines are expected to be free at ``when``."""
+    def expect(self, expected: int) -> None:
+        """Note an ``expectation``."""
         if self.tracks:
-            insort(self.expected, (when << 32 | serial) << 32 | count)
+            insort(self.expected, expected)
 
-    def unexpect(self, when: int, serial: int) -> None:
-        """Forget what was expected."""
+    def unexpect(self, expected: int) -> None:
+        """Forget it."""
         if self.tracks:
-            del self.expected[bisect_left(self.expected, (when << 32 | serial) << 32)]
+            del self.expected[bisect_left(self.expected, expected)]
 
     def shadow(self, need: int, free: int, now: int) -> tuple[int, int]:
         """(when ``need`` machines are expected to be free, how many more are free then)."""
@@ -341,7 +341,7 @@ class Machines:
 
     def profile(self, now: int, *, direct: bool) -> Profile:
         """Free machines from now on, as expected; ``direct``: those that may be launched too."""
-        free = self.idle + (self.room if direct else 0)
+        free = self.idle + (self.room() if direct else 0)
         return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
     def watch(self, now: int) -> int | None:

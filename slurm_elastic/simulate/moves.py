@@ -58,26 +58,29 @@ class Moves:
         self.asked = False
         self.looks = -1
 
-    def _give_back(self, run: Run, now: int) -> None:
-        """A job's machines, to whoever is next."""
+    def _give_back(self, run: Run, now: int) -> bool:
+        """A job's machines, to whoever is next; False if it does not end now."""
+        _, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
+        if end != now:
+            return False
         self.runs.finish(run, now)
-        job, pool, machines, pieces, need, _, ready, _, _, expected, _, _, _ = run
         if machines.held and ready == now:
             for batch, _ in pieces:  # a job of no length ends as its machines are ready
                 if batch in machines.held:
                     self._booted(pool, batch, now)
         if machines.tracks:
-            machines.unexpect(expected, job)
+            machines.unexpect(expected)
         machines.busy -= need
         machines.busy_area += need * now
         if machines.draining or not self.reuse:
             for batch, count in pieces:
                 self._free(machines, pool, batch, count, now)
-            return
+            return True
         for batch, count in pieces:
             look = machines.put_idle(batch, count, now)
             if look is not None:
                 heappush(self.events, look << 35 | _CHECK | pool)
+        return True
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
@@ -104,7 +107,7 @@ class Moves:
             machines.held.remove(batch)
             machines.busy += machines.booted(batch)
         elif batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            machines.unexpect(machines.coming.pop(batch))
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
             self.asked = self.asked or self.grower.period is not None or bool(machines.turns)
@@ -120,7 +123,7 @@ class Moves:
             ready = self._boot_for(machines, pool, need - idle, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.tracks:
-            machines.expect(expected, job, need)
+            machines.expect(expected)
         heappush(self.events, end << 35 | job)
 
     def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
@@ -195,7 +198,7 @@ class Moves:
         machines = self.pools[pool]
         lost = machines.lose_idle(batch, count, now)
         if lost < count and batch in machines.coming:
-            machines.unexpect(machines.coming.pop(batch), batch | 1 << 31)
+            machines.unexpect(machines.coming.pop(batch))
             lost += machines.lose_booting(batch, now)
         for job in self.runs.on(pool, batch) if lost < count else ():
             lost += self._interrupt(job, pool, batch, count - lost, now)
@@ -207,7 +210,7 @@ class Moves:
         """A job loses up to ``most`` machines of ``batch``; its others become idle."""
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now)
-        machines.unexpect(run.expected, job)
+        machines.unexpect(run.expected)
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
             if up <= 0:

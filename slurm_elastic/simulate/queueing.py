@@ -126,7 +126,7 @@ class Queue:
 
     def _any_free(self) -> bool:
         for machines in self.pools:
-            if machines.idle or (self.direct and machines.room):
+            if machines.idle or (self.direct and machines.room()):
                 break
         else:
             return False
@@ -154,7 +154,7 @@ class Queue:
     def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
         """Whether what a job lacks may be launched for it, where growth is ``direct``."""
         missing = need - machines.idle if self.reuse else need
-        if missing > machines.room:
+        if missing > machines.room():
             return False
         grower = self.grower
         return grower.free_of_bounds or grower.may_launch(missing, now, public=machines.pool.public)
@@ -167,7 +167,7 @@ class Queue:
                 continue
             if not machines.tracks:
                 machines.track(self.runs.expected(pool))
-            free = machines.idle + (machines.room if self.direct else 0)
+            free = machines.idle + (machines.room() if self.direct else 0)
             shadow, extra = machines.shadow(need, free, now)
             if shadow < self.shadow:
                 self.shadow, self.extra, self._reserved = shadow, extra, machines

@@ -20,7 +20,8 @@ class Run(NamedTuple):
     """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
 
     ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
-    known of interruptions (None: not on the spot market). ``pieces``: the ``idle`` machines first.
+    known of interruptions (None: not on the spot market); ``expected``: as ``machines`` goes by
+    it. ``pieces``: the ``idle`` machines first.
     """
 
     job: int
@@ -66,9 +67,9 @@ class Runs:
         """How many jobs."""
         return len(self.now)
 
-    def expected(self, pool: int) -> list[tuple[int, int, int]]:
-        """(when it is expected to end, job, machines) of the jobs in a pool."""
-        return [(run.expected, run.job, run.need) for run in self.now.values() if run.pool == pool]
+    def expected(self, pool: int) -> list[int]:
+        """The expectations of the jobs in a pool."""
+        return [run.expected for run in self.now.values() if run.pool == pool]
 
     def on(self, pool: int, batch: int) -> list[int]:
         """The jobs that hold machines of a batch, last begun first."""
@@ -81,7 +82,7 @@ class Runs:
     def begin(
         self, job: int, pool: int, pieces: Pieces, need: int, now: int, ready: int, idle: int
     ) -> tuple[int, int]:
-        """Start a run; when it ends, and when it is expected to end by its limit."""
+        """Start a run; when it ends, and the expectation of that by its limit."""
         if self.first[job] < 0:
             self.first[job] = ready
         machines = self.pools[pool]
@@ -95,7 +96,8 @@ class Runs:
                     known = self._saves  # nobody else asks
                     mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
                     break
-        end, expected = ready + work, ready + self.jobs.limit[job]
+        end = ready + work
+        expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
         row = (
             job,
             pool,

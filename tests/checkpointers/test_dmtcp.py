@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.errors import CheckpointError
-from tests.checkpointers.contract import Deadlines, Holds, Saves, Spoils, save
+from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
@@ -142,6 +142,18 @@ def test_after_the_deadline_nothing_is_asked(bed: NodeBed) -> None:
     with pytest.raises(CheckpointError, match="no time"):
         save(bed, run, within=-1.0)
     assert (bed.home / "shared" / "t" / "7" / "request").read_bytes() == b""
+
+
+def test_a_request_that_is_seen_too_late_stops_nobody(bed: NodeBed) -> None:
+    run = bed.run()
+    bed.jobs[7].send_signal(signal.SIGSTOP)
+    with pytest.raises(CheckpointError, match="no answer"):
+        save(bed, run, stop=True, within=SHORT)
+    bed.jobs[7].send_signal(signal.SIGCONT)
+    assert bed.works(run)
+    time.sleep(0.5)  # some looks at what is asked for
+    assert bed.works(run)
+    assert list(bed.checkpointer.images(run)) == []
 
 
 def test_a_directory_that_is_away_costs_the_image_and_not_the_job(bed: NodeBed) -> None:

@@ -133,3 +133,57 @@ def test_a_limit_that_nothing_keeps_is_said(capsys: pytest.CaptureFixture[str]) 
 def test_a_policy_without_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("policy", "--workload", str(WORKLOAD), "--policies", "sometimes") == 2
     assert "there is no 'sometimes'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def shaky(tmp_path: Path) -> Path:
+    """Half of the time there are spot machines, ten hours on and ten off, looked at by minutes."""
+    file = tmp_path / "shaky.json"
+    ticks = ([1] * 600 + [0] * 600) * 10
+    file.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": ticks}))
+    return file
+
+
+def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
+    shaky: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    asked = ["--availability", str(shaky), "--work", "20h", "--restart", "6m", "--starts", "50"]
+    prices = ["--prices", "0.3,1", "--json", str(out)]
+    assert plan("deadline", *asked, "--deadline", "30h", *prices) == 0
+    shown = capsys.readouterr().out
+    assert "shaky.json" in shown
+    assert "uniform progress" in shown
+    assert "0 of 50" in shown
+    rows = {row["policy"]: row for row in json.loads(out.read_text())}
+    ours, paying = rows["uniform progress"], rows["on demand"]
+    assert ours["odds"]["missed"] == rows["greedy"]["odds"]["missed"] == 0
+    assert ours["cost"] < paying["cost"]
+    assert paying["odds"]["end"] == 20 * 3600 + 360
+    assert paying["cost"] == pytest.approx(20.1)
+    assert ours["odds"]["spot"] > 8 * 3600
+    again = tmp_path / "again.json"
+    assert plan("deadline", *asked, "--deadline", "30h", *prices[:3], str(again)) == 0
+    assert again.read_bytes() == out.read_bytes()
+
+
+def test_a_deadline_that_nobody_can_promise_and_prices_that_are_none_are_refused(
+    shaky: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--availability", str(shaky), "--work", "20h", "--restart", "6m"]
+    assert plan("deadline", *asked, "--deadline", "20h") == 2
+    assert "--deadline: found 72000 s, expected at least 72780 s: the work" in (
+        capsys.readouterr().err
+    )
+    for option, value, why in (
+        ("--work", "soon", "'soon' is not"),
+        ("--deadline", "0", "is not between a second and a year"),
+        ("--prices", "1", "is not two prices"),
+        ("--prices", "1,-1", "prices are not negative"),
+    ):
+        with pytest.raises(SystemExit):
+            plan("deadline", *asked, "--deadline", "30h", option, value)
+        assert why in capsys.readouterr().err
+    missing = tmp_path / "none.json"
+    assert plan("deadline", *asked[2:], "--availability", str(missing), "--deadline", "30h") == 2
+    assert "cannot be read" in capsys.readouterr().err

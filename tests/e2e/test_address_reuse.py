@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.phase import is_busy
+from slurm_elastic.policies.phase import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import back_to_zero, ledger, live_machines, queued, running_nodes, submit_many
@@ -100,7 +100,7 @@ def test_the_address_of_a_lost_node_is_another_machines_and_its_job_goes_on_ther
     site: Sandbox,
 ) -> None:
     """The lost node's own job, requeued, runs on the machine that answers at the old address."""
-    jobs = submit_many(site, 2, "sleep 60", FULL, "--partition=aws")
+    jobs = submit_many(site, 2, "sleep 40", FULL, "--partition=aws")
     nodes = running_nodes(site, jobs)
     ((lost,), (kept,)) = (nodes[job] for job in jobs)
     site.run(["scancel", str(jobs[1])])
@@ -120,12 +120,16 @@ def test_the_address_of_a_lost_node_is_another_machines_and_its_job_goes_on_ther
         relay.close()
     # What was under way when the node was set down may still arrive.
     assert [t for t in relay.calls if t > since + 1.0] == []
-    back_to_zero(site)
+    site.wait_for(lambda: is_off(site, lost), 120, "the lost node is powered down")
     assert site.nodes()[lost].address != NOWHERE, "slurmctld resets it"
     (again,) = submit_many(site, 1, "true", FULL, "--partition=aws", f"--nodelist={lost}")
     assert site.wait_job(again)["Restarts"] == "0"
     assert site.nodes()[lost].address == "127.0.0.1", "a fresh machine has its own address"
     back_to_zero(site)
+
+
+def is_off(site: Sandbox, node: str) -> bool:
+    return phase(site.nodes()[node]) is Phase.POWERED_DOWN
 
 
 def runs_on(site: Sandbox, number: int, node: str):  # type: ignore[no-untyped-def]

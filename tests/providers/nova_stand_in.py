@@ -80,7 +80,8 @@ class World(Struct, kw_only=True):
 class StandIn:
     """One project, served on a free port of loopback.
 
-    With ``behind``, the base URL of a real nova, it only passes requests on and does its faults.
+    With ``behind``, the base URL of a real nova, it only passes requests on, does its faults, and has
+    lists lack what is younger than ``visible_after``.
     """
 
     def __init__(self, behind: str = "") -> None:
@@ -135,6 +136,18 @@ class StandIn:
         """A server that is not the provider's doing."""
         with self.lock:
             return _server(self.world, values)["id"]
+
+    def without_fresh(self, text: str) -> str:
+        """A list of the real nova, as one that lags shows it."""
+        words = json.loads(text)
+        shown = datetime.fromtimestamp(time.time() - self.world.visible_after, UTC)
+        words["servers"] = [
+            s
+            for s in words["servers"]
+            if not self.world.visible_after
+            or datetime.fromisoformat(s.get("created", "1970-01-01T00:00:00Z")) <= shown
+        ]
+        return json.dumps(words)
 
     def struck(self, request: str) -> Fault | None:
         with self.lock:
@@ -256,9 +269,13 @@ class _Handler(BaseHTTPRequestHandler):
             path = self.path.replace("/compute/v2.1", parts.path, 1)
             connection.request(self.command, path, body or None, headers)
             answer = connection.getresponse()
-            return answer.status, answer.read().decode()
+            text = answer.read().decode()
         finally:
             connection.close()
+        lists = re.match(r"/compute/v2\.1/servers(/detail)?(\?|$)", self.path)
+        if lists and self.command == "GET" and answer.status == 200:
+            text = self.owner.without_fresh(text)
+        return answer.status, text
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass

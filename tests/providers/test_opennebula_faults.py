@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from emulated import running_one
-from providers.contract import spec_for
+from providers.contract import UUID, spec_for
 from providers.one_bed import INSTANTIATE, OneBed
 
+from slurm_elastic.config import Cluster
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -21,8 +22,11 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.opennebula_errors import is_refusal
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
+from tests.ports import free_ports
 
 TIMEOUT = 1.0
 ACTION = "one.vm.action"
@@ -82,6 +86,16 @@ def test_launch(bed: OneBed, kind: FaultKind, every: bool) -> None:
     else:
         # Machines of this launch were given back, so it is over: there are none.
         settled(bed, provider, 0)
+
+
+def test_without_a_connection_nothing_was_sent(bed: OneBed) -> None:
+    (port,) = free_ports(1)
+    closed = bed.settings(endpoint=f"http://127.0.0.1:{port}/RPC2")
+    provider = open_provider(closed, Cluster(name="site", uuid=UUID))
+    with pytest.raises(TransientError) as caught:
+        provider.check()
+    assert caught.value.code == "NotConnected"
+    assert is_refusal(caught.value)
 
 
 @pytest.mark.parametrize("kind", ANYWHERE)

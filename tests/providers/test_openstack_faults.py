@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from keystoneauth1 import exceptions as ksa
 from providers.contract import spec_for
-from providers.nova_stand_in import Kind, StandIn
+from providers.nova_stand_in import PASSWORD, Kind, StandIn
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 
 from slurm_elastic.errors import (
@@ -23,6 +24,8 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.openstack_errors import is_refusal, translated
+from tests.ports import free_ports
 
 TIMEOUT = 1.0
 TRANSIENT = [k for k in Kind if k not in (Kind.STATUS, Kind.SLOW)]
@@ -71,6 +74,31 @@ def test_launch(bed: StackBed, kind: Kind, count: int | None) -> None:
     bed.heal()
     assert len(bed.open(timeout=TIMEOUT).launch(spec)) == 3
     settled(bed, provider, 3)
+
+
+@pytest.mark.parametrize("where", ["identity", "compute"])
+def test_without_a_connection_nothing_was_sent(bed: StackBed, where: str) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    if where == "compute":
+        bed.login(compute_endpoint_override=f"{url}/v2.1")
+    else:
+        bed.login(auth={"auth_url": f"{url}/v3", "username": "elastic", "password": PASSWORD})
+    with pytest.raises(TransientError) as caught:
+        bed.open().check()
+    assert caught.value.code == "NotConnected"
+    assert is_refusal(caught.value)
+
+
+def test_a_peer_that_goes_away_under_tls_is_no_matter_of_rights() -> None:
+    words = (
+        "SSL exception: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol"
+    )
+    with pytest.raises(TransientError) as caught, translated("stack"):
+        raise ksa.SSLError(words)
+    assert not is_refusal(caught.value)
+    with pytest.raises(AuthError), translated("stack"):
+        raise ksa.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
 
 
 @pytest.mark.parametrize("status", STATUSES)

@@ -118,7 +118,7 @@ def _seen(engine: Engine, least: int) -> list[tuple[int, int, int]]:
         keep(now)
         machines = engine.pools[0]
         if engine.warm.kept(machines, now) == least:
-            seen.append((now, machines.idle + machines.booting, machines.room))
+            seen.append((now, machines.idle + machines.booting, machines.room()))
 
     engine.warm.keep = watched  # type: ignore[method-assign]
     engine.run()

@@ -177,9 +177,9 @@ class JoiningWorld(ContainerWorld):
             "state_dir": "/shared/state",
             "who": {"groups": [USER], "max_time": "1h", "default_time": "30m"},
             "limits": {"dollars_per_hour": 2.0},
-            "timings": {"suspend_time": 300, "suspend_timeout": 5, "resume_timeout": 300,
+            "timings": {"suspend_time": 300, "suspend_timeout": 5, "resume_timeout": 600,
                         "reconcile": 2, "grace": 20},
-            "clouds": [cloud("aws", AWS, 300), cloud("far", FAR, self.far_timeout)],
+            "clouds": [cloud("aws", AWS, 600), cloud("far", FAR, self.far_timeout)],
             "pools": [pool("pub", "aws"), pool("far", "far")],
             "join": {
                 "head": "head",

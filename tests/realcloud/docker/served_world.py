@@ -10,6 +10,7 @@ from slurm_elastic.ckptstate.rows import Rescue, Warned
 from slurm_elastic.model import Image
 
 from .criu_world import PROGRAM, CriuWorld, gone
+from .world import PATIENCE
 
 SERVICE = ("env", "PYTHONPATH=/opt/slurm-elastic", "PYTHONDONTWRITEBYTECODE=1", "/usr/bin/python3",
            "-P", "-c", "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
@@ -61,14 +62,14 @@ class ServedWorld(CriuWorld):
                 (r for r in state.rescues(since=0.0) if r.run.job == job), key=lambda r: r.began
             )
 
-    def moved(self, job: int, moves: int = 1) -> Rescue:
+    def moved(self, job: int, moves: int = 1, patience: float = PATIENCE) -> Rescue:
         """Wait until the last of so many moves of a job is over, and the job runs again."""
 
         def over() -> bool:
             found = self.rescues(job)
             return len(found) == moves and found[-1].over
 
-        self.wait_for(over, f"move {moves} of job {job} is over")
+        self.wait_for(over, f"move {moves} of job {job} is over", patience)
         last = self.rescues(job)[-1]
         assert last.step == "back", last
         return last

@@ -51,24 +51,6 @@ def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:
     gone(world, job)
 
 
-def test_what_cannot_be_saved_starts_anew_when_its_node_is_lost(world: CriuWorld) -> None:
-    job = world.sbatch(UNSAVABLE, "-o", "out-%j")
-    world.standing(job)
-    world.wait_more(job)
-    assert "no checkpoint" in world.ask(job, "stop")["error"]
-    world.wait_more(job)
-    assert world.job(job)["Restarts"] == "0"
-    lost = world.lose(job)
-    world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
-    world.wait_more(job)
-    (world.shared / "jobs" / f"end-{job}").touch()
-    assert world.wait_job(job)["Restarts"] == "1"
-    steps = world.steps(job)
-    assert steps == list(range(len(steps)))
-    world.start_node(lost)
-    gone(world, job)
-
-
 ZOMBIE = """\
 #!/usr/bin/python3
 import os, subprocess, time

@@ -79,6 +79,12 @@ class CriuBed:
     def stick(self, run: JobRun) -> None:
         self._host(run).run(["touch", STUCK])
 
+    def wait_stuck(self, run: JobRun) -> None:
+        """Until CRIU is at it."""
+        dumps = ["pgrep", "-f", "[c]riu dump"]
+        host = self._host(run)
+        self.world.wait_for(lambda: not host.run(dumps, check=False).returncode, "criu dumps")
+
     def unstick(self, run: JobRun) -> None:
         self._host(run).run(["rm", STUCK])
 
@@ -111,6 +117,8 @@ def test_a_save_that_comes_late_holds_nobody_and_is_good(bed: CriuBed) -> None:
     bed.stick(run)
     with pytest.raises(CheckpointError, match="no answer"):
         save(bed, run, stop=True, within=SHORT)
+    bed.wait_stuck(run)
+    time.sleep(SHORT)  # too late even if its node was slow to begin
     bed.unstick(run)
     bed.world.wait_for(lambda: bed.checkpointer.images(run), "the late image is there")
     assert bed.works(run)

@@ -16,7 +16,7 @@ import pytest
 from .criu_world import PROGRAM, gone, needed, started
 from .engine import Engine
 from .served_world import ServedWorld, swept
-from .world import Host
+from .world import PATIENCE, Host
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -143,7 +143,7 @@ def test_periodic_saves_come_at_dalys_interval_and_a_power_cut_costs_no_more(
     world.serve(policy=f"first_of(on_notice, daly(mtti={MTTI:g}, least=5))")
     job = started(world)
     world.ckpt("now", str(job))  # from then on it is known what a save costs
-    world.wait_for(lambda: len(world.saved(job)) >= 3, "two periodic saves")
+    world.wait_for(lambda: len(world.saved(job)) >= 3, "two periodic saves", 4 * LATE + PATIENCE)
     saves = sorted(world.saved(job), key=lambda image: image.number)
     assert [image.number for image in saves][:3] == [1, 2, 3]
     for done, (last, following) in enumerate(pairwise(saves), 1):

@@ -12,6 +12,7 @@ import pytest
 from .criu_world import UNSAVABLE, gone, needed, started
 from .engine import Engine
 from .served_world import ServedWorld, swept
+from .world import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -46,14 +47,23 @@ def test_a_notice_saves_moves_and_brings_back_twice(world: ServedWorld) -> None:
     gone(world, job)
 
 
-def test_what_cannot_be_saved_stays_where_it_is(world: ServedWorld) -> None:
+def test_what_cannot_be_saved_starts_anew_only_when_its_node_is_lost(world: ServedWorld) -> None:
     job = world.sbatch(UNSAVABLE, "-o", "out-%j")
     world.standing(job)
     world.wait_more(job)
     world.ckpt("notice", world.job(job)["NodeList"], "--in", "2m")
     world.wait_for(lambda: "no image" in world.told(job), "it is said aloud")
     world.wait_more(job)
-    assert world.end(job)["Restarts"] == "0"
+    assert world.job(job)["Restarts"] == "0"
+    lost = world.lose(job)
+    assert world.moved(job).image is None
+    world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
+    world.wait_more(job)
+    (world.shared / "jobs" / f"end-{job}").touch()
+    assert world.wait_job(job)["Restarts"] == "1"
+    steps = world.steps(job)
+    assert steps == list(range(len(steps)))
+    world.start_node(lost)
     gone(world, job)
 
 
@@ -78,8 +88,8 @@ def test_a_gigabyte_moves_within_the_notice(world: ServedWorld) -> None:
     world.standing(job)
     world.wait_more(job)
     node = world.job(job)["NodeList"]
-    world.ckpt("notice", node, "--in", "2m")
-    moved = world.moved(job)
+    world.ckpt("notice", node, "--in", "5m")  # a busy machine takes its time
+    moved = world.moved(job, patience=2 * PATIENCE)
     assert moved.image is not None
     assert moved.image.size > 1 << 30
     assert moved.deadline is not None
@@ -150,7 +160,7 @@ def test_scancel_of_a_saved_job_that_waits_leaves_nothing(world: ServedWorld) ->
     world.wait_job(job, "CANCELLED")
     world.wait_for(lambda: not world.saved(job), "the service has given its images up")
     assert [r.step for r in world.rescues(job)] == ["ended"]
-    assert "ckpt-removed" in world.told(job)
+    world.wait_for(lambda: "ckpt-removed" in world.told(job), "it is said")
     swept(world, job)
 
 

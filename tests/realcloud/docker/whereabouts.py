@@ -33,12 +33,14 @@ def is_in(secret: bytes, text: bytes) -> bool:
 
 def files_with(secret: bytes, host: Host) -> set[str]:
     """The files of a host, running or not, that have it; what is mounted is left out."""
-    found = set()
-    with tarfile.open(fileobj=_Stream(host.container.export()), mode="r|") as tar:
+    found, stream = set(), _Stream(host.container.export())
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
         for entry in tar:
             file = tar.extractfile(entry) if entry.isfile() else None
             if file is not None and _which([secret], file):
                 found.add(entry.name)
+    while stream.read(CHUNK):  # to the end, so that the engine's connection is free again
+        pass
     return found
 
 

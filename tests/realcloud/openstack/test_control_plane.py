@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 from providers.nova_stand_in import StandIn
 from providers.stack_bed import CREATE
@@ -22,6 +23,7 @@ from slurm_elastic.errors import (
     ProviderError,
     QuotaError,
     TransientError,
+    UnsettledError,
 )
 from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Level
 from slurm_elastic.protocols import Examinable, Provider
@@ -85,6 +87,47 @@ class TestPlaneFaults(FaultContract):
         bed.heal()
         assert bed.alive() == {machine.id}
         assert len(provider.instances()) == 1
+
+
+class TestPlaneLags:
+    """The wire before nova has its lists lack what is fresh."""
+
+    @pytest.fixture(autouse=True)
+    def hidden(self, bed: PlaneBed) -> None:
+        bed.wire.world.visible_after = 1e6
+
+    def found(self, bed: PlaneBed, spec: LaunchSpec, *providers: Provider) -> None:
+        """Nobody orders it again, and with the lists up to date everybody has the first machines."""
+        started = bed.alive()
+        assert len(started) == len(spec.nodes)
+        for provider in providers:
+            with pytest.raises(UnsettledError, match="lists may lack them yet"):
+                provider.launch(spec)
+        bed.wire.world.visible_after = 0.0
+        for provider in providers:
+            assert {m.id for m in provider.launch(spec)} == started
+        assert bed.alive() == started
+        assert bed.wire.calls(CREATE) == 1
+
+    def test_an_order_without_an_answer_is_not_repeated_while_lists_lag(
+        self, bed: PlaneBed
+    ) -> None:
+        provider = bed.open(listing_lag=600.0)
+        spec = spec_for(bed, provider, 2)
+        bed.lose_answers()
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+        bed.heal()
+        self.found(bed, replace(spec, again=True), provider, bed.open(listing_lag=600.0))
+
+    def test_an_order_that_was_taken_and_is_not_listed_is_not_repeated_either(
+        self, bed: PlaneBed
+    ) -> None:
+        provider = bed.open(listing_lag=600.0, schedule_wait=1.0)
+        spec = spec_for(bed, provider, 2)
+        with pytest.raises(TransientError, match="NotListed"):
+            provider.launch(spec)
+        self.found(bed, spec, provider)
 
 
 class TestNova:

@@ -1,0 +1,149 @@
+"""``slurm-elastic plan deadline``: can a job ride spot machines and still be done in time?"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from slurm_elastic.cli import history
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay
+from slurm_elastic.simulate.availability import Availability, load_availability
+from slurm_elastic.simulate.deadline import Odds, tried
+from slurm_elastic.units import parse_duration
+
+HOUR = 3600.0
+LONGEST = 366 * 86400.0
+POLICIES: Mapping[str, Callable[[Race], Choice]] = {
+    "uniform progress": choose,
+    "greedy": greedy,
+    "on demand": pay,
+}
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One policy on one trace; ``cost`` in dollars of one machine, None where no price is given."""
+
+    trace: str
+    policy: str
+    odds: Odds
+    cost: float | None
+
+
+def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = kinds.add_parser(
+        "deadline",
+        help="can a job with a deadline ride spot machines, and what does it save",
+        description="Run one job from many random starts along traces of spot machines: how much "
+        "of its work they do, what it costs, and how often it would be late. See docs/planning.md.",
+    )
+    parser.add_argument(
+        "--availability", type=Path, action="append", required=True, metavar="JSON",
+        help="when spot machines were to be had; may be given again",
+    )  # fmt: skip
+    parser.add_argument("--work", type=_duration, required=True, metavar="TIME", help="as 48h")
+    parser.add_argument(
+        "--deadline", type=_duration, required=True, metavar="TIME", help="from its start, as 60h"
+    )
+    parser.add_argument(
+        "--restart", type=_duration, default=600.0, metavar="TIME",
+        help="lost whenever it gets a machine: boot, and the restart from its image (default 10m)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prices", type=_prices, metavar="SPOT,ON-DEMAND", help="dollars an hour of one machine"
+    )
+    parser.add_argument("--starts", type=history.count, default=300, metavar="N", help="of a trace")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Try every policy on every trace, print. Exit status 1: the deadline may be missed."""
+    traces = {str(path): load_availability(path) for path in args.availability}
+    for name, trace in traces.items():
+        _check(args, name, trace)
+    rows = [
+        _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES
+    ]
+    for name in traces:
+        Console().print(_table(name, [row for row in rows if row.trace == name], args.work))
+    if args.json:
+        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+    ours = next(iter(POLICIES))
+    return int(any(row.odds.missed for row in rows if row.policy == ours))
+
+
+def _check(args: argparse.Namespace, name: str, trace: Availability) -> None:
+    """Two restarts and a look are what the policy needs to be never late."""
+    least = args.work + 2 * args.restart + trace.gap
+    if args.deadline < least:
+        raise ConfigError(
+            f"--deadline: found {args.deadline:g} s, expected at least {least:g} s: the work, two"
+            f" restarts and the {trace.gap} s between two looks of {name}"
+        )
+
+
+def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) -> Row:
+    odds = tried(
+        trace.counts,
+        trace.gap,
+        work=args.work,
+        deadline=args.deadline,
+        restart=args.restart,
+        choose=POLICIES[policy],
+        starts=args.starts,
+        seed=args.seed,
+    )
+    cost = None
+    if args.prices:
+        spot, on_demand = args.prices
+        cost = (odds.paid_spot * spot + odds.paid_on_demand * on_demand) / HOUR
+    return Row(trace=name, policy=policy, odds=odds, cost=cost)
+
+
+def _table(trace: str, rows: Sequence[Row], work: float) -> Table:
+    table = Table(box=box.SIMPLE, title=Path(trace).name, title_justify="left")
+    table.add_column("policy")
+    for name in ("work on spot", "machines", "done after", "late", "cost"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        odds = row.odds
+        table.add_row(
+            row.policy,
+            f"{odds.spot / work:.0%}",
+            f"{odds.restarts:.1f}",
+            f"{odds.end / HOUR:.1f} h",
+            f"{odds.missed} of {odds.starts}",
+            "-" if row.cost is None else f"${row.cost:.2f}",
+        )
+    return table
+
+
+def _duration(text: str) -> float:
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 1 <= found <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not between a second and a year")
+    return found
+
+
+def _prices(text: str) -> tuple[float, float]:
+    parts = text.split(",")
+    try:
+        spot, on_demand = (float(part) for part in parts)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:24]} is not two prices, as 0.3,1") from None
+    if not (0 <= spot < float("inf") and 0 < on_demand < float("inf")):
+        raise argparse.ArgumentTypeError(f"{text[:24]}: prices are not negative, and finite")
+    return spot, on_demand
