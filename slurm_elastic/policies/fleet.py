@@ -201,6 +201,20 @@ def shared(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     return parts
 
 
+def for_head(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
+    """What the first job lacks in the first pool that could hold it, asked where nothing runs or
+    boots. ``pools``: each with the machines that the job needs of it, those idle, and its room.
+
+    A job runs within one pool: a growth that was shared out over several, or that bounds have left
+    less of, gives it idle machines that are of no use to it, and would keep it waiting for ever.
+    """
+    rows = list(pools)
+    if any(idle >= need for _, need, idle, _ in rows):
+        return None
+    lacks = ((pool, need - idle) for pool, need, idle, room in rows if need - idle <= room)
+    return next(lacks, None)
+
+
 def surplus(growth: AnyGrowth, demand: Demand) -> int:
     """Machines to flag; a growth policy without a rule of its own flags all idle ones once the
     queue is empty.
@@ -264,10 +278,22 @@ def _growth(now: Now) -> tuple[tuple[Start, ...], tuple[int, ...], str | None]:
     if counts_once(now.growth) and (answer is None or parts):
         covered = tuple(sorted(waiting))
     if answer is None:
-        return (), covered, None
+        return _head_start(now), covered, None
     starts = tuple(Start(name, count, answer.reason) for name, count in parts)
     missing = answer.machines - sum(count for _, count in parts)
     return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
+
+
+def _head_start(now: Now) -> tuple[Start, ...]:
+    """For the first job, which the policy takes to be served by idle machines of several pools."""
+    idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
+    if not idles or not now.queue or now.running:
+        return ()
+    need, rooms = now.queue[0].nodes, dict(_rooms(now))
+    head = for_head((p.name, need, len(p.idle), rooms.get(p.name, 0)) for p in now.pools)
+    if head is None:
+        return ()
+    return (Start(*head, f"nothing runs, and the head needs {need} machines of one pool"),)
 
 
 def _rooms(now: Now) -> list[tuple[str, int]]:

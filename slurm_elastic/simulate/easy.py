@@ -10,7 +10,7 @@ second. ``engine`` does the same for machines that come and go, and is tested to
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from heapq import heappop, heappush
 
 from slurm_elastic.simulate.jobs import Jobs
@@ -31,8 +31,8 @@ class _Easy:
     """The state between two passes. Keys in ``ends`` and ``expected``: time x jobs + job.
 
     ``held``: the nodes of each in ``expected``; ``sized``: the waiting jobs of each size in their
-    order, so that backfill passes over all that are too large in one step; ``shortest``: no waiting
-    job of that size has a smaller limit.
+    order, so that backfill passes over all that are too large in one step; ``ascending``: these
+    sizes; ``shortest``: no waiting job of that size has a smaller limit.
     """
 
     def __init__(self, jobs: Jobs, nodes: int, sizes: array[int]) -> None:
@@ -46,6 +46,7 @@ class _Easy:
         self.held: list[int] = []
         self.queue: list[int] = []
         self.sized: dict[int, list[int]] = {}
+        self.ascending: list[int] = []
         self.shortest: dict[int, int] = {}
         self.shadow = FAR
         self.extra = 0
@@ -109,6 +110,7 @@ class _Easy:
         same = self.sized.get(size)
         if same is None:
             self.sized[size], self.shortest[size] = [job], limit
+            insort(self.ascending, size)
         else:
             same.append(job)
             if limit < self.shortest[size]:
@@ -121,6 +123,7 @@ class _Easy:
         same = self.sized[size]
         if len(same) == 1:
             del self.sized[size]
+            self.ascending.remove(size)
         else:
             same.remove(job)  # mostly the first
 
@@ -139,7 +142,7 @@ class _Easy:
             self.shadow = FAR
             return
         self._reserve(now)
-        if self.free and len(queue) > 1:
+        if self.free >= self.ascending[0]:
             self._backfill(now)
 
     def _reserve(self, now: int) -> None:
@@ -150,8 +153,9 @@ class _Easy:
             missing -= nodes
             if missing <= 0:
                 break
-        self.shadow = max(expected[at] // self.count, now)
-        beyond = (self.shadow + 1) * self.count  # all that is free at the shadow counts
+        shadow = expected[at] // self.count
+        self.shadow = shadow = shadow if shadow > now else now
+        beyond = (shadow + 1) * self.count  # all that is free at the shadow counts
         at += 1
         while at < len(held) and expected[at] < beyond:
             missing -= held[at]
@@ -161,19 +165,26 @@ class _Easy:
     def _backfill(self, now: int) -> None:
         """Start the jobs that fit and do not delay the head; the first of them first."""
         sizes, limit, sized, shortest = self.sizes, self.limit, self.sized, self.shortest
-        room, first = self.shadow - now, 0
-        while first < FAR and self.free:
-            free, extra, first = self.free, self.extra, FAR
-            for size, same in sized.items():
-                if size > free or same[0] >= first:
+        ascending, room, free, extra = self.ascending, self.shadow - now, self.free, self.extra
+        while True:
+            first = FAR
+            for size in ascending:
+                if size > free:
+                    break
+                job = sized[size][0]
+                if job >= first:
                     continue
                 if size <= extra:
-                    first = same[0]
+                    first = job
                 elif shortest[size] <= room:
                     first = min(first, self._first_short(size, room))
-            if first < FAR:
-                self.extra -= sizes[first] if limit[first] > room else 0
-                self._leave(first, now)
+            if first == FAR:
+                self.extra = extra
+                return
+            free -= sizes[first]
+            if limit[first] > room:
+                extra -= sizes[first]
+            self._leave(first, now)
 
     def _first_short(self, size: int, room: int) -> int:
         """The first waiting job of a size whose limit is within ``room``."""

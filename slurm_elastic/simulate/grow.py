@@ -15,7 +15,15 @@ from slurm_elastic.policies.capacity import (
     bounded,
     stopped,
 )
-from slurm_elastic.policies.fleet import counts_once, covers, grown, lacking, shared, surplus
+from slurm_elastic.policies.fleet import (
+    counts_once,
+    covers,
+    for_head,
+    grown,
+    lacking,
+    shared,
+    surplus,
+)
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -68,8 +76,7 @@ class Grower:
             for index, machines in enumerate(pools)
             if machines.pool.machines > machines.pool.standing
         ]
-        limits = (scenario.caps, scenario.boot_caps, [p for p in scenario.pools if p.max_booting])
-        self.needs, self.capped = needs, any(limits)
+        self.needs = needs
         self.need = needs[self.growing[0][0]] if self.growing else needs[0]
         self.free_of_bounds = self.bounds == UNBOUNDED
         self.period = self.policy.period
@@ -110,7 +117,7 @@ class Grower:
         if self._once and covers(self.policy, growth):
             self.covered.update(queue)
         if growth is None:
-            return self._for_head(queue, running, pools) if self.capped else []
+            return self._for_head(queue, running, pools)
         if len(pools) == 1:
             index, machines = pools[0]
             count = min(growth.machines, machines.room_now())
@@ -120,17 +127,20 @@ class Grower:
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
     ) -> list[tuple[int, int]]:
-        """What the head lacks in the first pool that could hold it, where nothing runs and nothing
-        boots: idle machines of different pools, which the policy adds up, are of no use to it, and
-        under caps the policy's growth may have come to less than it wanted.
+        """For the first job, which the policy takes to be served by idle machines of several
+        pools.
         """
         if running or not queue or any(machines.booting for _, machines in self.growing):
             return []
-        for index, machines in pools:
-            missing = self.needs[index][queue[0]] - machines.idle
-            if 0 < missing <= machines.room_now():
-                return [(index, missing)]
-        return []
+        if isinstance(self.policy, Slurm):
+            return []
+        may = {index for index, _ in pools}
+        rooms = [machines.room_now() if index in may else 0 for index, machines in self.growing]
+        head = for_head(
+            (index, self.needs[index][queue[0]], machines.idle, room)
+            for (index, machines), room in zip(self.growing, rooms, strict=True)
+        )
+        return [] if head is None else [head]
 
     def may_launch(self, count: int, now: int, *, public: bool = True) -> bool:
         """Whether the bounds allow ``count`` machines for one job, all or none."""

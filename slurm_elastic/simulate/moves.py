@@ -110,7 +110,15 @@ class Moves:
             machines.unexpect(machines.coming.pop(batch))
             self._free(machines, pool, batch, machines.booted(batch), now)
             self.queue.full = True
-            self.asked = self.asked or self.grower.period is not None or bool(machines.turns)
+            self.asked = self.asked or self._asks_again(machines)
+
+    def _asks_again(self, machines: Machines) -> bool:
+        """Whether growth is looked at when machines of the pool are ready: also under a policy that
+        is asked when jobs come and go, where it may not have got what the first job needs.
+        """
+        grower = self.grower
+        stands_still = len(grower.growing) > 1 and not self.runs.now
+        return grower.period is not None or bool(machines.turns) or stands_still
 
     def _start(self, job: int, pool: int, need: int, now: int) -> None:
         """On idle machines first; the others are launched for it."""

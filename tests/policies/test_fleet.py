@@ -175,3 +175,21 @@ def test_warm_machines_are_never_let_go(group: Now) -> None:
 def test_reasons_are_given(group: Now) -> None:
     for _, plan in deal(group):
         assert all(part.reason for part in (*plan.starts, *plan.leaves))
+
+
+def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() -> None:
+    """Partitions of two clouds: one idle machine in each is of no use to a job of two."""
+    idle = (Resting("n1", T - 60, T - 40),)
+    pools = (pool("a", idle=idle), pool("b", room=3, idle=idle))
+    asked = now(*pools, queue=(job(1, "a", "b", nodes=2),), covered=(1,))
+    (start,) = decide(asked).starts
+    assert start[:2] == ("b", 1)
+    assert "the head needs 2 machines of one pool" in start.reason
+    for other in (
+        replace(asked, running=1),
+        replace(asked, pools=(pools[0], replace(pools[1], booting=1))),
+        replace(asked, pools=(pools[0], replace(pools[1], idle=(*idle, Resting("n2", T, T))))),
+        replace(asked, pools=(pools[0], replace(pools[1], stop="the budget is spent"))),
+        replace(asked, growth=Slurm()),
+    ):
+        assert decide(other).starts == ()

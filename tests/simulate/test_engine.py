@@ -11,6 +11,7 @@ from simulate.histories import histories
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.capacity import (
+    AnyGrowth,
     Bounds,
     Bursts,
     GroupBursts,
@@ -141,6 +142,16 @@ def test_a_window_stops_new_machines_and_no_running_job() -> None:
     bounds = Bounds(windows=(Window(0, 3600),))
     found = one(pool, jobs((0, 7200, 1), (4000, 10, 2)), bounds=bounds)
     assert list(found.starts) == [100, 86400 + 100]
+
+
+@pytest.mark.parametrize(
+    "growth", [Slurm(), OnDemand(), Bursts(waste=20), GroupBursts(), Ratio(), SemiElastic(30)]
+)
+def test_a_job_is_served_although_its_growth_was_shared_out_over_pools(growth: AnyGrowth) -> None:
+    """One machine of each pool is of no use to a job of two."""
+    small, large = replace(CLOUD, name="small", machines=1), replace(CLOUD, machines=4)
+    found = simulate(jobs((0, 100, 2)), Scenario(pools=(small, large), growth=growth))
+    assert found.figures.jobs == 1
 
 
 def test_a_queue_that_nothing_will_ever_serve_ends() -> None:
