@@ -18,12 +18,16 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import docker
 import requests
 from docker.tls import TLSConfig
 
 from slurm_elastic.config.docker import DockerHost
+
+HEARING = 10.0
+"""Seconds in which an engine may say that it refuses our certificate; else it does not."""
 
 _limits = threading.local()
 
@@ -82,7 +86,13 @@ def open_client(host: DockerHost) -> Client:
     if host.url.startswith("unix://"):
         _knock(host.url.removeprefix("unix://"))
     if not host.url.startswith("ssh://"):
-        return _opened(host.url, tls)
+        try:
+            return _opened(host.url, tls)
+        except Exception as error:  # noqa: BLE001 - it is raised below, unless there is a better one
+            failure = error
+        if tls is not None:
+            _hear_refusal(host)
+        raise failure
     done: Future[Client] = Future()
     threading.Thread(target=_open_into, args=(done, host.url, deadline()), daemon=True).start()
     return done.result(timeout=left())
@@ -125,6 +135,28 @@ def _tls(host: DockerHost) -> TLSConfig | None:
             raise NoCredentials(f"{path} may be read by others; chmod 600 it")
     _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
+
+
+def _hear_refusal(host: DockerHost) -> None:
+    """Raise what the engine says of our certificate, if it refuses that.
+
+    With TLS 1.3 it says so after the handshake (RFC 8446, section 4.4.2.4), when a request may be
+    on its way already: that is answered by a reset, which may be all that is seen. So ask nothing.
+    """
+    address = urlsplit(host.url)
+    peer = (address.hostname or "", address.port or 0)
+    try:
+        context = ssl.create_default_context(cafile=host.ca_file)
+        context.load_cert_chain(str(host.cert_file), host.key_file, password="")
+        with (
+            socket.create_connection(peer, timeout=min(left(), HEARING)) as plain,
+            context.wrap_socket(plain, server_hostname=peer[0]) as engine,
+        ):
+            engine.recv(1)
+    except ssl.SSLError:
+        raise
+    except OSError:
+        return
 
 
 def _try_files(ca_file: str, cert_file: str, key_file: str) -> None:

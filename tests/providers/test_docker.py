@@ -519,6 +519,17 @@ class TestWays:
         with pytest.raises(AuthError, match=r"key\.pem is not the key of .*cert\.pem"):
             opened(hosts={"h0": host}).check()
 
+    def test_a_refusal_that_was_lost_to_a_reset_is_heard(self, tmp_path: Path) -> None:
+        (tmp_path / "other").mkdir()
+        _certificate(tmp_path / "other")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            host = _tls_host(tmp_path, listener.getsockname()[1])
+            server = threading.Thread(target=_hang_up_then_refuse, args=(listener, tmp_path))
+            server.start()
+            with pytest.raises(AuthError, match="h0: it refuses our certificate"):
+                opened(hosts={"h0": host}).check()
+            server.join()
+
     def test_certificates_for_a_port_without_tls(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             host = _tls_host(tmp_path, listener.getsockname()[1])
@@ -579,6 +590,20 @@ class _TlsEngine(threading.Thread):
                 asked += connection.recv(65536)
             head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
             connection.sendall((head + body).encode())
+
+
+def _hang_up_then_refuse(listener: socket.socket, directory: Path) -> None:
+    """Trusts another authority than the one of the directory's certificate, which it shows."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    context.load_verify_locations(directory / "other" / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    listener.settimeout(60)
+    listener.accept()[0].close()
+    raw, _ = listener.accept()
+    raw.settimeout(60)
+    with raw, pytest.raises(ssl.SSLError), context.wrap_socket(raw, server_side=True):
+        pass
 
 
 def _answer_plainly(listener: socket.socket) -> None:

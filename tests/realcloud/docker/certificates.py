@@ -13,6 +13,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAY = timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False,
+    data_encipherment=False, key_agreement=False, key_cert_sign=True, crl_sign=True,
+    encipher_only=False, decipher_only=False,
+)  # fmt: skip
 
 
 class Authority:
@@ -22,8 +27,11 @@ class Authority:
         self.directory = directory
         directory.mkdir(mode=0o700)
         self._name, self._key = _named(name), ec.generate_private_key(ec.SECP256R1())
-        made = _builder(self._name, self._name, self._key, -DAY, DAY).add_extension(
-            x509.BasicConstraints(ca=True, path_length=None), critical=True
+        # All that Python's strict check of certificates (from 3.13 on) asks for.
+        made = (
+            _builder(self._name, self._name, self._key, -DAY, DAY)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
         )
         self.ca_file = _written(directory / "ca.pem", made.sign(self._key, hashes.SHA256()))
 
@@ -48,8 +56,11 @@ class Authority:
     ) -> tuple[str, str]:
         key = ec.generate_private_key(ec.SECP256R1())
         until = -DAY / 2 if expired else DAY
-        made = _builder(_named(name), self._name, key, -DAY, until).add_extension(
-            x509.ExtendedKeyUsage([usage]), critical=False
+        by = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        made = (
+            _builder(_named(name), self._name, key, -DAY, until)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+            .add_extension(by, critical=False)
         )
         if more is not None:
             made = made.add_extension(more, critical=False)
@@ -86,6 +97,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now + begins)
         .not_valid_after(now + ends)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

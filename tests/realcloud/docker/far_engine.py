@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -132,6 +131,7 @@ class FarEngine(Engine):
                     file.write(chunk)
                 file.seek(0)
                 ours.images.load(file)
+            ours.images.prune()
 
     def _tls(self, addresses: Sequence[str]) -> Sequence[str]:
         certificate, key = self.authority.server(addresses)
@@ -160,6 +160,8 @@ def running_far_engine(engine: Engine, image: str) -> Iterator[FarEngine]:
         _end_leftover()
         for path in (DATA, RUN):
             path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for name in ("daemon.json", "log"):
+            (RUN / name).unlink(missing_ok=True)
         far = FarEngine(Path(directory))
         try:
             far.start()
@@ -204,4 +206,5 @@ def _tidy() -> None:
     subprocess.run(["umount", str(default)], capture_output=True, check=False)
     for name in ("pid", "docker.sock", "daemon.json"):
         (RUN / name).unlink(missing_ok=True)
-    shutil.rmtree(RUN / "exec", ignore_errors=True)
+    rest = ("rm", "-rf", "--one-file-system", str(RUN / "exec"))
+    subprocess.run(rest, capture_output=True, check=False)
