@@ -150,7 +150,8 @@ def test_periodic_saves_come_at_dalys_interval_and_a_power_cut_costs_no_more(
         interval = daly([image.seconds for image in saves[:done]])
         assert interval > 5
         assert interval <= following.taken - last.taken <= interval + LATE
-    assert world.told(job).count("s of work since the last checkpoint: save") >= 2
+    why = "s of work since the last checkpoint: save"  # written down after the image
+    world.wait_for(lambda: world.told(job).count(why) >= 2, "both are explained")
     assert world.job(job)["Restarts"] == "0"
     newest = world.saved(job)[0].number
     lost = world.lose(job)
