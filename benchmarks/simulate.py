@@ -3,6 +3,7 @@
 The bare loop has none of the simulator's features: no machines that come and go, no bills, no
 prices. Reading the history is not counted. Every case is run several times, in turns with the bare
 loop; the best of each counts, as the machine may be shared. AccaSim does the first history, too.
+Where the inner modules can be compiled here, so do they, beside the same loop.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from benchmarks import accasim_peer
+import msgspec
+
+from benchmarks import accasim_peer, compiled
 from benchmarks.bare_easy import bare_easy
 from benchmarks.report import Report, Row, at_least, bounded, noted, report
 from benchmarks.traces import VARIABLE, history
@@ -31,6 +36,13 @@ from slurm_elastic.simulate.scenario import PoolModel, Scenario
 HISTORIES = (("SDSC-SP2-1998-4.2-cln", 128, 1), ("SDSC-DS-2004-2.1-cln", 1664, 8))
 PEERS = HISTORIES[0][0]
 SHORT = 5000
+AGAIN = """
+import sys
+from pathlib import Path
+from benchmarks import simulate
+options = ["--no-peer", "--no-compiled", "--rounds", sys.argv[2]]
+simulate.main(options).write(Path(sys.argv[1]))
+"""
 BOOT = BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300)))
 
 
@@ -41,6 +53,7 @@ def main(arguments: Sequence[str]) -> Report:
         "--peer-jobs", type=int, metavar="N", help="AccaSim does the first N jobs (default: all)"
     )
     parser.add_argument("--no-peer", action="store_true", help="leave AccaSim out")
+    parser.add_argument("--no-compiled", action="store_true", help="leave the compiled modules out")
     options = parser.parse_args(arguments)
     rows: list[Row] = []
     for name, nodes, procs in HISTORIES:
@@ -52,7 +65,30 @@ def main(arguments: Sequence[str]) -> Report:
         rows += of_history(title, jobs, nodes, procs, options)
         if name == PEERS and not options.no_peer:
             rows += beside_accasim(title, jobs, nodes, options)
+    if rows and not options.no_compiled:
+        rows += of_compiled(options.rounds)
     return report("simulate", rows)
+
+
+def of_compiled(rounds: int) -> Sequence[Row]:
+    """The same cases beside the same loop, by a Python that imports the compiled modules."""
+    if lack := compiled.missing():
+        print(f"the modules cannot be compiled ({lack}): their rows are left out", file=sys.stderr)
+        return ()
+    with tempfile.TemporaryDirectory(prefix="bench-compiled-") as directory:
+        place, found = Path(directory), Path(directory) / "report.json"
+        try:
+            compiled.build(place)
+            compiled.run(place, ["-c", AGAIN, str(found), str(rounds)], compiled.REPO)
+        except compiled.CompileError as error:
+            print(f"{error}: the compiled modules' rows are left out", file=sys.stderr)
+            return ()
+        rows = msgspec.json.decode(found.read_bytes(), type=Report).rows
+    return [
+        msgspec.structs.replace(row, case=f"{row.case}, compiled")
+        for row in rows
+        if "elastic," in row.case
+    ]
 
 
 def beside_accasim(name: str, jobs: Jobs, nodes: int, options: argparse.Namespace) -> Sequence[Row]:
