@@ -102,7 +102,8 @@ class Launch:
         ended = self._servers.ended(self._mark, since)
         begun = {place[0] for s in mine if (place := self._place(s))}
         begun |= {place[0] for s in ended if s.placed and (place := self._place(s))}
-        return begun, self._over([s for s in mine if s not in there], ended)
+        lost = [s for s in mine if s.failed or state_of(s) not in _STANDING]
+        return begun, self._over(lost, ended)
 
     def _over(self, lost: Sequence[Server], ended: Sequence[Server]) -> set[str]:
         """The nodes of these machines, where no later call can have begun at the same place.
