@@ -177,7 +177,7 @@ class Service:
         self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
-            settle_nodes(site, view, found, taken)
+            settle_nodes(site, view, found, taken, machines.values())
         close_over(site, warned, view, machines)
         if jobs is not None:
             self._stand_in.look(jobs)
@@ -296,7 +296,8 @@ class Service:
             for one in moves:
                 moving.say(site, one, "ckpt-planned", one.reason)
             if view is not None:
-                settle_nodes(site, view, found, frozenset(n for r in moves for n in r.threatened))
+                going = frozenset(n for r in moves for n in r.threatened)
+                settle_nodes(site, view, found, going, self._machines.values())
             reach("rescue.drained")
             moves = moving.all_to_saving(site, moves)
         for plan in plans:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -17,9 +17,16 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import CoolDown, Notice, NoticeKind
+from slurm_elastic.model import CoolDown, Instance, Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.phase import (
+    Phase,
+    is_anothers_address,
+    is_busy,
+    is_down,
+    is_drained,
+    phase,
+)
 from slurm_elastic.policies.recovery import OUR_MARK
 from slurm_elastic.slurm.hostlist import compress
 
@@ -94,16 +101,22 @@ def settle_nodes(
     view: Mapping[str, SlurmNode],
     found: Mapping[str, Threat],
     moving: frozenset[str],
+    machines: Collection[Machine],
 ) -> None:
     """Drain what is taken away, power down what is empty by now, give up what is lost already.
 
-    ``moving``: nodes that a job is still to be moved off.
+    ``moving``: nodes that a job is still to be moved off. ``machines``: the live ones.
     """
     leaving = {n: t for n, t in found.items() if t.leaving and n in view}
     empty = {n: t for n, t in leaving.items() if n not in moving}
-    for act, about in ((_drain, leaving), (_give_up, leaving), (_power_down, empty)):
+    steps: tuple[Callable[[], None], ...] = (
+        lambda: _drain(site, view, leaving),
+        lambda: _give_up(site, view, leaving, [machine.instance for machine in machines]),
+        lambda: _power_down(site, view, empty),
+    )
+    for step in steps:
         try:
-            act(site, view, about)
+            step()
         except SlurmError as error:
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
@@ -120,10 +133,17 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
         site.journal.note(CORRELATION, "ckpt-drained", names, reason)
 
 
-def _give_up(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+def _give_up(
+    site: Site,
+    view: Mapping[str, SlurmNode],
+    leaving: Mapping[str, Threat],
+    machines: Collection[Instance],
+) -> None:
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
-    SlurmdTimeout is over. To its address, which may be another machine's, nothing is sent any more.
-    Not where an admin has drained it: the reason is theirs.
+    SlurmdTimeout is over. Not where an admin has drained it: the reason is theirs.
+
+    What does not answer may still run, as at a maintenance of its network, and has to hear that
+    its job is killed; so it keeps its address, unless that is another machine's by now.
     """
     now = site.now()
     gone = [
@@ -136,12 +156,12 @@ def _give_up(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Th
         and view[name].reason.startswith(OUR_MARK)
         and "NOT_RESPONDING" in view[name].states
     ]
-    ours = [name for name in gone if name in site.pool_of]
-    theirs = [name for name in gone if name not in site.pool_of]
-    if ours:
-        site.slurm.update_nodes(ours, state="DOWN", reason=LOST, address=NOWHERE)
-    if theirs:  # nobody would give a site's own node its address back
-        site.slurm.update_nodes(theirs, state="DOWN", reason=LOST)
+    # Of pools only: nobody would give a site's own node its address back.
+    cut = [n for n in gone if n in site.pool_of and is_anothers_address(view[n], machines)]
+    kept = [name for name in gone if name not in cut]
+    for names, address in ((cut, NOWHERE), (kept, None)):
+        if names:
+            site.slurm.update_nodes(names, state="DOWN", reason=LOST, address=address)
     if gone:
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 

@@ -5,6 +5,7 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,9 +188,12 @@ class Marks:
             sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
             db.execute(sql, (job, restarts, now))
 
-    def lifted_requeues(self) -> tuple[tuple[int, int], ...]:
-        """Jobs whose own setting is not put back yet, each with its restarts at that time."""
-        rows = self._select("select job, restarts from lifted_requeues order by job")
+    def lifted_requeues(self, until: float = math.inf) -> tuple[tuple[int, int], ...]:
+        """Jobs whose own setting is not put back yet, each with its restarts at that time; those
+        that were lifted ``until`` then (Unix time).
+        """
+        sql = "select job, restarts from lifted_requeues where at <= ? order by job"
+        rows = self._select(sql, until)
         return tuple((row["job"], row["restarts"]) for row in rows)
 
     def requeue_put_back(self, job: int) -> None:

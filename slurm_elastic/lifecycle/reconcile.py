@@ -16,7 +16,7 @@ from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.phase import Phase, is_busy, is_drained, phase
+from slurm_elastic.policies.phase import Phase, is_anothers_address, is_busy, is_drained, phase
 from slurm_elastic.policies.recovery import (
     OUR_MARK,
     Intent,
@@ -330,6 +330,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) ->
     the cloud's word that it has ended.
     """
     view = site.slurm.nodes()
+    machines = [machine.instance for machine in site.ledger.machines()]
     lost: dict[tuple[str, str | None], list[str]] = {}
     for name in (a.subject for a in actions):
         node = view.get(name)
@@ -340,7 +341,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) ->
         # and else it goes down for the admin's reason, which we never clear.
         if phase(node) is Phase.UP and (is_busy(node) or not admins):
             why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
-            nowhere = told or _is_anothers(site, node, view)
+            nowhere = told or is_anothers_address(node, machines, view.values())
             lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
     nodes = [name for names in lost.values() for name in names]
     if not nodes:
@@ -353,21 +354,6 @@ def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) ->
         site.restarts.expect(job, site.monotonic(), set(nodes))
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
-
-
-def _is_anothers(site: Site, node: SlurmNode, view: Mapping[str, SlurmNode]) -> bool:
-    """Whether another node, or machine of ours, has the node's address by now.
-
-    slurmctld tells the node to kill its jobs, which would reach that machine, and the very job if
-    it runs there by then; and its answer has slurmctld take the node for one that is back (22.05).
-    A lost node whose address nobody has keeps it for this order, as a machine that is only not
-    listed, but runs, has to hear it; it is set to nowhere with the next round ("clear").
-    """
-    others = {other.address for name, other in view.items() if name != node.name}
-    others |= {
-        m.instance.address or "" for m in site.ledger.machines() if m.instance.node != node.name
-    }
-    return bool(node.address) and node.address in others
 
 
 def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:

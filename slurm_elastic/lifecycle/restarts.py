@@ -62,12 +62,19 @@ class Restarts:
         the same name meanwhile obeys, and the job with it ends (22.05, measured).
         """
         for number, restarts in ledger.lifted_requeues():
-            bare = SlurmJob(id=number, states=frozenset(), restarts=restarts)
-            new = _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
+            new = _recalled(number, restarts, clock)
             with self._lock:
                 known = self._expected.get(number, new)
                 before = replace(known.before, requeue=False)
                 self._expected[number] = replace(known, before=before)
+
+    def recall_left(self, ledger: Ledger, now: float, clock: float) -> None:
+        """Those that somebody else lifted it for and did not put back in a while: ckptman, when
+        this daemon hung, and was restarted since. What the daemon lifts itself is expected first.
+        """
+        for number, restarts in ledger.lifted_requeues(now - PATIENCE):
+            with self._lock:
+                self._expected.setdefault(number, _recalled(number, restarts, clock))
 
     def __bool__(self) -> bool:
         return bool(self._expected)
@@ -84,7 +91,7 @@ class Restarts:
             if one.left is None and job is not None and _waits(job):
                 one = self._note_left(one, clock)
             try:
-                if job is None or clock > one.deadline or _hurried(slurm, one, job, now, clock):
+                if job is None or _over(one, job, clock) or _hurried(slurm, one, job, now, clock):
                     self._forget(one)
                     _put_back(slurm, ledger, one.before, job)
             except SlurmError:
@@ -117,6 +124,20 @@ class Restarts:
             self._expected[number] = self._expected.pop(number, one)
 
 
+def _recalled(number: int, restarts: int, clock: float) -> _Expected:
+    """Of the job as it was only that is known, and that it was not to be requeued."""
+    bare = SlurmJob(id=number, states=frozenset(), restarts=restarts, requeue=False)
+    return _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
+
+
+def _over(one: _Expected, job: SlurmJob, clock: float) -> bool:
+    """Whether it is not looked for any longer. One that somebody else lifted it for may still wait
+    for its nodes, and slurmctld would fail it if they do not come.
+    """
+    recalled = not one.before.states
+    return clock > one.deadline and not (recalled and "CONFIGURING" in job.states)
+
+
 def _waits(job: SlurmJob) -> bool:
     return "PENDING" in job.states and "COMPLETING" not in job.states
 
@@ -125,7 +146,9 @@ def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: flo
     """Whether nothing is left to do for the job."""
     again = job.restarts > one.before.restarts
     if not _waits(job):
-        return again and bool(job.states & {"RUNNING", "CONFIGURING"})
+        runs = "RUNNING" in job.states and "CONFIGURING" not in job.states
+        started = runs and not one.before.states  # it waited for nodes when it was recalled
+        return started or (again and bool(job.states & {"RUNNING", "CONFIGURING"}))
     if job.begin <= now:  # ``start`` may be the estimate of when one that waits gets its nodes
         return again
     if not one.hurry:

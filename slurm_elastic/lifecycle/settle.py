@@ -48,7 +48,9 @@ class Settler:
         return self._waiting or bool(self._site.restarts)
 
     def look_anew(self) -> None:
-        """At all holds with the next pass: an admin may have changed a node."""
+        """At all holds with the next pass, as an admin may have changed a node, and for jobs that
+        are still to get their ``--no-requeue`` back.
+        """
         self._anew = True
 
     def tick(self) -> None:
@@ -79,6 +81,8 @@ class Settler:
         if not self._recalled:
             site.restarts.recall(site.ledger, site.monotonic())
             self._recalled = True
+        elif self._anew:
+            site.restarts.recall_left(site.ledger, site.now(), site.monotonic())
         try:
             site.restarts.tick(site.slurm, site.ledger, site.now(), site.monotonic())
         finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 
+from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
 
 
@@ -45,3 +47,18 @@ def is_drained(node: SlurmNode) -> bool:
 def is_busy(node: SlurmNode) -> bool:
     """Some job holds the node (COMPLETING counts: its processes may still run)."""
     return bool(node.states & {"ALLOCATED", "MIXED", "COMPLETING"})
+
+
+def is_anothers_address(
+    node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
+) -> bool:
+    """Whether another node, or machine of ours, has the address of ``node``, which is lost, by now.
+
+    slurmctld tells a node that goes DOWN to kill its jobs, which would reach that machine, and the
+    very job if it runs there by then; and its answer has slurmctld take the node for one that is
+    back (22.05). A lost node whose address nobody has keeps it for this order, as a machine that
+    cannot be seen, but runs, has to hear it; it is set to nowhere with the next round ("clear").
+    """
+    others = {other.address for other in nodes if other.name != node.name}
+    others |= {machine.address or "" for machine in machines if machine.node != node.name}
+    return bool(node.address) and node.address in others

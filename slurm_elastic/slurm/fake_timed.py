@@ -250,8 +250,9 @@ class TimedSlurm(FakeSlurm):
                 self._become(name, states=states)
             else:
                 self._nodes[name] = replace(self._nodes[name], states=frozenset(states))
+        configuring = frozenset({"CONFIGURING"})
         self._jobs[job.id] = replace(
-            job, states=frozenset({"CONFIGURING"}), nodes=tuple(names), reason="None", start=0.0
+            job, states=configuring, nodes=tuple(names), reason="None", start=self.clock()
         )
         if off:
             self._program("resume", off, {job.id: names})

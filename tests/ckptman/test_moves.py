@@ -148,23 +148,31 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     assert "ckpt-no-image" in world.told(7)
 
 
-def test_a_lost_node_has_no_address_any_more_unless_it_is_the_sites_own(world: CkptWorld) -> None:
-    """To the cloud's, another machine may answer by then; a site's own would stay without one."""
-    node = world.runs(7).nodes[0]
+@pytest.mark.parametrize("reused", [True, False])
+def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
+    world: CkptWorld, reused: bool
+) -> None:
+    """It may still run its job, and has to hear the kill; another machine must not. A site's own
+    node keeps it in any case: nobody would give it back.
+    """
+    node, other = world.runs(7).nodes[0], world.runs(8).nodes[0]
+    machines = {m.instance.node: m for m in world.ckpt.ledger.machines()}
+    address = (machines[other].instance.address or "") if reused else "10.99.99.9"
+    assert address
     states = world.slurm.node(node).states | {"NOT_RESPONDING"}
     for name in (node, "st1"):
-        world.slurm.set_node(name, *states, reason=f"{MARK}taken", address="10.0.0.9")
+        world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
     notice = Notice(
-        instance=world.alive()[0].id, kind=NoticeKind.INTERRUPTION, seen=world.now - 9,
+        instance=machines[node].instance.id, kind=NoticeKind.INTERRUPTION, seen=world.now - 9,
         deadline=world.now - 1,
     )  # fmt: skip
     warned = Warned(key="n1", notice=notice, source="pub")
     found = {name: Threat(node=name, warned=(warned,)) for name in (node, "st1")}
-    settle_nodes(world.ckpt, world.slurm.nodes(), found, frozenset(found))
-    assert {"DOWN"} <= world.slurm.node(node).states
-    assert world.slurm.node(node).address == NOWHERE
-    assert {"DOWN"} <= world.slurm.node("st1").states
-    assert world.slurm.node("st1").address == "10.0.0.9"
+    view = world.slurm.nodes()
+    settle_nodes(world.ckpt, view, found, frozenset(found), machines.values())
+    for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):
+        assert "DOWN" in world.slurm.node(name).states
+        assert world.slurm.node(name).address == wanted
 
 
 def test_a_save_that_does_not_fit_is_not_begun(world: CkptWorld) -> None:
