@@ -14,9 +14,15 @@ from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import (
+    AnyCloud,
+    OpenNebulaCloud,
+    OpenStackCloud,
+    default_listing_lag,
+)
 from slurm_elastic.config.joining import Join
 from slurm_elastic.config.numbers import (
     Count,
@@ -191,6 +197,17 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def _own_or(own: float | None, general: float) -> float:
     return general if own is None else own
+
+
+def settled(config: Config) -> Config:
+    """With the defaults that depend on other values, too. Pure."""
+
+    def whole(cloud: AnyCloud) -> AnyCloud:
+        if not isinstance(cloud, OpenNebulaCloud | OpenStackCloud) or cloud.listing_lag is not None:
+            return cloud
+        return replace(cloud, listing_lag=default_listing_lag(config.resume_timeout(cloud)))
+
+    return replace(config, clouds=tuple(whole(cloud) for cloud in config.clouds))
 
 
 def blocked_clouds(config: Config) -> dict[str, str]:

@@ -16,11 +16,13 @@ from slurm_elastic.config.clouds import (
     OpenNebulaCloud,
     OpenStackCloud,
     Strategy,
+    default_listing_lag,
 )
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.draft import Draft
 from slurm_elastic.config.shape import describe, nearest
 from slurm_elastic.model import Location
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.units import format_duration
 
 
@@ -136,12 +138,24 @@ def _openstack(draft: Draft) -> None:
 
 
 def _listing_lag(draft: Draft, i: int, cloud: OpenNebulaCloud | OpenStackCloud) -> None:
-    """A launch that waits longer for it comes when its node has been given up."""
+    """A launch that is repeated a round after it comes too late for a node that is given up.
+
+    The default, which any site gets that says nothing, may be said as well.
+    """
+    lag, round_ = cloud.listing_lag, draft.timing("reconcile")
     longest = cloud.resume_timeout or draft.timing("resume_timeout")
-    if longest is not None and cloud.listing_lag > longest:
-        expected = f"at most {format_duration(longest)}, the resume_timeout of the cloud"
-        found = str(format_duration(cloud.listing_lag))
-        draft.problems.add(("clouds", i, "listing_lag"), found, expected)
+    if lag is None or round_ is None or longest is None:
+        return
+    end, default = given_up_after(longest), default_listing_lag(longest)
+    if lag <= default or lag + round_ < end:
+        return
+    if end - round_ > default:
+        most = f"less than {format_duration(round(end - round_, 2))}, timings.reconcile before"
+    else:
+        most = f"at most {format_duration(round(default, 2))}, so that an order is repeated before"
+    expected = f"{most} a node is given up ({format_duration(round(end, 2))})"
+    found = str(format_duration(lag))
+    draft.problems.add(("clouds", i, "listing_lag"), found, expected)
 
 
 CLOUD_FITS: tuple[Callable[[Draft], None], ...] = (

@@ -24,6 +24,7 @@ from slurm_elastic.config.numbers import (
 from slurm_elastic.config.policies import CloudPolicies
 from slurm_elastic.config.who import Who
 from slurm_elastic.model import Limits, Location
+from slurm_elastic.policies.boots import given_up_after
 
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""
@@ -134,6 +135,13 @@ answer: 60 s by default in oslo.messaging (``rpc_response_timeout``) and nginx
 """
 
 
+def default_listing_lag(resume_timeout: float) -> float:
+    """What ``listing_lag`` is where the site names none (s): at most half of the time after which a
+    node is given up, so that an order that was lost is repeated before.
+    """
+    return round(min(LISTING_LAG, given_up_after(resume_timeout) / 2), 2)
+
+
 class OneTemplate(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A type of machine of OpenNebula: ``template`` is the id of a VM template.
 
@@ -155,7 +163,8 @@ class OpenNebulaCloud(
     ``pending_limit`` is how long the scheduler may say that it has no place for a machine before
     that counts as "no capacity". ``threads``: calls at a time (oned serves 15 clients by default).
     ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
-    ``listing_lag``: how long after an order without an answer its machines may not be listed yet.
+    ``listing_lag``: how long after an order without an answer its machines may not be listed yet;
+    a file that is read without it gets ``default_listing_lag``.
     """
 
     endpoint: str
@@ -164,7 +173,7 @@ class OpenNebulaCloud(
     ca_file: str | None = None
     user_data: str | None = None
     pending_limit: Seconds = 60.0
-    listing_lag: Seconds = LISTING_LAG
+    listing_lag: Seconds | None = None
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
 
@@ -215,8 +224,7 @@ class OpenStackCloud(
     ``clouds_file``, or where openstacksdk looks for it. Images and networks by id or name; no
     ``networks`` leaves the choice to nova, ``none`` and ``auto`` are nova's own words. Without
     ``zones`` nova chooses one. ``schedule_wait`` is how long a launch waits for the scheduler to
-    say that it has no place; ``threads``: calls at a time. ``listing_lag``: how long after an
-    order without an answer its machines may not be listed yet.
+    say that it has no place; ``threads``: calls at a time. ``listing_lag``: as OpenNebula's.
     """
 
     cloud: str
@@ -231,7 +239,7 @@ class OpenStackCloud(
     user_data: str | None = None
     config_drive: bool = False
     schedule_wait: Seconds = 20.0
-    listing_lag: Seconds = LISTING_LAG
+    listing_lag: Seconds | None = None
     threads: Annotated[int, Meta(ge=1, le=20)] = 8
 
 

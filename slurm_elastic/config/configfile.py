@@ -19,7 +19,7 @@ from typing import TypeVar, cast
 import msgspec.inspect as mi
 from msgspec.structs import replace
 
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.draft import Draft
@@ -52,7 +52,7 @@ def load(path: Path) -> Config:
 
 def parse(text: str, source: str) -> Config:
     """The configuration in ``text``; ``source`` names it in the complaints of ConfigError."""
-    return _converted(text, source, Config, "cluster, clouds and pools", check)
+    return settled(_converted(text, source, Config, "cluster, clouds and pools", check))
 
 
 def load_as(path: Path, kind: type[T], keys: str) -> T:

@@ -90,7 +90,7 @@ def open_client(host: DockerHost) -> Client:
             return _opened(host.url, tls)
         except Exception as error:  # noqa: BLE001 - it is raised below, unless there is a better one
             failure = error
-        if tls is not None:
+        if tls is not None and _was_cut(failure):
             _hear_refusal(host)
         raise failure
     done: Future[Client] = Future()
@@ -135,6 +135,26 @@ def _tls(host: DockerHost) -> TLSConfig | None:
             raise NoCredentials(f"{path} may be read by others; chmod 600 it")
     _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came of, innermost first."""
+    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    inside = [a for a in error.args if isinstance(a, BaseException)]
+    reason = getattr(error, "reason", None)
+    for one in (below, *inside, reason if isinstance(reason, BaseException) else None):
+        if one is not None and one is not error:
+            yield from causes(one)
+    yield error
+
+
+def _was_cut(failure: Exception) -> bool:
+    """Whether TLS failed or the connection was cut: a refusal of our certificate may be lost so."""
+    return any(
+        isinstance(one, ConnectionError | EOFError | ssl.SSLError)
+        and not isinstance(one, ConnectionRefusedError)
+        for one in causes(failure)
+    )
 
 
 def _hear_refusal(host: DockerHost) -> None:

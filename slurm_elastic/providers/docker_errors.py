@@ -22,7 +22,7 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.docker_client import NoCredentials
+from slurm_elastic.providers.docker_client import NoCredentials, causes
 
 NAME_TAKEN = "NameTaken"
 NOT_RUNNING = "NotRunning"
@@ -82,7 +82,7 @@ def translated(cloud: str, host: str) -> Iterator[None]:
 
 def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:
     """The SDK wraps what happened in errors of its own, so the causes are looked at, too."""
-    chain = tuple(_chain(error))
+    chain = tuple(causes(error))
     for one in chain:
         if isinstance(one, docker.errors.APIError):
             message = one.explanation or str(one)
@@ -148,17 +148,6 @@ def _from_ssh(error: BaseException) -> tuple[type[ProviderError], str, str]:
     if refused or "not found in known_hosts" in str(error):
         return AuthError, name, _sentence(str(error))
     return TransientError, name, _sentence(str(error))
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came of, innermost first."""
-    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    inside = [a for a in error.args if isinstance(a, BaseException)]
-    reason = getattr(error, "reason", None)
-    for one in (below, *inside, reason if isinstance(reason, BaseException) else None):
-        if one is not None and one is not error:
-            yield from _chain(one)
-    yield error
 
 
 def _sentence(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import ONE_ZONE, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -78,7 +78,7 @@ class OpenNebulaProvider:
             settings.threads,
             settings.timeout,
         )
-        self._settling = Settling(settings.name, settings.listing_lag, monotonic)
+        self._settling = Settling(settings.name, settings.listing_lag or LISTING_LAG, monotonic)
         self._unplaced: dict[str, tuple[float, str]] = {}
 
     def offers(self, pool: Pool) -> Sequence[Offer]:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import ONE_ZONE, Flavor, OpenStackCloud
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, Flavor, OpenStackCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import (
     Finding,
@@ -76,7 +76,7 @@ class OpenStackProvider:
         self._servers = Servers(settings.name, claim, self._call, settings.threads)
         self._catalog = Catalog(settings, self._call)
         self._notices = Notices(self._servers.live, clock, time.monotonic)
-        self._settling = Settling(settings.name, settings.listing_lag, monotonic)
+        self._settling = Settling(settings.name, settings.listing_lag or LISTING_LAG, monotonic)
         self._launching: set[str] = set()
         self._failed: dict[str, tuple[float, ProviderError]] = {}
 

@@ -16,7 +16,7 @@ from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.machine_tags import decided
 from slurm_elastic.providers.openstack_errors import NO_HOST
-from slurm_elastic.providers.openstack_reading import Server, state_of
+from slurm_elastic.providers.openstack_reading import LEAVING, Server, state_of
 from slurm_elastic.providers.openstack_servers import Servers
 from slurm_elastic.providers.settling import Settling
 
@@ -61,8 +61,8 @@ class Launch:
 
     def run(self, now: float) -> None:
         """Afterwards ``standing`` has the machines by node, and ``refusal`` why they are fewer."""
-        begun = self._look_back(now)
-        missing = [n for n in self._spec.nodes if n not in self.standing]
+        begun, over = self._look_back(now)
+        missing = [n for n in self._spec.nodes if n not in self.standing and n not in over]
         self._settling.require(self._spec, missing)
         if not begun and (told := self._warned()):
             self.refusal = told
@@ -76,8 +76,9 @@ class Launch:
             if self.refusal is not None:
                 return
 
-    def _look_back(self, now: float) -> set[int]:
-        """The places where calls of this launch began that were carried out.
+    def _look_back(self, now: float) -> tuple[set[int], set[str]]:
+        """The places where calls of this launch began that were carried out, and the nodes whose
+        machines the lists have shown to be over.
 
         A call makes all its machines or none, so what is missing of it has ended since.
         """
@@ -98,9 +99,26 @@ class Launch:
             )
         self._delete([*broken, *doubles])
         since = (decided(spec.generation) or now - LOOK_BACK) - CLOCK_SLACK
-        ended = [s for s in self._servers.ended(self._mark, since) if s.placed]
-        found = [request.place(s.name, self._uuid, spec.generation) for s in (*mine, *ended)]
-        return {place[0] for place in found if place}
+        ended = self._servers.ended(self._mark, since)
+        begun = {place[0] for s in mine if (place := self._place(s))}
+        begun |= {place[0] for s in ended if s.placed and (place := self._place(s))}
+        lost = [s for s in mine if s.failed or state_of(s) not in _STANDING]
+        return begun, self._over(lost, ended)
+
+    def _over(self, lost: Sequence[Server], ended: Sequence[Server]) -> set[str]:
+        """The nodes of these machines, where no later call can have begun at the same place.
+
+        One that asks for fewer does, but only when nova has taken the deletion of all that found
+        no host: what it made is another machine for the same node, and may not be listed yet.
+        """
+        last = [s for s in lost if not (s.failed and s.task in LEAVING)]
+        last += [s for s in ended if s.placed]
+        starts = {place[0] for s in last if (place := self._place(s))}
+        places = [p for s in (*lost, *ended) if (p := self._place(s)) and p[0] in starts]
+        return {node for p in places for node in self._spec.nodes[sum(p) : sum(p) + 1]}
+
+    def _place(self, one: Server) -> tuple[int, int] | None:
+        return request.place(one.name, self._uuid, self._spec.generation)
 
     def _start(self, start: int, nodes: Sequence[str], least: int) -> None:
         """Machines for these nodes; halves where the scheduler has no room for all."""
@@ -143,7 +161,6 @@ class Launch:
             # The order was carried out: nothing that goes wrong now may say that it was not.
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
-        self._settling.listed(self._spec.generation, nodes)
         return found
 
     def _sorted_out(
@@ -151,6 +168,7 @@ class Launch:
     ) -> tuple[dict[str, Server], ProviderError | None]:
         """The machines of a call that are well; the others are ended, and the first one's fault."""
         made = self._decided_on(nodes, least)
+        self._settling.listed(self._spec.generation, nodes)
         good = {s.node: s for s in made.values() if not s.failed}
         failed = [s for s in made.values() if s.failed]
         refusal = self._servers.fault(failed[0].id) if failed else None

@@ -33,7 +33,8 @@ STATES = {
     "SOFT_DELETED": InstanceState.TERMINATED,
 }
 DELETING = "deleting"
-_LEAVING = (DELETING, "soft-deleting")
+LEAVING = (DELETING, "soft-deleting")
+"""What a server does whose deletion nova has taken."""
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -109,7 +110,7 @@ def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
 
 def state_of(one: Server) -> InstanceState:
     """As all clouds have it."""
-    if one.task in _LEAVING:
+    if one.task in LEAVING:
         return InstanceState.STOPPING
     return STATES.get(one.status, InstanceState.STOPPING)
 

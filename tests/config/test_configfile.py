@@ -359,6 +359,30 @@ def test_the_effective_config_reads_back_the_same(path: Path) -> None:
     assert configfile.dump(parse(text)) == text
 
 
+NEBULA = """
+  - name: nebula
+    provider: opennebula
+    location: on-premises
+    endpoint: http://one:2633/RPC2
+    types: {small: {template: 12, cpus: 2, memory: 4G}}
+    pending_limit: 5s
+"""
+
+
+@pytest.mark.parametrize(
+    ("timeout", "lag"), [("7m", 60.0), ("2m", 54.0), ("1m", 25.0), ("20s", 5.0)]
+)
+def test_a_short_resume_timeout_leaves_less_time_for_lists(timeout: str, lag: float) -> None:
+    """It was valid before there was such a key, and what is shown can be read again."""
+    timings = f"timings:\n  transient_deadline: 20s\n  resume_timeout: {timeout}\n"
+    text = GOOD.replace("timings:\n", timings, 1)
+    config = parse(text.replace("\n  - name: aws", f"{NEBULA}  - name: aws", 1))
+    cloud = config.cloud("nebula")
+    assert isinstance(cloud, clouds.OpenNebulaCloud)
+    assert cloud.listing_lag == lag
+    assert parse(configfile.dump(config)) == config
+
+
 def test_the_effective_config_shows_defaults_and_readable_durations() -> None:
     shown = yaml.safe_load(configfile.dump(good()))
     assert shown["timings"]["quota_cooldown"] == "30m"

@@ -539,6 +539,25 @@ class TestWays:
                 opened(hosts={"h0": host}).check()
             server.join()
 
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            "500 Internal Server Error\r\nContent-Length: 2\r\n\r\n{}",
+            "200 OK\r\nContent-Length: 4\r\n\r\n<p/>",
+        ],
+        ids=["an error", "a page"],
+    )
+    def test_what_was_answered_is_not_asked_about_again(self, tmp_path: Path, answer: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            host = _tls_host(tmp_path, listener.getsockname()[1])
+            server = _TlsEngine(listener, tmp_path, answer)
+            with pytest.raises(TransientError):
+                opened(hosts={"h0": host}).check()
+            server.join()
+            listener.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+
     def test_tcp_shows_a_certificate_and_wants_one(self, tmp_path: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             host = _tls_host(tmp_path, listener.getsockname()[1])
@@ -559,10 +578,11 @@ class TestWays:
 
 
 class _TlsEngine(threading.Thread):
-    """Answers one connection with empty lists; ``seen`` are the names of who came."""
+    """Answers one connection with empty lists, or only so; ``seen`` are the names of who came."""
 
-    def __init__(self, listener: socket.socket, directory: Path) -> None:
+    def __init__(self, listener: socket.socket, directory: Path, answer: str = "") -> None:
         super().__init__()
+        self._answers = [answer] if answer else [_ok(json.dumps(PING_VERSION)), _ok("[]")]
         self._listener = listener
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
@@ -584,12 +604,15 @@ class _TlsEngine(threading.Thread):
                 return
 
     def _serve(self, connection: ssl.SSLSocket) -> None:
-        for body in (json.dumps(PING_VERSION), "[]"):
+        for answer in self._answers:
             asked = b""
             while not asked.endswith(b"\r\n\r\n"):
                 asked += connection.recv(65536)
-            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall((head + body).encode())
+            connection.sendall(f"HTTP/1.1 {answer}".encode())
+
+
+def _ok(body: str) -> str:
+    return f"200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}"
 
 
 def _hang_up_then_refuse(listener: socket.socket, directory: Path) -> None:

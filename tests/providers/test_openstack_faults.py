@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from keystoneauth1 import exceptions as ksa
+from msgspec.structs import replace
 from providers.contract import spec_for
 from providers.nova_stand_in import PASSWORD, Kind, StandIn
 from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
@@ -22,7 +23,7 @@ from slurm_elastic.errors import (
     TransientError,
     UnsettledError,
 )
-from slurm_elastic.model import InstanceState
+from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.openstack_errors import is_refusal, translated
 from tests.ports import free_ports
@@ -256,6 +257,106 @@ def test_once_ordered_no_refusal_says_that_there_is_nothing(bed: StackBed) -> No
     bed.heal()
     assert len(provider.launch(spec)) == 2
     settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("how", ["conflict", Kind.STATUS, Kind.SILENT_AFTER, Kind.RESET_AFTER])
+def test_a_failed_deletion_of_what_found_no_host_does_not_keep_the_job(
+    bed: StackBed, how: str
+) -> None:
+    """The lists have shown what came of the order: nothing is waited for."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2, minimum=2)
+    bed.limit(0)
+    if how == "conflict":
+        bed.world.delete_conflicts = 1
+    else:
+        bed.stand_in.fail(Kind(how), DELETE, 1)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.stand_in.heal()
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert bed.alive() == set()
+
+
+def ordered_and_not_looked_after(bed: StackBed, spec: LaunchSpec, provider: Provider) -> None:
+    """The scheduler finds no host, and nobody sees it: lists fail from the order on."""
+    bed.limit(0)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            bed.stand_in.refuse(500, "Unexpected API Error.", LIST)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    bed.stand_in.heal()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_what_lists_show_as_failed_is_waited_for_no_longer(bed: StackBed, killed: bool) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3)
+    ordered_and_not_looked_after(bed, spec, provider)
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    bed.world.delete_conflicts = 1
+    with pytest.raises(TransientError, match="task_state migrating"):
+        provider.launch(spec)
+    with pytest.raises(CapacityError, match="MachinesGone"):
+        provider.launch(spec)
+    assert bed.alive() == set()
+    assert bed.stand_in.calls(CREATE) == 1
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_a_list_that_shows_a_part_of_a_call_says_nothing_of_the_rest(
+    bed: StackBed, killed: bool
+) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3)
+    ordered_and_not_looked_after(bed, spec, provider)
+    for server in list(bed.world.servers.values())[1:]:
+        server["visible"] = time.time() + 1e6
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    with pytest.raises(UnsettledError, match="2 machine"):
+        provider.launch(spec)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_what_found_no_host_says_nothing_of_a_later_call_for_fewer(
+    bed: StackBed, killed: bool
+) -> None:
+    """Both calls' machines have the same nodes; the second's are made and not listed."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.limit(1)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE and bed.stand_in.calls(CREATE) == 2:
+            bed.world.visible_after = 1e6
+            bed.stand_in.fail(Kind.RESET_AFTER, CREATE, 1)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    assert len(bed.alive()) == 1
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    with pytest.raises(UnsettledError):
+        provider.launch(spec)
+    assert bed.stand_in.calls(CREATE) == 2
 
 
 def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) -> None:
