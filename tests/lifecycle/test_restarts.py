@@ -157,6 +157,36 @@ def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger
     assert ledger.lifted_requeues() == ()
 
 
+def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger: Ledger) -> None:
+    """Not while it waits for its nodes: slurmctld would fail it if they do not come."""
+    case = Case(ledger)
+    ledger.lift_requeue(7, 0, NOW)
+    case.restarts = Restarts()
+    case.restarts.recall_left(ledger, NOW + PATIENCE - 1, 0.0)
+    assert not case.restarts, "whoever it was may be about to do it"
+    case.restarts.recall_left(ledger, NOW + PATIENCE, 0.0)
+    case.tick(2 * PATIENCE)
+    assert case.restarts
+    assert case.slurm.jobs()[0].requeue is True
+    case.slurm.set_job(7, "RUNNING", nodes=GONE)
+    case.tick(2 * PATIENCE + 1)
+    assert not case.restarts
+    assert case.slurm.jobs()[0].requeue is False
+    assert ledger.lifted_requeues() == ()
+
+
+def test_what_the_daemon_lifted_itself_is_not_taken_for_somebody_elses(ledger: Ledger) -> None:
+    """It goes on being hurried, and is put back then."""
+    case = Case(ledger, requeue=False)
+    ledger.lift_requeue(7, 0, NOW - PATIENCE)
+    case.restarts.recall_left(ledger, NOW, 0.0)
+    case.pending(requeue=True)
+    case.tick(1.0)
+    case.tick(1.0 + SETTLING)
+    assert case.started() == 1
+    assert case.slurm.jobs()[0].requeue is False
+
+
 def test_a_cancelled_job_is_forgotten(ledger: Ledger) -> None:
     case = Case(ledger, requeue=False)
     case.slurm.remove_job(7)
