@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 KEPT = 3600.0
 """Seconds that an ended container is kept; counted anew by each daemon."""
+LISTED_LATE = 10.0
+"""Seconds for which a list may show as running what was killed."""
 REMOVED_AT_ONCE = 5
 """Ended containers that one look removes at most, as that takes a while."""
 
@@ -64,6 +66,7 @@ class DockerProvider:
         self._launching = {host: threading.Lock() for host in settings.hosts}
         self._ours: dict[str, Container] = {}
         self._ended: dict[str, float] = {}
+        self._killed: dict[str, float] = {}
         self._unclear: frozenset[str] = frozenset()
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
@@ -293,7 +296,11 @@ class DockerProvider:
 
     def _rows(self, host: str) -> Sequence[Container]:
         """All containers with a cluster's label, ours or not, the ended ones included."""
-        return self._engines.call(host, lambda client: reading.containers(_listed(client), host))
+        listed = self._engines.call(host, lambda client: reading.containers(_listed(client), host))
+        since = self._clock() - LISTED_LATE
+        with self._lock:
+            self._killed = {number: when for number, when in self._killed.items() if when > since}
+            return reading.without(self._killed, listed)
 
     def _mine(self, host: str, there: Sequence[Container]) -> Sequence[Container]:
         owned = [(reading.owner(self._claim, c.labels), c) for c in there]
@@ -312,6 +319,8 @@ class DockerProvider:
     def _end(self, one: Container) -> None:
         try:
             self._engines.call(one.host, lambda client: client.kill(one.id))
+            with self._lock:
+                self._killed[one.id] = self._clock()
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%s", self.name, one.short)
         except ProviderError as error:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import AnyCloud, DockerCloud, DockerType
@@ -21,6 +22,7 @@ _KEYS = {
     claim.POOL: request.POOL,
 }
 CREATED = "created"
+EXITED = "exited"
 _STATES = {
     CREATED: InstanceState.PENDING,
     "running": InstanceState.RUNNING,
@@ -67,6 +69,13 @@ def containers(rows: object, host: str) -> Sequence[Container]:
     if not isinstance(rows, list):
         raise TypeError(f"a list of containers was expected, not {type(rows).__name__}")
     return [container(row, host) for row in rows]
+
+
+def without(killed: Collection[str], listed: Sequence[Container]) -> Sequence[Container]:
+    """What was killed just now has ended, whatever the list still says of it: an engine answers the
+    kill as soon as the process is gone, and notes that for its lists afterwards.
+    """
+    return [replace(one, state=EXITED) if one.id in killed else one for one in listed]
 
 
 def container(row: Mapping[str, Any], host: str) -> Container:

@@ -43,7 +43,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import InstanceState, LaunchSpec, Level, Location, Market, Offer, Pool
 from slurm_elastic.providers import docker_request as request
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.docker import KEPT, REMOVED_AT_ONCE, DockerProvider
+from slurm_elastic.providers.docker import KEPT, LISTED_LATE, REMOVED_AT_ONCE, DockerProvider
 from slurm_elastic.providers.docker_errors import classify, translated
 from slurm_elastic.sandbox.endpoints import require_emulated
 
@@ -361,6 +361,22 @@ class TestEnding:
         assert machine.state is InstanceState.PENDING
         provider.terminate([machine.id])
         assert proxy.count("^DELETE") == 1
+
+    def test_a_list_that_still_shows_what_was_killed_is_not_believed_for_a_while(
+        self, proxy: EngineProxy
+    ) -> None:
+        now = 0.0
+        provider = DockerProvider(
+            settings(proxy.url), Cluster(name="site", uuid=UUID), clock=lambda: now
+        )
+        proxy.fail(listing(row(1)), answer("kill", 204))
+        (machine,) = provider.instances()
+        (before,) = provider.offers(POOL)
+        provider.terminate([machine.id])
+        assert provider.instances() == ()
+        assert [o.free for o in provider.offers(POOL)] == [(before.free or 0) + 1]
+        now = LISTED_LATE
+        assert provider.instances() == (machine,), "it has been started by somebody"
 
     def test_ended_ones_are_kept_for_a_while_and_removed_a_few_at_a_time(
         self, proxy: EngineProxy

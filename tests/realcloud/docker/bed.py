@@ -6,6 +6,7 @@ import secrets
 import time
 from typing import Any
 
+import docker.errors
 from docker_proxy import EngineProxy, Fault
 from providers.contract import UUID
 
@@ -82,8 +83,16 @@ class DockerBed:
         return self.client.containers.list(all=True, filters={"network": self.id})
 
     def alive(self) -> set[str]:
-        """Those that run or may yet be started."""
-        return {c.id[:12] for c in self.containers() if c.status in ("created", "running")}
+        """Those that run or may yet be started; a list may show for a moment what was killed."""
+        return {c.id[:12] for c in self.containers() if self._status(c) in ("created", "running")}
+
+    @staticmethod
+    def _status(container: Any) -> str | None:
+        try:
+            container.reload()
+        except docker.errors.NotFound:
+            return None
+        return str(container.status)
 
     def add_foreign(self) -> set[str]:
         made = self.client.containers.run(
