@@ -62,7 +62,7 @@ class AwsBed:
             **(values | more),
         )
 
-    def open(self, uuid: str = UUID, timeout: float = 20.0, **more: object) -> Provider:
+    def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
         return open_provider(
             self.settings(timeout=timeout, **more), Cluster(name="site", uuid=uuid)
         )

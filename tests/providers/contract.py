@@ -30,7 +30,7 @@ class Bed(Protocol):
 
     pool: Pool
 
-    def open(self, uuid: str = UUID, timeout: float = 20.0) -> Provider:
+    def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
         """A provider of the cloud, as a daemon that has just started opens it."""
         ...
 

@@ -70,7 +70,7 @@ class LocalBed:
             )
         )
 
-    def open(self, uuid: str = UUID, timeout: float = 20.0) -> Provider:
+    def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
         return provider_at(self.socket, uuid, timeout=timeout)
 
     def alive(self) -> set[str]:

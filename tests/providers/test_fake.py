@@ -53,7 +53,7 @@ class FakeBed:
         self.ahead = 0.0
         self.hidden = 0.0
 
-    def open(self, uuid: str = UUID, timeout: float = 20.0) -> Provider:
+    def open(self, uuid: str = UUID, timeout: float = 60.0) -> Provider:
         provider = FakeProvider(
             settings(timeout=timeout),
             Cluster(name="c", uuid=uuid),
