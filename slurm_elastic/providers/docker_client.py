@@ -25,6 +25,7 @@ import requests
 from docker.tls import TLSConfig
 
 from slurm_elastic.config.docker import DockerHost
+from slurm_elastic.providers.causes import causes
 
 HEARING = 10.0
 """Seconds in which an engine may say that it refuses our certificate; else it does not."""
@@ -135,17 +136,6 @@ def _tls(host: DockerHost) -> TLSConfig | None:
             raise NoCredentials(f"{path} may be read by others; chmod 600 it")
     _try_files(host.ca_file, host.cert_file, host.key_file)
     return TLSConfig(client_cert=(host.cert_file, host.key_file), ca_cert=host.ca_file, verify=True)
-
-
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came of, innermost first."""
-    below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    inside = [a for a in error.args if isinstance(a, BaseException)]
-    reason = getattr(error, "reason", None)
-    for one in (below, *inside, reason if isinstance(reason, BaseException) else None):
-        if one is not None and one is not error:
-            yield from causes(one)
-    yield error
 
 
 def _was_cut(failure: Exception) -> bool:

@@ -22,7 +22,8 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
-from slurm_elastic.providers.docker_client import NoCredentials, causes
+from slurm_elastic.providers.causes import causes
+from slurm_elastic.providers.docker_client import NoCredentials
 
 NAME_TAKEN = "NameTaken"
 NOT_RUNNING = "NotRunning"

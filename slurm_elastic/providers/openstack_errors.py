@@ -23,6 +23,7 @@ from slurm_elastic.errors import (
     QuotaError,
     TransientError,
 )
+from slurm_elastic.providers.causes import causes
 from slurm_elastic.providers.openstack_client import NoCredentials, NotConnected, Refused
 
 NO_HOST = "NoValidHost"
@@ -96,7 +97,7 @@ def _known(cloud: str, error: Exception) -> ProviderError | None:
     if bare or (isinstance(error, _NO_RIGHT) and not cut_off):
         return AuthError(cloud, type(error).__name__, sentence(error))
     if cut_off or isinstance(error, _NO_ANSWER):
-        unsent = any(isinstance(cause, NotConnected) for cause in _causes(error))
+        unsent = any(isinstance(cause, NotConnected) for cause in causes(error))
         word = NotConnected.__name__ if unsent else type(error).__name__
         return TransientError(cloud, word, sentence(error))
     if isinstance(error, _BAD_ANSWER):
@@ -132,14 +133,6 @@ def classify(status: int, message: str, method: str, path: str) -> tuple[type[Pr
 def is_refusal(error: ProviderError) -> bool:
     """Whether an order that ended so was surely not carried out."""
     return not isinstance(error, TransientError) or error.code in _NOT_CARRIED_OUT
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The exception, and what it was raised for."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def from_fault(cloud: str, message: str) -> ProviderError:

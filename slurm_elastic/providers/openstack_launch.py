@@ -154,14 +154,13 @@ class Launch:
         except ProviderError as error:
             return {}, error
         try:
-            found = self._sorted_out(nodes, least)
+            return self._sorted_out(nodes, least)
         except TransientError:
             raise
         except ProviderError as error:
             # The order was carried out: nothing that goes wrong now may say that it was not.
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
-        return found
 
     def _sorted_out(
         self, nodes: Sequence[str], least: int

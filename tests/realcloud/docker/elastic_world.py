@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 from .world import HEAD, UID, USER, ContainerWorld
 
-CONFIG = "/etc/elastic/slurm-elastic.yaml"
 BOOT = (
     f"useradd -u {UID} -m -s /bin/bash {USER};"
     " exec slurm-node >>/shared/log/$SLURM_ELASTIC_NODE.boot 2>&1"
@@ -26,14 +24,8 @@ class ElasticWorld(ContainerWorld):
         super().__enter__()
         group = os.stat(self.engine.socket).st_gid
         self.head.run(["sh", "-c", f"groupadd -o -g {group} engine && usermod -aG engine slurm"])
-        self.head.run(["mkdir", "/etc/elastic"])
         self.set_up_head()
-        self.head.put(CONFIG, json.dumps(self._elastic()))
-        self.head.run(["slurm-elastic", "--config", CONFIG, "conf", "install"])
-        daemon = ["slurm-elasticd", "--config", CONFIG]
-        self.head.start(daemon, "slurm-elasticd.log", user="slurm")
-        log = self.shared / "log" / "slurm-elasticd.log"
-        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the daemon serves")
+        self.start_daemon(self._elastic())
         return self
 
     def set_up_head(self) -> None:
@@ -46,10 +38,6 @@ class ElasticWorld(ContainerWorld):
     def head_address(self) -> str:
         """Where machines find slurmctld."""
         return HEAD
-
-    def elastic(self, *words: str) -> str:
-        out: str = self.head.run(["slurm-elastic", "--config", CONFIG, *words], user="slurm").stdout
-        return out
 
     def machines(self) -> list[Any]:
         """The daemon's containers, the ended ones too."""

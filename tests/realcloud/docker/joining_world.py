@@ -6,7 +6,6 @@ Debian's cloud-init carries out. EC2 is the sandbox's, on this host; slurm-elast
 from __future__ import annotations
 
 import base64
-import contextlib
 import io
 import json
 import tarfile
@@ -18,16 +17,14 @@ import boto3
 from botocore.config import Config as BotoConfig
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from emulated import running_ec2
 
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.sandbox.spec import IMAGE
 
-from .ec2_parts import ENVIRONMENT, copy_sdk, relay
+from .ec2_world import Ec2World
 from .engine import REPO, Engine
-from .world import UID, USER, ContainerWorld, Host
+from .world import UID, USER, Host
 
-CONFIG = "/etc/elastic/slurm-elastic.yaml"
 KEY_PAIR = "cluster"
 LOGIN = "debian"
 """Whom cloud-init of Debian lets in, with sudo."""
@@ -66,7 +63,7 @@ exec /usr/sbin/sshd -D -e
 """
 
 
-class JoiningWorld(ContainerWorld):
+class JoiningWorld(Ec2World):
     """``pub1`` of cloud ``aws`` and ``far1`` of cloud ``far``, besides a static node ``n1``. In ``far``
     others answer than the machines that EC2 shows the consoles of. ``image`` is the head's, ``machine``
     that of EC2's machines.
@@ -78,21 +75,6 @@ class JoiningWorld(ContainerWorld):
     def __init__(self, engine: Engine, image: str, machine: str) -> None:
         super().__init__(engine, image, nodes=1, cpus=1, conf="MinJobAge=3600\n")
         self.machine_image = machine
-        self._parts = contextlib.ExitStack()
-
-    def __enter__(self) -> JoiningWorld:
-        super().__enter__()
-        try:
-            self._come_up()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def close(self) -> None:
-        with contextlib.ExitStack() as rest:
-            rest.callback(super().close)
-            self._parts.close()
 
     # what is known
 
@@ -100,11 +82,6 @@ class JoiningWorld(ContainerWorld):
     def munge_key(self) -> bytes:
         """The cluster's."""
         return (self.directory / "keys" / "munge.key").read_bytes()
-
-    def elastic(self, *words: str) -> str:
-        """``slurm-elastic ...``, as an operator."""
-        out: str = self.head.run(["slurm-elastic", "--config", CONFIG, *words], user="slurm").stdout
-        return out
 
     def kinds(self, node: str) -> list[str]:
         """The decisions about a node so far."""
@@ -126,28 +103,15 @@ class JoiningWorld(ContainerWorld):
 
     # the parts
 
-    def _lay_out(self) -> None:
-        super()._lay_out()
-        copy_sdk(self.directory / "opt")
-        (self.directory / "ec2").mkdir()
+    def _prepare(self) -> None:
+        self.head.run(["mkdir", "/etc/elastic"])
+        self._login = self.head.run(["sh", "-c", SET_UP]).stdout
+        self.head.put("/etc/elastic/users.yaml", USERS)
 
     def _come_up(self) -> None:
-        self.ec2 = self._parts.enter_context(running_ec2(self.directory / "ec2"))
-        self.network.reload()
-        gateway = self.network.attrs["IPAM"]["Config"][0]["Gateway"]
-        port = int(self.ec2.url.rpartition(":")[2])
-        self.endpoint = self._parts.enter_context(relay(gateway, port))
-        self.head.run(["mkdir", "/etc/elastic"])
-        public = self.head.run(["sh", "-c", SET_UP]).stdout
-        self.head.put("/etc/elastic/users.yaml", USERS)
-        self.head.put(CONFIG, json.dumps(self._config()))
-        self.head.run(["slurm-elastic", "--config", CONFIG, "conf", "install"])
-        daemon = [*ENVIRONMENT, "slurm-elasticd", "--config", CONFIG]
-        self.head.start(daemon, "slurm-elasticd.log", user="slurm")
-        log = self.shared / "log" / "slurm-elasticd.log"
-        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the daemon serves")
-        self.aws = self._parts.enter_context(Hypervisor(self, AWS, public))
-        self.far = self._parts.enter_context(Impostors(self, FAR, public))
+        super()._come_up()
+        self.aws = self._parts.enter_context(Hypervisor(self, AWS, self._login))
+        self.far = self._parts.enter_context(Impostors(self, FAR, self._login))
 
     def _subnet(self, zone: str) -> dict[str, str]:
         """EC2's default one: machines without get addresses of any network."""

@@ -4,7 +4,6 @@ Docker's, and spot machines of EC2. EC2 is the sandbox's, on this host; what it 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from emulated import running_ec2
 from imds import ADDRESS
 
 from slurm_elastic.ledger import Ledger, Machine
@@ -26,12 +24,12 @@ from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.slurm.launcher import PROGRAM
 
 from .criu_world import CONF, SUDOERS
-from .ec2_parts import ENVIRONMENT, copy_sdk, relay
+from .ec2_parts import ENVIRONMENT
+from .ec2_world import Ec2World
 from .engine import REPO, Engine
 from .served_world import ServedWorld
 from .world import CRIU_CAPS, UID, USER, Host
 
-CONFIG = "/etc/elastic/slurm-elastic.yaml"
 CKPTMAN = ("/usr/bin/python3", "-P", "-c",
            "import sys; from slurm_elastic.cli.ckptman import main; sys.exit(main())")  # fmt: skip
 AGENT = (
@@ -50,7 +48,7 @@ BOOT = (
 )
 
 
-class SpotWorld(ServedWorld):
+class SpotWorld(Ec2World, ServedWorld):
     """``bx1`` of Docker and ``pub[1-2]`` of EC2, besides a node ``n1`` with one CPU. slurm-elasticd
     runs in the head; ``listen`` starts slurm-elastic-ckptman.
     """
@@ -59,21 +57,6 @@ class SpotWorld(ServedWorld):
 
     def __init__(self, engine: Engine, image: str) -> None:
         super().__init__(engine, image, nodes=1, cpus=1, socket=True)
-        self._parts = contextlib.ExitStack()
-
-    def __enter__(self) -> SpotWorld:
-        super().__enter__()
-        try:
-            self._come_up()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def close(self) -> None:
-        with contextlib.ExitStack() as rest:
-            rest.callback(super().close)
-            self._parts.close()
 
     def set_up_head(self, host: Host) -> None:
         """Nothing: the installation brings it."""
@@ -118,25 +101,14 @@ class SpotWorld(ServedWorld):
         super()._lay_out()
         shutil.copyfile(SUDOERS, self.directory / "keys" / "sudoers")
         (self.shared / "imds").mkdir()
-        (self.directory / "ec2").mkdir()
         shutil.copyfile(REPO / "tests" / "imds.py", self.shared / "imds" / "imds.py")
-        copy_sdk(self.directory / "opt")
 
-    def _come_up(self) -> None:
-        self.ec2 = self._parts.enter_context(running_ec2(self.directory / "ec2"))
-        self.network.reload()
-        gateway = self.network.attrs["IPAM"]["Config"][0]["Gateway"]
-        port = int(self.ec2.url.rpartition(":")[2])
-        self.endpoint = self._parts.enter_context(relay(gateway, port))
+    def _prepare(self) -> None:
         group = os.stat(self.engine.socket).st_gid
         self.head.run(["sh", "-c", f"groupadd -o -g {group} engine && usermod -aG engine slurm"])
-        self.head.run(["mkdir", "/etc/elastic"])
-        self.head.put(CONFIG, json.dumps(self._config()))
-        self.head.run(["slurm-elastic", "--config", CONFIG, "conf", "install"])
-        daemon = [*ENVIRONMENT, "slurm-elasticd", "--config", CONFIG]
-        self.head.start(daemon, "slurm-elasticd.log", user="slurm")
-        log = self.shared / "log" / "slurm-elasticd.log"
-        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the daemon serves")
+
+    def _come_up(self) -> None:
+        super()._come_up()
         self._parts.enter_context(Hypervisor(self))
 
     def _config(self) -> dict[str, Any]:

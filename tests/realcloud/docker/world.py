@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import secrets
 import shlex
 import shutil
@@ -29,6 +30,7 @@ PATIENCE = 180.0
 BUSY_TRIES = 3
 USER, UID = "alice", 2000
 HEAD = "head"
+CONFIG = "/etc/elastic/slurm-elastic.yaml"
 OPEN = ("shared/log", "shared/jobs")
 """Where everybody may write."""
 LABEL = "slurm-elastic-test-world"
@@ -218,6 +220,23 @@ class ContainerWorld:
                 container.remove(force=True, v=True)
             for network in self.client.networks.list(filters={"label": f"{LABEL}={self.id}"}):
                 network.remove()
+
+    # slurm-elastic on the head
+
+    def start_daemon(self, config: Mapping[str, Any], *environment: str) -> None:
+        """Install slurm-elastic with this configuration; slurm-elasticd serves on return."""
+        self.head.run(["mkdir", "-p", str(Path(CONFIG).parent)])
+        self.head.put(CONFIG, json.dumps(config))
+        self.head.run(["slurm-elastic", "--config", CONFIG, "conf", "install"])
+        daemon = [*environment, "slurm-elasticd", "--config", CONFIG]
+        self.head.start(daemon, "slurm-elasticd.log", user="slurm")
+        log = self.shared / "log" / "slurm-elasticd.log"
+        self.wait_for(lambda: log.exists() and "serving" in log.read_text(), "the daemon serves")
+
+    def elastic(self, *words: str) -> str:
+        """``slurm-elastic ...``, as an operator."""
+        out: str = self.head.run(["slurm-elastic", "--config", CONFIG, *words], user="slurm").stdout
+        return out
 
     # hosts
 
