@@ -201,9 +201,9 @@ def _end_leftover() -> None:
 
 
 def _tidy() -> None:
-    """Remove what it had in /run, but for its log; the one mount that dockerd leaves first."""
-    default = RUN / "exec" / "netns" / "default"
-    subprocess.run(["umount", str(default)], capture_output=True, check=False)
+    """Remove what it had in /run, but for its log; the mounts that dockerd leaves first."""
+    for mount in RUN.glob("exec/netns/*"):
+        subprocess.run(["umount", str(mount)], capture_output=True, check=False)
     for name in ("pid", "docker.sock", "daemon.json"):
         (RUN / name).unlink(missing_ok=True)
     rest = ("rm", "-rf", "--one-file-system", str(RUN / "exec"))
