@@ -23,11 +23,12 @@ from slurm_elastic.heartbeat import DAEMON
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
 from slurm_elastic.lifecycle.growing import Growing
+from slurm_elastic.lifecycle.looks import guarded
 from slurm_elastic.lifecycle.overdue import Overdue, expect_requeued
 from slurm_elastic.lifecycle.reconcile import Round
 from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
-from slurm_elastic.lifecycle.settle import Settler, slurm_fails
+from slurm_elastic.lifecycle.settle import Settler
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
@@ -248,7 +249,7 @@ class Daemon:
         for name, round_ in self._rounds.items():
             running = self._repairing.get(name)
             if running is None or running.done():
-                self._repairing[name] = self._workers[name].submit(self._guarded, round_)
+                self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
         self._report_strays()
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
 
@@ -272,14 +273,12 @@ class Daemon:
         self._strays = found
         site.ledger.report_health(_health_of(found, site.now()))
 
-    def _guarded(self, round_: Round) -> None:
-        try:
+    def _reconcile(self, round_: Round) -> None:
+        def look() -> None:
             round_.run()
             self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
-        except SlurmError as error:
-            slurm_fails(self._site, error)
-        except Exception:
-            log.exception("a repair round fails; the next one starts anew")
+
+        guarded(self._site, look, "repair")
 
 
 def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:

@@ -12,19 +12,17 @@ Where the configuration has no policies, nothing is measured and nothing done.
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 import msgspec
 
 from slurm_elastic.config.rules import inert
-from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.lifecycle import aside, holds
 from slurm_elastic.lifecycle.counted import Counted, counted_id
+from slurm_elastic.lifecycle.looks import Looks
 from slurm_elastic.lifecycle.measure import Group, View, groups, read
-from slurm_elastic.lifecycle.settle import slurm_fails
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.policies.accounts import parts
 from slurm_elastic.policies.dealing import deal
@@ -48,15 +46,14 @@ JOBS_TOLD = 100
 
 
 class Growing:
-    """One look after the other, in a thread of their own."""
+    """``tick`` from the daemon's loop starts a look that is due."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
-        self._worker = worker
         self._inert = inert(site.config)
         self._cleared = False
-        self._running: Future[None] | None = None
-        self._next = float("-inf")
+        look, period = self._clear if self._inert else self.look, site.config.policies.look
+        self._looks = Looks(site, worker, look, "policies", period=period, pace=PACE)
         self._counted: dict[str, Counted] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
@@ -64,28 +61,8 @@ class Growing:
 
     def tick(self) -> None:
         """Start a look, unless one runs or the next is not due."""
-        if self._inert and self._cleared:
-            return
-        if self._running is not None and not self._running.done():
-            return
-        if self._site.monotonic() >= self._next:
-            self._running = self._worker.submit(self._guarded)
-
-    def _guarded(self) -> None:
-        clock = self._site.monotonic
-        began = clock()
-        try:
-            if self._inert:
-                self._clear()
-            else:
-                self.look()
-        except SlurmError as error:
-            slurm_fails(self._site, error)
-        except sqlite3.Error as error:
-            log.warning("the ledger cannot be used: %s", error)
-        except Exception:
-            log.exception("policies: a look fails; the next one starts anew")
-        self._next = clock() + max(self._site.config.policies.look, PACE * (clock() - began))
+        if not (self._inert and self._cleared):
+            self._looks.tick()
 
     def _clear(self) -> None:
         """The configuration has no policies any more: what they held is let go, once; jobs that are

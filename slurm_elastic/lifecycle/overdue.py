@@ -9,18 +9,16 @@ cloud's worker. One that registers late finds its node powered down, and its end
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 from msgspec import Struct
 
-from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.lifecycle.boots import note_failures
 from slurm_elastic.lifecycle.holds import hold
+from slurm_elastic.lifecycle.looks import Looks
 from slurm_elastic.lifecycle.refuse import give_back, may_force
-from slurm_elastic.lifecycle.settle import slurm_fails
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model_slurm import SlurmJob
@@ -63,33 +61,20 @@ class Overdue:
 
     def __init__(self, site: Site, worker: Executor, clouds: Mapping[str, Executor]) -> None:
         self._site = site
-        self._worker = worker
         self._clouds = clouds
-        self._running: Future[None] | None = None
-        self._next = float("-inf")
+        self._looks = Looks(site, worker, self._look, "giving up nodes", period=PERIOD)
         self._counted: set[str] = set()
 
     def tick(self) -> None:
         """Start a look, unless one runs or the next is not due."""
-        clock = self._site.monotonic()
-        if clock < self._next or (self._running is not None and not self._running.done()):
-            return
-        self._next = clock + PERIOD
-        self._running = self._worker.submit(self._guarded)
+        self._looks.tick()
 
-    def _guarded(self) -> None:
-        try:
-            late = [_late(self._site, cloud) for cloud in self._clouds]
-            self._counted &= {m.instance.id for some in late for m in some.machines}
-            for some in late:
-                if some.nodes:
-                    self._give_up(some)
-        except SlurmError as error:
-            slurm_fails(self._site, error)
-        except sqlite3.Error as error:
-            log.warning("the ledger cannot be used: %s", error)
-        except Exception:
-            log.exception("giving up nodes fails; the next look starts anew")
+    def _look(self) -> None:
+        late = [_late(self._site, cloud) for cloud in self._clouds]
+        self._counted &= {m.instance.id for some in late for m in some.machines}
+        for some in late:
+            if some.nodes:
+                self._give_up(some)
 
     def _give_up(self, late: _Late) -> None:
         """Those that Slurm still waits for."""

@@ -188,13 +188,13 @@ def test_a_clock_set_back_stops_nothing(world: World) -> None:
 def refused(world: World, job: int) -> None:
     """A --no-requeue job whose nodes cannot be had, before anything settles."""
     assert world.daemon is not None
-    world.daemon._settler._next = math.inf
+    world.daemon._settler._looks._next = math.inf
     world.clouds["pub"].limit("*", 0)
     world.slurm.submit(job, PUB, requeue=False)
     world.tick()
     assert world.slurm.queue()[job].requeue
     assert world.ledger.lifted_requeues() == ((job, 0),)
-    world.daemon._settler._next = -math.inf
+    world.daemon._settler._looks._next = -math.inf
 
 
 def test_a_no_requeue_job_is_one_again_although_the_daemon_died_meanwhile(world: World) -> None:
