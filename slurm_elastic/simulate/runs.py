@@ -20,7 +20,7 @@ class Run(NamedTuple):
     """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
 
     ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
-    known of interruptions (None: not on the spot market); ``expected``: as ``machines`` goes by
+    known of interruptions of the job (None: not on the spot market); ``expected``: as ``machines`` goes by
     it. ``pieces``: the ``idle`` machines first.
     """
 
@@ -58,7 +58,7 @@ class Runs:
         self.saved: dict[int, int] = {}
         self.kept: list[tuple[int, int, int]] = []
         self.held = self.useful = self.lost = self.overhead = 0
-        self.interruptions = self.checkpoints = self.on_spot = 0
+        self.interruptions = self.checkpoints = 0
         self._saves = not isinstance(scenario.checkpoints.policy, Never)
         self._rides = self._saves and not quiet(scenario.checkpoints)
 
@@ -93,8 +93,7 @@ class Runs:
         if machines.spot_live:
             for batch, _ in pieces:
                 if machines.batch_spot[batch]:
-                    known = self._saves  # nobody else asks
-                    mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
+                    mtti = self._mtti(machines, pieces, now) if self._saves else 0.0
                     break
         end = ready + work
         expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
@@ -133,7 +132,6 @@ class Runs:
         if self.saved:
             self.saved.pop(job, None)
         if mtti is not None:
-            self.on_spot += now - ready
             if now - ready > work:
                 self.checkpoints += self._ride(run, None).checkpoints
 
@@ -145,7 +143,6 @@ class Runs:
             self.held += run.idle * (now - run.given)
             return run
         self.held += run.idle * (run.ready - run.given)
-        self.on_spot += now - run.ready
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
         if self._saves:
             cut = self._ride(run, now)
@@ -161,6 +158,13 @@ class Runs:
             self.saved[job] = self.saved.get(job, 0) + kept
             self.kept.append((job, run.pool, kept))
         return run
+
+    def _mtti(self, machines: Machines, pieces: Pieces, now: int) -> float:
+        """Mean seconds until the first of a job's spot machines is taken: a machine's, by what the
+        pool has seen, divided by how many they are.
+        """
+        spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
+        return observed_mtti(machines.spot_seconds(now), machines.reclaimed) / spot
 
     def _ride(self, run: Run, until: int | None) -> Ride:
         market = run.machines.pool.spot
