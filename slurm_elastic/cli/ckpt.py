@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from slurm_elastic.ckptman.opening import DROPS
 from slurm_elastic.ckptman.service import SERVICE
@@ -18,6 +17,7 @@ from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, With
 from slurm_elastic.ckptman.wishes import Choice, choose
 from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -74,7 +74,7 @@ def _list(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
         return 0
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = plain()
     for block in checkpoint_blocks(view, finished=True):
         console.print(block)
     return 0
@@ -145,7 +145,7 @@ def _explain(args: argparse.Namespace) -> int:
     found = explain(config, slurm, str(args.job))
     ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
     told = msgspec.structs.replace(found, decisions=ours, machines=())
-    render(told, Console(markup=False, emoji=False, highlight=False))
+    render(told, plain())
     return 0
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from slurm_elastic.cli.console import plain
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import load
 from slurm_elastic.doctor import clouds, head
@@ -65,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(diagnosis).decode() + "\n")
     else:
-        # no markup: findings have brackets, reasons have colons
-        render(diagnosis, Console(markup=False, emoji=False, highlight=False))
+        render(diagnosis, plain())
     return 1 if diagnosis.wrong else 0
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.streams import prepare
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.ending import on_end
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
+    prepare()
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.console import plain
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError
@@ -95,8 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        # no markup: offers have colons, hostlists have brackets
-        render(found, Console(markup=False, emoji=False, highlight=False))
+        render(found, plain())
     return 1 if all(pool.error for pool in found.pools) else 0
 
 

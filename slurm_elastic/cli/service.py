@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic.cli.streams import prepare
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -31,6 +32,7 @@ def run_service(
     """Have ``serve`` run under the lock file of that name. Exit 2: the configuration or the state
     directory is wrong.
     """
+    prepare()
     args = _parser(name, doc).parse_args(argv)
     logging.basicConfig(
         level=args.log_level.upper(),

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.cli.ckpt_read import read_checkpoints
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.status_tables import render
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -77,8 +78,7 @@ def show(
         sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
         sys.stdout.flush()
     else:
-        # no markup: node lists have brackets, reasons have colons
-        console = console or Console(markup=False, emoji=False, highlight=False)
+        console = console or plain()
         if clear:
             _page(view, console)
         else:
