@@ -43,9 +43,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD")
         if name in ("install", "uninstall"):
-            action.add_argument(
-                "--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP
-            )
+            action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
                 "--force",
                 action="store_true",

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from slurm_elastic.cli.streams import visible
 
 
 class Output(Console):
-    """One that lets BrokenPipeError pass, as ``print`` does: ``main`` knows what that means."""
+    """One that shows control characters instead of obeying them, and lets BrokenPipeError pass, as
+    ``print`` does: ``main`` knows what that means.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """All that is printed comes through here; rich's own control codes are marked."""
+        for one in super().render(renderable, options):
+            yield one if one.control else one._replace(text=visible(one.text))
 
     def on_broken_pipe(self) -> None:
         """Called while that error is handled."""
-        raise  # noqa: PLE0704
+        raise
 
 
 def plain() -> Output:

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import re
 import sqlite3
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
@@ -83,7 +83,7 @@ def show(
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
     explanation = explain(config, slurm, subject)
     if as_json:
-        sys.stdout.write(to_json(explanation) + "\n")
+        write_json(explanation)
     else:
         render(explanation, console or plain())
     return 0
@@ -141,8 +141,8 @@ def _explain_node(ledger: Ledger, slurm: Slurm, name: str, *, known: bool) -> Ex
     chain = tell_node(name, ledger.decisions) if name.isprintable() else []
     if not known and not chain:
         raise SlurmElasticError(
-            f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor the "
-            "number of a job (an array task goes by its own number: squeue -o '%A %i')"
+            f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
+            "the number of a job (an array task goes by its own number: squeue -o '%A %i')"
         )
     return Explanation(
         subject=name,

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from slurm_elastic.cli.streams import prepare
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except SlurmElasticError as error:
-        print(f"slurm-elastic: {error}", file=sys.stderr)
+        print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError | SandboxError) else 1
     except KeyboardInterrupt:
         return 130
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"slurm-elastic: {_os_sentence(error)}", file=sys.stderr)
+        print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
     return code
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from slurm_elastic.cli.console import Output
 from slurm_elastic.cli import history, plan_deadline, plan_policy
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds

@@ -11,8 +11,8 @@ from msgspec import Struct
 from rich import box
 from rich.table import Table
 
-from slurm_elastic.cli.console import Output
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay
 from slurm_elastic.simulate.availability import Availability, load_availability

@@ -13,8 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.cli.console import Output
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import duration
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.cli.console import Output
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.spelled import split

@@ -127,7 +127,12 @@ def _parse(plan: Plan) -> str:
         env = {"SLURM_CONF": str(conf), "PATH": os.environ.get("PATH", "/usr/bin:/bin")}
         try:
             done = subprocess.run(
-                command, env=env, capture_output=True, text=True, errors="replace", timeout=60,
+                command,
+                env=env,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=60,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:

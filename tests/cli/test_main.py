@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from slurm_elastic.cli import main as frame
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.errors import (
     ConfigError,
     ProviderError,
@@ -108,6 +112,25 @@ def test_errors_of_the_system_name_the_file(
     assert main(["probe"]) == 1
     said = capsys.readouterr().err
     assert said == f"slurm-elastic: {tmp_path}/gone: No such file or directory\n"
+
+
+def test_control_characters_reach_no_terminal(
+    probe: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_args: argparse.Namespace) -> int:
+        plain().print(Text("a\x1b[31mb\x9bc\n\td"))
+        raise ConfigError("x\x1b]0;title\x07y\nz")
+
+    probe(run)
+    assert main(["probe"]) == 2
+    said = capsys.readouterr()
+    assert [line.strip() for line in said.out.splitlines()] == [r"a\x1b[31mb\x9bc", "d"]
+    assert said.err == "slurm-elastic: x\\x1b]0;title\\x07y\nz\n"
+
+
+def test_json_of_text_that_was_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json({"a": "m\udcfcller", "b": [1.5]})
+    assert json.loads(capsys.readouterr().out) == {"a": "m\udcfcller", "b": [1.5]}
 
 
 def test_a_programming_error_is_not_hidden(probe: Install) -> None:
@@ -341,7 +364,9 @@ def test_services_bear_closed_streams(main: str, tmp_path: Path) -> None:
 
 
 def test_a_reader_of_tables_that_goes_away_is_no_error_message(tmp_path: Path) -> None:
-    script = SHELL_PROBE.replace("overflow=", "soft_wrap=True, overflow=").replace("* 40", "* 99999")
+    script = SHELL_PROBE.replace("overflow=", "soft_wrap=True, overflow=").replace(
+        "* 40", "* 99999"
+    )
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
