@@ -38,15 +38,15 @@ Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood, and whether the
-    cloud was ever read.
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether it has
+    read the cloud.
     """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
         self._cloud = cloud
         self._standing: Standing = {}
-        self.has_read = False
+        self._has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
@@ -64,7 +64,9 @@ class Round:
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         self._act(ready, view, seen or ())
-        self.has_read = self.has_read or seen is not None
+        if seen is not None and not self._has_read:
+            site.ledger.read_whole(self._cloud, site.now())
+            self._has_read = True
         self._addresses(view)
         boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
