@@ -62,3 +62,17 @@ def is_anothers_address(
     others = {other.address for other in nodes if other.name != node.name}
     others |= {machine.address or "" for machine in machines if machine.node != node.name}
     return bool(node.address) and node.address in others
+
+
+def at_anothers_address(
+    machines: Collection[Instance], nodes: Collection[SlurmNode]
+) -> frozenset[str]:
+    """All nodes of which ``is_anothers_address`` is true."""
+    holders: dict[str, set[str]] = {}
+    for name, address in (
+        *((node.name, node.address) for node in nodes),
+        *((machine.node, machine.address or "") for machine in machines),
+    ):
+        if address:
+            holders.setdefault(address, set()).add(name)
+    return frozenset(n.name for n in nodes if len(holders.get(n.address, ())) > 1)
