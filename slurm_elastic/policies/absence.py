@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.phase import Phase, is_down, phase
+from slurm_elastic.policies.phase import Phase, is_answering, phase
 from slurm_elastic.policies.recovery_view import Known, Patience, View
 
 CAP_SHARE = 0.2
@@ -42,12 +42,7 @@ def cap(live: int) -> int:
 
 def is_heard(view: View, node: SlurmNode) -> bool:
     """Whether slurmctld has the node up and answering, and not another machine in its place."""
-    return (
-        phase(node) is Phase.UP
-        and not is_down(node)
-        and "NOT_RESPONDING" not in node.states
-        and node.name not in view.at_others
-    )
+    return is_answering(node) and node.name not in view.at_others
 
 
 def answers(view: View, machine: Known, running: Mapping[str, Sequence[Instance]]) -> bool:

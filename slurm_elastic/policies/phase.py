@@ -39,6 +39,12 @@ def is_down(node: SlurmNode) -> bool:
     return "DOWN" in node.states
 
 
+def is_answering(node: SlurmNode) -> bool:
+    """Up, and somebody answers slurmctld's pings at its address."""
+    silent = is_down(node) or "NOT_RESPONDING" in node.states
+    return phase(node) is Phase.UP and not silent
+
+
 def is_drained(node: SlurmNode) -> bool:
     """The DRAIN flag: no new jobs."""
     return "DRAIN" in node.states
