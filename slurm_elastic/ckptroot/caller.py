@@ -149,11 +149,19 @@ def _answer(
 
 
 def _job_state(text: str, job: int) -> JobState | None:
-    """One line a job; an array's id names all of its tasks, so ours is looked for."""
+    """One line a job; an array's id names all of its tasks, so ours is looked for.
+
+    Its user's own texts may imitate any field. All but the job's name come after BatchFlag, which
+    follows Restarts, and of what the name imitates the real one comes later. Where BatchFlag itself
+    is imitated nothing is certain.
+    """
     for line in text.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if words.get("JobId") != str(job):
+        if not line.startswith(f"JobId={job} "):
             continue
+        fixed, _, rest = line.partition(" BatchFlag=")
+        if " BatchFlag=" in rest:
+            return None
+        words = dict(word.split("=", 1) for word in fixed.split() if "=" in word)
         uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
         task = words.get("ArrayTaskId", "")
         return JobState(

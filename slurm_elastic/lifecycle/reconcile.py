@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site, generation_time
@@ -38,15 +41,15 @@ Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood, and whether the
-    cloud was ever read.
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether it has
+    read the cloud.
     """
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
         self._cloud = cloud
         self._standing: Standing = {}
-        self.has_read = False
+        self._has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
@@ -64,7 +67,9 @@ class Round:
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         self._act(ready, view, seen or ())
-        self.has_read = self.has_read or seen is not None
+        if seen is not None and not self._has_read:
+            site.ledger.read_whole(self._cloud, site.now())
+            self._has_read = True
         self._addresses(view)
         boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
@@ -100,6 +105,7 @@ class Round:
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, view, seen),
             "abandon": self._abandon,
+            "relaunch": self._relaunch,
             "launch": self._launch,
             "terminate": self._terminate,
             "terminate-orphan": self._terminate_orphans,
@@ -152,6 +158,15 @@ class Round:
         view = _all_nodes(self._site)
         wanted = {n for n, node in view.items() if phase(node) is not Phase.POWERED_DOWN}
         self._terminate([a for a in actions if nodes[a.subject] not in wanted])
+
+    def _relaunch(self, actions: Sequence[Action]) -> None:
+        """End machines of the past, and give their nodes others, unless something serves them."""
+        ids = {a.subject for a in actions}
+        machines = [m for m in _machines_of(self._site, self._cloud) if m.instance.id in ids]
+        past = of_the_past(self._site, machines)
+        end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
+        left = {m.instance.node for m in past} - self._site.served()
+        self._launch([replace(actions[0], subject=node) for node in sorted(left)])
 
     def _launch(self, actions: Sequence[Action]) -> None:
         site = self._site
@@ -220,6 +235,7 @@ def _world(
             address=m.instance.address,
             max_age=_max_age(site, m),
             shown=_was_shown(site, m),
+            registered=m.registered is not None,
         )
         for m in _machines_of(site, cloud)
     )
