@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.ending import on_end
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
+    prepare()
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = _settings(config, cloud, arguments)
         agent = Agent(settings)
     except (SlurmElasticError, OSError) as error:
-        print(f"slurm-elastic-local: {error}", file=sys.stderr)
+        print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     try:
         _serve(agent, Path(cloud.socket), {0, os.getuid(), _uid(config)})

@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sqlite3
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError
@@ -93,10 +93,9 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     found = gather(config, SlurmCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
     if args.json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        write_json(found)
     else:
-        # no markup: offers have colons, hostlists have brackets
-        render(found, Console(markup=False, emoji=False, highlight=False))
+        render(found, plain())
     return 1 if all(pool.error for pool in found.pools) else 0
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay
 from slurm_elastic.simulate.availability import Availability, load_availability
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES
     ]
     for name in traces:
-        Console().print(_table(name, [row for row in rows if row.trace == name], args.work))
+        Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
     if args.json:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     ours = next(iter(POLICIES))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import duration
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     tried = search(setting, args.policies, args.rounds)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
-    console = Console()
+    console = Output()
     console.print(_table(best, chosen))
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     for note in setting.told(one.policy for one in tried):

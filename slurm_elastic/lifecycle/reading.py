@@ -71,7 +71,7 @@ def _known(site: Site, machine: Machine, at_home: Mapping[str, str]) -> Known:
         address=one.address,
         max_age=_max_age(site, machine),
         shown=_was_shown(site, machine),
-        left=moved and machine.registered is not None,
+        registered=machine.registered is not None,
         double_of=at_home.get(one.node, "") if moved else "",
     )
 
@@ -101,8 +101,9 @@ def _elsewhere(
     site: Site, cloud: str, view: Mapping[str, SlurmNode], machines: Sequence[Machine]
 ) -> frozenset[str]:
     """Nodes that machines and open launches of other clouds serve, as after a pool was given to
-    another cloud. Of a node that is powering up only those that may still boot for it: not one that
-    it was up on before, as slurmctld waits for a fresh boot, and none longer than ResumeTimeout.
+    another cloud. What has not come up in ResumeTimeout serves no node that is powering up; nor
+    does what it was up on before (``lifecycle.past``), where the configuration lacks the cloud that
+    could end it.
     """
     oldest = site.now() - site.config.timings.resume_timeout
     booting = {n for n, node in view.items() if phase(node) is Phase.POWERING_UP}
@@ -112,7 +113,8 @@ def _elsewhere(
         if one.cloud == cloud or m.suspending is not None:
             continue
         decided = generation_time(one.generation) or one.launched
-        if one.node not in booting or (m.registered is None and decided > oldest):
+        comes = one.cloud in site.providers if m.registered else decided > oldest
+        if comes or one.node not in booting:
             nodes.add(one.node)
     for row in site.ledger.open_launches():
         if row.cloud != cloud:

@@ -11,6 +11,7 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, Sl
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.reading import all_nodes, full, machines_of, world
 from slurm_elastic.lifecycle.refuse import give_back
@@ -32,8 +33,8 @@ _BY_NODE = frozenset(
     {
         "terminate-orphan",
         "terminate-double",
-        "terminate-left",
         "terminate-stopped",
+        "relaunch",
         "launch",
         "fail-node",
         "fail-lost",
@@ -49,8 +50,8 @@ Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood, and whether the
-    cloud was ever read.
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether it has
+    read the cloud.
     """
 
     def __init__(self, site: Site, cloud: str) -> None:
@@ -60,7 +61,7 @@ class Round:
         timings = site.config.timings
         self._patience = Patience(grace=timings.grace, misses=timings.misses)
         self._doubt: str | None = None
-        self.has_read = False
+        self._has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
@@ -80,7 +81,9 @@ class Round:
         if seen is not None:
             self._report([a.reason for a in ready if a.kind == DOUBT])
         self._act([a for a in ready if a.kind != DOUBT], part)
-        self.has_read = self.has_read or seen is not None
+        if seen is not None and not self._has_read:
+            site.ledger.read_whole(self._cloud, site.now())
+            self._has_read = True
         self._addresses(view)
         boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
@@ -123,11 +126,11 @@ class Round:
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, seen),
             "abandon": self._abandon,
+            "relaunch": self._relaunch,
             "launch": self._launch,
             "terminate": self._terminate,
             "terminate-orphan": self._terminate,
             "terminate-double": self._terminate,
-            "terminate-left": self._terminate,
             "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
             "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
@@ -188,11 +191,25 @@ class Round:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
 
+    def _relaunch(self, actions: Sequence[Action]) -> None:
+        """End machines of the past, and give their nodes others, unless something serves them."""
+        ids = {a.subject for a in actions}
+        machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
+        past = of_the_past(self._site, machines)
+        end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
+        left = {m.instance.node for m in past} - self._site.served()
+        self._launch([replace(actions[0], subject=node) for node in sorted(left)])
+
     def _launch(self, actions: Sequence[Action]) -> None:
         site = self._site
-        mine = [a.subject for a in actions if a.subject in site.pool_of]
-        if mine:
-            place(site, self._cloud, CORRELATION, mine, _jobs_of(site, mine))
+        pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
+        # A machine may be left of a pool that is another cloud's by now: that one serves the node.
+        mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
+        jobs = _jobs_of(site, mine) if mine else {}
+        view = site.slurm.nodes(mine) if mine else {}
+        wanted = [n for n in mine if _wants(view, n)]
+        if wanted:
+            place(site, self._cloud, CORRELATION, wanted, jobs)
 
     def _give_back(self, actions: Sequence[Action]) -> None:
         reasons = {row.node: row.reason for row in full(self._site)}

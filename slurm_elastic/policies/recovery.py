@@ -25,6 +25,7 @@ any              open intent         some are seen            retry (tells which
 powering up      open intent         nothing                  retry (same token)
 not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
+powering up      machine, registered there                    relaunch, after the grace
 powering up      nothing, held       nothing                  give-back (no offer was left)
 up, heard        nothing             nothing                  doubt
 up, not heard    nothing             nothing                  fail-node (its machine is gone)
@@ -35,11 +36,9 @@ none (no tag)    machine over age    there                    terminate (orphan)
 two machines     two                 there                    terminate the one that is not at the
                                                               node's address, else the older one
                                                               (not while jobs run on either)
-another cloud's  machine             there                    nothing, while it may serve the node;
-                                                              terminate (double) if the node is at
-                                                              its own cloud's machine
-another cloud's, machine that was    there                    terminate (left): slurmctld waits for
-powering up      up                                           a fresh boot
+another cloud's  machine             there                    as above, which leaves it while it may
+                                                              serve the node; terminate (double) if
+                                                              that is at its own cloud's machine
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
 up, idle         machine over age    there                    power-down
@@ -75,12 +74,13 @@ _CAPPED = frozenset(
         "end-missing",
         "terminate-orphan",
         "terminate-double",
-        "terminate-left",
+        "relaunch",
         "terminate-stopped",
         "fail-node",
     }
 )
 """What a wrong view would make us destroy: machines, what we know of them, and jobs."""
+POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 DOUBT = "doubt"
 """A finding that calls for a person: the cloud's list cannot be true."""
 PATIENT = frozenset(
@@ -89,6 +89,7 @@ PATIENT = frozenset(
         "terminate-orphan",
         "terminate-double",
         "terminate-stopped",
+        "relaunch",
         "launch",
         "fail-node",
         DOUBT,
@@ -222,7 +223,15 @@ def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -
             subject=machine.id,
             reason="Slurm has its node powered down",
         )
-    return _moved(machine, node) or _aged(view, machine, node)
+    if machine.double_of:
+        return Action(
+            kind="terminate-double",
+            subject=machine.id,
+            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
+        )
+    if _is_past(view, machine):
+        return Action(kind="relaunch", subject=machine.id, reason=POWERED_UP_AGAIN)
+    return _aged(view, machine, node)
 
 
 def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listing) -> Action | None:
@@ -238,23 +247,9 @@ def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listin
     )
 
 
-def _moved(machine: Known, node: SlurmNode) -> Action | None:
-    """The configuration has given its node to another cloud. What runs on it goes on; but slurmctld
-    waits for a fresh boot of a node that it asks for anew.
-    """
-    if machine.double_of:
-        return Action(
-            kind="terminate-double",
-            subject=machine.id,
-            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
-        )
-    if machine.left and phase(node) is Phase.POWERING_UP:
-        return Action(
-            kind="terminate-left",
-            subject=machine.id,
-            reason="its node is another cloud's by now and Slurm asks for it anew",
-        )
-    return None
+def _is_past(view: View, machine: Known) -> bool:
+    """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
+    return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
 
 
 def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
@@ -303,7 +298,8 @@ def _doubles(view: View) -> list[Action]:
     there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[Known]] = {}
     for machine in view.known:
-        if machine.id in there and not machine.suspending and machine.node:
+        past = machine.suspending or _is_past(view, machine)
+        if machine.id in there and machine.node and not past:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []
     for name, machines in by_node.items():

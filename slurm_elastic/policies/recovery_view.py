@@ -12,9 +12,9 @@ from slurm_elastic.model_slurm import SlurmNode
 
 class Known(Struct, frozen=True, kw_only=True):
     """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
-    ``shown`` whether any read of the cloud has had it. Where the configuration has given its node
-    to another cloud, ``left`` is whether the node has been up on it already, and ``double_of`` the
-    other cloud's machine at whose address the node is, if it is.
+    ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
+    ``double_of``: where the configuration has given its node to another cloud, the machine of that
+    at whose address the node is, if it is.
     """
 
     id: str
@@ -26,7 +26,7 @@ class Known(Struct, frozen=True, kw_only=True):
     address: str | None = None
     max_age: float | None = None
     shown: bool = True
-    left: bool = False
+    registered: bool = False
     double_of: str = ""
 
 

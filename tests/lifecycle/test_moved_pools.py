@@ -93,7 +93,7 @@ def test_a_node_asked_for_anew_at_once_gets_a_machine_of_its_own_cloud(
     world.advance(timings.suspend_time + timings.suspend_timeout + 5)
     assert phase(world.slurm.node("pub1")) is Phase.POWERED_DOWN
     world.slurm.submit(2, ("pub1",))
-    world.advance(400)
+    world.advance(500)
     assert jobs(world) == [(True, 0)]
     here = [i for i in world.alive() if i.id != old.id]
     assert [i.cloud for i in here] == ["new"]

@@ -82,6 +82,14 @@ CASES = {
     "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
+    "wanted again, its machine was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True),), seen=(SEEN,)),
+        [("relaunch", "i-1")]),
+    "wanted, its machine boots": (view(BOOTING, known=(KNOWN,), seen=(SEEN,)), []),
+    "wanted again, two machines, one was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
+             seen=(SEEN, replace(NAMED_SEEN, generation="g0"))),
+        [("relaunch", "i-1")]),
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
@@ -90,14 +98,8 @@ CASES = {
     "up without a machine, slurmctld hears another in its place": (
         view(BUSY, at_others=frozenset({"pub1"})), [("fail-node", "pub1")]),
     "up on another cloud's machine": (view(SILENT, elsewhere=frozenset({"pub1"})), []),
-    "moved, in use": (view(BUSY, known=(replace(KNOWN, left=True),), seen=(SEEN,)), []),
-    "moved, booting": (view(BOOTING, known=(KNOWN,), seen=(SEEN,)), []),
-    "moved, asked for anew": (view(BOOTING, known=(replace(KNOWN, left=True),), seen=(SEEN,)),
-                              [("terminate-left", "i-1")]),
-    "moved, powered down": (view(OFF, known=(replace(KNOWN, left=True),), seen=(SEEN,)),
-                            [("terminate-orphan", "i-1")]),
     "moved, its node is at its own cloud's machine": (
-        view(BUSY, known=(replace(KNOWN, left=True, double_of="i-7"),), seen=(SEEN,)),
+        view(BUSY, known=(replace(KNOWN, double_of="i-7"),), seen=(SEEN,)),
         [("terminate-double", "i-1")]),
     "up, and its machine has ended": (view(BUSY, seen=(ENDED,)), [("fail-lost", "pub1")]),
     "up on another machine than the ended": (view(BUSY, known=(KNOWN,), seen=(SEEN, ENDED)), []),
