@@ -229,5 +229,5 @@ def _static(text: str) -> tuple[int, int]:
     nodes, _, procs = text.partition("x")
     try:
         return count(nodes), count(procs or "1")
-    except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}, as in 4x16: 4 nodes of 16 CPUs") from None
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is not NODESxCPUS, as 4x16") from None
