@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic.config import Config, blocked_clouds, configfile
+from slurm_elastic.config.effective import effective
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers.joining import program_of
 from slurm_elastic.slurm import check, controller, install, plan, uninstall
@@ -65,7 +66,7 @@ def show(args: argparse.Namespace) -> int:
     _require_joining(config)
     for reason in blocked_clouds(config).values():
         print(f"# not in use: {reason}")
-    print(configfile.dump(config), end="")
+    print(configfile.dump(effective(config)), end="")
     return 0
 
 

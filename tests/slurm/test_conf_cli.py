@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
+from slurm_elastic.config.effective import effective
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
@@ -45,7 +46,7 @@ def admin() -> Iterator[Admin]:
 def test_show_is_a_configuration_again(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     assert admin("show") == 0
     text = capsys.readouterr().out
-    assert configfile.parse(text, "shown") == configfile.load(admin.yaml)
+    assert configfile.parse(text, "shown") == effective(configfile.load(admin.yaml))
 
 
 def test_show_names_clouds_that_are_not_in_use(
