@@ -181,6 +181,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             until real not null
         )""",
     ),
+    (
+        # With a cloud that was at work before, the ledger has what there is.
+        """create table read_whole (
+            cloud text primary key,
+            at real not null
+        ) without rowid""",
+        """insert or ignore into read_whole (cloud, at)
+            select name, checked from health where error is null
+            union all select cloud, created from launches
+            union all select cloud, last_seen from machines""",
+    ),
 )
 
 

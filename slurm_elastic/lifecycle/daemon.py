@@ -49,7 +49,7 @@ MAX_ATTEMPTS = 3
 
 
 class NotLearntError(SlurmElasticError):
-    """The ledger is new and the cloud could not be read yet: its machines may exist already."""
+    """The ledger has never had what the cloud has: machines for these nodes may exist already."""
 
 
 PASSING = (SlurmError, sqlite3.Error, NotLearntError)
@@ -113,7 +113,6 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
-        self._new_ledger = site.ledger.heartbeat(DAEMON) is None
         self._strays: Mapping[tuple[str, str], str] | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -231,8 +230,8 @@ class Daemon:
         """Whether nodes of it wait for their turn."""
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
-            if self._new_ledger and not self._rounds[cloud].has_read:
-                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the new ledger")
+            if not self._site.ledger.was_read_whole(cloud):
+                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
             return bool(resume(self._site, cloud, request, view, again=again))
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []

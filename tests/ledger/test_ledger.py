@@ -545,6 +545,36 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     ledger.close()
 
 
+def test_clouds_of_an_earlier_releases_ledger_count_as_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        first = msgspec.structs.replace(
+            ledger_schema.LEDGER, migrations=ledger_schema.MIGRATIONS[:5]
+        )
+        patched.setattr(ledger_schema, "LEDGER", first)
+        ledger = Ledger(path)
+        launched(ledger, "i-1")
+        ledger.report_health(Health(name="aws", checked=T0, error="expired", code="auth"))
+        ledger.report_health(Health(name="onprem", checked=T0))
+        ledger.report_health(Health(name="new", checked=T0, error="expired", code="auth"))
+        ledger.close()
+    ledger = Ledger(path)
+    clouds = ("aws", "onprem", "new")
+    assert [ledger.was_read_whole(name) for name in clouds] == [True, True, False]
+    ledger.close()
+
+
+def test_a_cloud_was_read_whole_once_that_is_said(path: Path) -> None:
+    ledger = Ledger(path)
+    assert not ledger.was_read_whole("aws")
+    for again in range(2):
+        ledger.read_whole("aws", T0 + again)
+    assert ledger.was_read_whole("aws")
+    assert not ledger.was_read_whole("onprem")
+    ledger.close()
+
+
 def test_who_pays_a_machine_is_kept_with_its_launch(path: Path) -> None:
     ledger = Ledger(path)
     ledger.want({"pub1": {"physics": 2, "chemistry": 1}}, T0)
