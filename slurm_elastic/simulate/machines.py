@@ -105,16 +105,20 @@ class Machines:
             seconds = self._boots[count] = self.pool.boot.seconds(count)
         return seconds
 
-    def spot_seconds(self, now: int) -> int:
-        """Machine-seconds on the spot market until ``now``."""
+    def seconds_up(self, now: int) -> tuple[int, int]:
+        """Machine-seconds until ``now`` on the spot market and on demand."""
         starts, live, spot = self.batch_start, self.batch_live, self.batch_spot
         while self._born < len(starts) and starts[self._born] <= now:
             self._born += 1
-        unborn = 0
+        on_spot = self.spot_area + self.spot_live * now
+        others = self.up_area - self.spot_area + (self.up - self.spot_live) * now
         for batch in range(self._born, len(starts)):
-            if spot[batch] and starts[batch] > now:
-                unborn += live[batch] * (starts[batch] - now)
-        return self.spot_area + self.spot_live * now + unborn
+            early = live[batch] * max(starts[batch] - now, 0)
+            if spot[batch]:
+                on_spot += early
+            else:
+                others += early
+        return on_spot, others
 
     def stand(self, now: int) -> None:
         """The standing machines, there from the first second on: batch 0."""

@@ -147,5 +147,7 @@ class _Book:
                 self._unborn[batch] -= count
             else:
                 self._payer[batch].up -= count
-                self._payer[batch].area += count * max(ends[self._read], machines.batch_start[batch])
+                self._payer[batch].area += count * max(
+                    ends[self._read], machines.batch_start[batch]
+                )
             self._read += 1

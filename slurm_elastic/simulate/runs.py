@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint import Never, observed_mtti
+from slurm_elastic.policies.checkpoint import Never, joint_mtti, observed_mtti
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -61,6 +61,7 @@ class Runs:
         self.interruptions = self.checkpoints = 0
         self._saves = not isinstance(scenario.checkpoints.policy, Never)
         self._rides = self._saves and not quiet(scenario.checkpoints)
+        self._works_on = self._rides and not scenario.checkpoints.blocking
 
     @property
     def running(self) -> int:
@@ -132,7 +133,7 @@ class Runs:
         if self.saved:
             self.saved.pop(job, None)
         if mtti is not None:
-            if now - ready > work:
+            if now - ready > work or self._works_on:
                 self.checkpoints += self._ride(run, None).checkpoints
 
     def interrupt(self, job: int, now: int) -> Run:
@@ -160,11 +161,16 @@ class Runs:
         return run
 
     def _mtti(self, machines: Machines, pieces: Pieces, now: int) -> float:
-        """Mean seconds until the first of a job's spot machines is taken: a machine's, by what the
-        pool has seen, divided by how many they are.
+        """Of a job, from what was seen of such machines, on the spot market and on demand, as the
+        daemon has it.
         """
         spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
-        return observed_mtti(machines.spot_seconds(now), machines.reclaimed) / spot
+        others = sum([count for _, count in pieces]) - spot
+        on_spot, on_demand = machines.seconds_up(now)
+        times = [observed_mtti(on_spot, machines.reclaimed) / spot]
+        if others:
+            times.append(observed_mtti(on_demand, 0) / others)
+        return joint_mtti(times)
 
     def _ride(self, run: Run, until: int | None) -> Ride:
         market = run.machines.pool.spot

@@ -26,9 +26,7 @@ from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.moves import LOOK
 from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
 
-POOL = PoolModel(
-    name="a", machines=8, price=1.0, release=Idle(300), boot=BootTimes(((1, 120),))
-)
+POOL = PoolModel(name="a", machines=8, price=1.0, release=Idle(300), boot=BootTimes(((1, 120),)))
 CAP = Cap(pools=("a", "b"), machines=12)
 NEVER_SPENT = Bounds(per_day=1e9)
 
