@@ -143,11 +143,10 @@ class _Book:
         machines, ends = self._machines, self._machines.lease_end
         while self._read < len(ends) and ends[self._read] <= now:
             batch, count = machines.lease_batch[self._read], machines.lease_count[self._read]
+            end, start = ends[self._read], machines.batch_start[batch]
             if batch in self._unborn:
                 self._unborn[batch] -= count
             else:
                 self._payer[batch].up -= count
-                self._payer[batch].area += count * max(
-                    ends[self._read], machines.batch_start[batch]
-                )
+                self._payer[batch].area += count * max(end, start)
             self._read += 1

@@ -89,8 +89,8 @@ def ride(how: Checkpoints, trip: Trip) -> Ride:
             continue
         over, end = now + how.dump, now + trip.work - work
         if not how.blocking and end < over and (trip.until is None or end <= trip.until):
-            done = dumping + end - now  # the job's end stops the save
-            return Ride(end=end, saved=saved, checkpoints=written, dumping=done, done=True)
+            dumping += end - now  # the job's end stops the save
+            return Ride(end=end, saved=saved, checkpoints=written, dumping=dumping, done=True)
         if trip.until is not None and over > trip.until:
             return Ride(
                 end=trip.until,

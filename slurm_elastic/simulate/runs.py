@@ -19,9 +19,9 @@ from slurm_elastic.simulate.scenario import Scenario
 class Run(NamedTuple):
     """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
 
-    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
-    known of interruptions of the job (None: not on the spot market); ``expected``: as ``machines`` goes by
-    it. ``pieces``: the ``idle`` machines first.
+    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: mean
+    seconds to an interruption of the job, by what was known (None: not on the spot market);
+    ``expected``: as ``machines`` goes by it. ``pieces``: the ``idle`` machines first.
     """
 
     job: int
@@ -132,9 +132,8 @@ class Runs:
         self.overhead += need * (now - ready - work + restart)
         if self.saved:
             self.saved.pop(job, None)
-        if mtti is not None:
-            if now - ready > work or self._works_on:
-                self.checkpoints += self._ride(run, None).checkpoints
+        if mtti is not None and (now - ready > work or self._works_on):
+            self.checkpoints += self._ride(run, None).checkpoints
 
     def interrupt(self, job: int, now: int) -> Run:
         """A run is cut off: what it saved counts, the rest is lost."""

@@ -32,7 +32,7 @@ NEVER_SPENT = Bounds(per_day=1e9)
 
 
 def history(count: int) -> Jobs:
-    source, at, found = random.Random(1), 0, Jobs()  # noqa: S311 - repeatable, not secret
+    source, at, found = random.Random(1), 0, Jobs()
     for number in range(count):
         at += source.randrange(1200)
         run = source.randrange(60, 3600)
