@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.arguments import pause
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
     parser.add_argument(
         "--boot",
-        type=float,
+        type=pause,
         default=1.0,
         metavar="SECONDS",
         help="start each slurmd so much later (default 1: slurmctld does not believe in a boot in"
@@ -70,7 +71,8 @@ def _cloud(config: Config, name: str | None) -> LocalCloud:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ConfigError(f"no cloud {name or ''!r} with provider local is configured")
+        which = "no cloud" if name is None else f"no cloud {name!r}"
+        raise ConfigError(f"{which} with provider local is configured")
     names = ", ".join(c.name for c in found)
     raise ConfigError(f"several clouds have provider local ({names}): name one with --cloud")
 
