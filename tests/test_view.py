@@ -278,6 +278,13 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
     [
         ({"suspending": NOW}, "IDLE", {}, "terminating"),
         ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
+        ({"misses": 9}, "IDLE", {}, "not listed by the cloud, but slurmctld hears it: stays"),
+        (
+            {"misses": 3},
+            "IDLE NOT_RESPONDING",
+            {},
+            "not listed by the cloud (3 of 3 reads): then gone",
+        ),
         ({}, None, {}, "orphan: Slurm has no such node; will be deleted"),
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
+from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
+from slurm_elastic.slurm.fake import FakeSlurm
 from slurm_elastic.slurm.launcher import launchers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd
@@ -74,6 +75,8 @@ class BlcrBed:
             key=str(sshd.key), known_hosts=str(sshd.known_hosts), port=sshd.port,
             bin_dir=str(self.home / "bin"), scontrol=str(self.home / "bin" / "scontrol"),
         )  # fmt: skip
+        self.slurm = FakeSlurm()
+        self.slurm.set_node(HOST, "IDLE", partitions=("p",))
         self.opened: list[BlcrCheckpointer] = []
         self.checkpointer = self.reopen()
 
@@ -83,7 +86,8 @@ class BlcrBed:
         path.chmod(0o755)
 
     def reopen(self) -> BlcrCheckpointer:
-        made = BlcrCheckpointer(self.settings, self.home / "shared", self.home / "records")
+        shared, records = self.home / "shared", self.home / "records"
+        made = BlcrCheckpointer(self.settings, shared, records, self.slurm)
         self.opened.append(made)
         return made
 
@@ -197,6 +201,36 @@ def test_a_directory_of_somebody_else_is_not_used(bed: BlcrBed) -> None:
     (bed.home / "shared" / "blcr" / "7").mkdir()
     with pytest.raises(CheckpointError, match="exit 40"):
         save(bed, bed.run())
+
+
+def made_by(bed: BlcrBed, node: str) -> None:
+    """As if that node had made the images of job 7."""
+    image = bed.checkpointer.images(bed.run())[0]
+    bed.checkpointer._write(7, _Records(images=(replace(image, node=node),)))
+
+
+def test_images_of_a_node_that_is_gone_are_removed_on_another(bed: BlcrBed) -> None:
+    save(bed, bed.run())
+    made_by(bed, "192.0.2.1")
+    bed.slurm.set_node("192.0.2.1", "IDLE", "CLOUD", "POWERED_DOWN", partitions=("p",))
+    bed.checkpointer.remove(7)
+    assert not (bed.home / "shared" / "blcr" / "7").exists()
+    assert not (bed.home / "records" / "7.json").exists()
+
+
+@pytest.mark.parametrize("states", [{"DOWN"}, {"IDLE", "NOT_RESPONDING"}, {"IDLE", "POWERED_DOWN"}])
+def test_no_node_is_asked_to_remove_images_while_none_is_up(
+    bed: BlcrBed, monkeypatch: pytest.MonkeyPatch, states: set[str]
+) -> None:
+    save(bed, bed.run())
+    bed.slurm.set_node(HOST, *states)
+    bed.slurm.set_node("other", "IDLE", partitions=("q",))
+    asked: list[str] = []
+    monkeypatch.setattr(bed.checkpointer._shells, "run", lambda host, *_, **__: asked.append(host))
+    with pytest.raises(CheckpointError, match="partitions is up to remove them"):
+        bed.checkpointer.remove(7)
+    assert asked == []
+    assert len(bed.checkpointer.images(bed.run())) == 1
 
 
 def test_a_job_that_is_not_there_is_an_error(bed: BlcrBed) -> None:
