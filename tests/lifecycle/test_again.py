@@ -77,6 +77,7 @@ def test_a_lost_suspend_delays_the_next_job_by_no_more_than_a_boot(
     old = up(world)
     lose(world, "suspend")
     off(world)
+    world.slurm.set_job(1, "COMPLETED", nodes=("pub1",))  # as slurmctld shows it for a while
     world.slurm.submit(2, ("pub1",), requeue=requeue)
     until_runs(world, 2, within=30)
     assert world.slurm.queue()[2].restarts == 0
