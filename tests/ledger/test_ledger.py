@@ -17,7 +17,7 @@ import pytest
 from ledger_cases import T0, instance, offer, pool, spec
 from msgspec.structs import replace
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside
@@ -503,7 +503,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
         db.execute("pragma user_version = 99")
     db.close()
     for read_only in (False, True):
-        with pytest.raises(SlurmElasticError, match="has schema 99, this release knows"):
+        with pytest.raises(ConfigError, match="has schema 99, this release knows"):
             Ledger(path, read_only=read_only)
 
 
