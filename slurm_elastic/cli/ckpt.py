@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from slurm_elastic.ckptman.opening import DROPS
 from slurm_elastic.ckptman.service import SERVICE
@@ -18,18 +17,22 @@ from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, With
 from slurm_elastic.ckptman.wishes import Choice, choose
 from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.units import parse_duration
+from slurm_elastic.units import format_duration, parse_duration
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 
+LONGEST = 366 * 86400.0
+"""Seconds that a notice may look ahead."""
 KIND = "ckpt-"
 """What the kinds of our decisions begin with."""
 
@@ -64,17 +67,21 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration(text)
+        found = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if found > LONGEST:
+        most = format_duration(LONGEST)
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {most} ahead")
+    return found
 
 
 def _list(args: argparse.Namespace) -> int:
     view = view_of(load(Path(args.config)), time.time())
     if args.json:
-        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
+        write_json(view)
         return 0
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = plain()
     for block in checkpoint_blocks(view, finished=True):
         console.print(block)
     return 0
@@ -108,6 +115,8 @@ def _now(args: argparse.Namespace) -> int:
 
 
 def _notice(args: argparse.Namespace) -> int:
+    if args.withdraw and (args.within is not None or args.rebalance or args.reason):
+        raise ConfigError("--withdraw goes with none of --in, --reason and --rebalance")
     config = load(Path(args.config))
     node = args.node
     if node not in pools_by_node(config) and node not in SlurmCli(config.slurm).nodes([node]):
@@ -133,6 +142,16 @@ def _leave(config: Config, order: AnyOrder) -> None:
         raise SlurmElasticError(f"{SERVICE} has never run: there is no {place}") from None
     except PermissionError:
         raise SlurmElasticError(f"only root and SlurmUser may write to {place}") from None
+    if not _heard(config):
+        print(f"{SERVICE} does NOT RUN: it takes this up when it starts", file=sys.stderr)
+
+
+def _heard(config: Config) -> bool:
+    """Whether the service runs, as far as can be seen."""
+    try:
+        return view_of(config, time.time()).alive
+    except (OSError, SlurmElasticError):
+        return False
 
 
 def _explain(args: argparse.Namespace) -> int:
@@ -140,12 +159,12 @@ def _explain(args: argparse.Namespace) -> int:
     slurm = SlurmCli(config.slurm)
     job = _job(slurm, args.job)
     if job is not None:
-        print(f"Job {job.label} {'would be' if not job.nodes else 'is'} saved: "
-              f"{how(choice_of(config, job))}")  # fmt: skip
+        saved = "would be" if not job.nodes else "is"
+        print(visible(f"Job {job.label} {saved} saved: {how(choice_of(config, job))}"))
     found = explain(config, slurm, str(args.job))
     ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
     told = msgspec.structs.replace(found, decisions=ours, machines=())
-    render(told, Console(markup=False, emoji=False, highlight=False))
+    render(told, plain())
     return 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pwd
 import sqlite3
 import sys
 import time
@@ -14,10 +13,11 @@ from pathlib import Path
 
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.story import pool_subject
 
@@ -42,7 +42,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Clear, and print what was cleared; 1 for an unknown subject or who may not, 2 for none."""
+    """Clear, and print what was cleared; 1 for who may not, 2 for no subject or an unknown one."""
     if bool(args.subjects) == args.all:
         print("clear what? Name offers, pools or clouds, or say --all", file=sys.stderr)
         return 2
@@ -67,7 +67,7 @@ def require_right(config: Config) -> None:
     if os.geteuid() == 0:
         return
     try:
-        allowed = pwd.getpwnam(config.slurm.user).pw_uid == os.geteuid()
+        allowed = account(config.slurm.user).pw_uid == os.geteuid()
     except KeyError:
         allowed = False
     if not allowed:
@@ -135,7 +135,7 @@ def _meant(
     if subject in paused:  # of a pool that the configuration has no more
         return {subject}
     known = ", ".join((*keys, *by_name, *sorted(clouds)))
-    raise SlurmElasticError(
+    raise ConfigError(
         f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
     )
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import pwd
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.arguments import pause
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.ending import on_end
@@ -18,6 +19,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.listening import Server
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
+    prepare()
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -33,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = _settings(config, cloud, arguments)
         agent = Agent(settings)
     except (SlurmElasticError, OSError) as error:
-        print(f"slurm-elastic-local: {error}", file=sys.stderr)
+        print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     try:
         _serve(agent, Path(cloud.socket), {0, os.getuid(), _uid(config)})
@@ -49,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
     parser.add_argument(
         "--boot",
-        type=float,
+        type=pause,
         default=1.0,
         metavar="SECONDS",
         help="start each slurmd so much later (default 1: slurmctld does not believe in a boot in"
@@ -68,7 +71,8 @@ def _cloud(config: Config, name: str | None) -> LocalCloud:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ConfigError(f"no cloud {name or ''!r} with provider local is configured")
+        which = "no cloud" if name is None else f"no cloud {name!r}"
+        raise ConfigError(f"{which} with provider local is configured")
     names = ", ".join(c.name for c in found)
     raise ConfigError(f"several clouds have provider local ({names}): name one with --cloud")
 
@@ -90,7 +94,7 @@ def _settings(config: Config, cloud: LocalCloud, arguments: argparse.Namespace) 
 
 def _uid(config: Config) -> int:
     try:
-        return pwd.getpwnam(config.slurm.user).pw_uid
+        return account(config.slurm.user).pw_uid
     except KeyError:
         raise ConfigError(f"slurm.user: there is no user {config.slurm.user!r}") from None
 

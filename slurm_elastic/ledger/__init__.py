@@ -1,6 +1,6 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 5 (``pragma user_version``), made and migrated by
+``<state_dir>/ledger.db``, schema 6 (``pragma user_version``), made and migrated by
 ``schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
@@ -20,6 +20,7 @@
     decision_subjects  subject, decision: the look-up by node or ``job:ID``
     heartbeats         service (key), at, pid
     health             name (key), checked, error, code
+    read_whole         cloud (key), at: its machines were all read once and are in the ledger
 """
 
 from __future__ import annotations
@@ -273,6 +274,17 @@ class Ledger(Marks):
         """The last answer of each cloud and of ``slurm``, by name."""
         rows = self._select("select name, checked, error, code from health order by name")
         return tuple(Health(name=r[0], checked=r[1], error=r[2], code=r[3]) for r in rows)
+
+    def read_whole(self, cloud: str, now: float) -> None:
+        """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
+        with self._transaction() as db:
+            db.execute("insert or ignore into read_whole (cloud, at) values (?, ?)", (cloud, now))
+
+    def was_read_whole(self, cloud: str) -> bool:
+        """Whether the ledger has had what there is of ``cloud``. A new ledger, and one to which the
+        cloud is new, have not: it may have machines of ours.
+        """
+        return bool(self._select("select 1 from read_whole where cloud = ?", cloud))
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.

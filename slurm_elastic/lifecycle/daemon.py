@@ -23,6 +23,7 @@ from slurm_elastic.heartbeat import DAEMON
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
 from slurm_elastic.lifecycle.growing import Growing
+from slurm_elastic.lifecycle.launch import end_far
 from slurm_elastic.lifecycle.looks import guarded
 from slurm_elastic.lifecycle.overdue import Overdue, expect_requeued
 from slurm_elastic.lifecycle.reconcile import Round
@@ -49,7 +50,7 @@ MAX_ATTEMPTS = 3
 
 
 class NotLearntError(SlurmElasticError):
-    """The ledger is new and the cloud could not be read yet: its machines may exist already."""
+    """The ledger has never had what the cloud has: machines for these nodes may exist already."""
 
 
 PASSING = (SlurmError, sqlite3.Error, NotLearntError)
@@ -113,7 +114,6 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
-        self._new_ledger = site.ledger.heartbeat(DAEMON) is None
         self._strays: Mapping[tuple[str, str], str] | None = None
 
     def run(self, stop: threading.Event) -> None:
@@ -231,13 +231,15 @@ class Daemon:
         """Whether nodes of it wait for their turn."""
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
-            if self._new_ledger and not self._rounds[cloud].has_read:
-                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the new ledger")
+            if not self._site.ledger.was_read_whole(cloud):
+                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
             return bool(resume(self._site, cloud, request, view, again=again))
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
+        # Before they are ended: where Slurm does not answer, all of it is done again.
+        jobs = expect_requeued(self._site, failed)
         suspend(self._site, cloud, request, view)
-        note_failures(self._site, failed, request.id, expect_requeued(self._site, failed))
+        note_failures(self._site, failed, request.id, jobs)
         return False
 
     def _repair(self) -> None:
@@ -251,6 +253,7 @@ class Daemon:
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
         self._report_strays()
+        end_far(self._site)
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
 
     def _report_strays(self) -> None:

@@ -234,6 +234,20 @@ class Fleet:
     def _placed(
         self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
     ) -> Sequence[Instance]:
+        """Its machines, each at its node. Whatever EC2 answers here, a call was made, and machines
+        that it started cost money: nobody may take this for a launch that was refused.
+        """
+        try:
+            return self._at_nodes(spec, nodes, told)
+        except TransientError:
+            raise
+        except ProviderError as error:
+            text = f"machines that were started cannot be given their nodes: {error.message}"
+            raise TransientError(self._settings.name, error.code, text) from error
+
+    def _at_nodes(
+        self, spec: LaunchSpec, nodes: Sequence[str], told: Mapping[str, Offer]
+    ) -> Sequence[Instance]:
         seen = {i.id: i for i in self._visible(spec, nodes)}
         self._machines.ours.update(told)
         places = self._assign(nodes, seen, {**seen, **told})
@@ -283,12 +297,6 @@ class Fleet:
         except InstanceNotFound as error:
             # Fresh machines are not known everywhere at once: it is asked again, as all of it is.
             raise TransientError(self._settings.name, error.code, error.message) from error
-        except TransientError:
-            raise
-        except ProviderError as error:
-            # They exist, and they cost money: nobody may take this for a launch that was refused.
-            text = f"machines were started but cannot be given their nodes: {error.message}"
-            raise TransientError(self._settings.name, error.code, text) from error
 
     def _instance(
         self, spec: LaunchSpec, id_: str, node: str, seen: Instance | None, offer: Offer | None

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Entry, Line, Site
@@ -158,22 +159,23 @@ def _works(command: Sequence[str]) -> bool:
 def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, directory: Path) -> None:
     lines = site.lines
     if fragment is not None:
-        (directory / "fragment").write_text(fragment)
+        (directory / "fragment").write_bytes(siteconf.encoded(fragment))
         lines = (*lines, *siteconf.read_lines(directory / "fragment"))
     user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     text = copy_text(lines) + _own_options(
         directory, user, munge=not _needs_no_munge(settings, site)
     )
-    (directory / "slurm.conf").write_text(text, errors="surrogateescape")
+    (directory / "slurm.conf").write_bytes(siteconf.encoded(text))
     for name in _BESIDE:
         if (site.directory / name).is_file():
             shutil.copyfile(site.directory / name, directory / name)
-    (directory / "hosts").write_text("".join(f"{line}\n" for line in _hosts(lines)))
+    hosts = "".join(f"{line}\n" for line in _hosts(lines))
+    (directory / "hosts").write_bytes(siteconf.encoded(hosts))
     (directory / "state").mkdir()
     directory.chmod(0o755)
     if os.geteuid() == 0:
         # And no more: root goes on writing beside it, where SlurmUser must not lay links.
-        owner = pwd.getpwnam(user)
+        owner = account(user)
         os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 

@@ -12,7 +12,6 @@ import difflib
 import hashlib
 import logging
 import os
-import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.config import Config, configfile
+from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import (
     check,
@@ -31,6 +30,7 @@ from slurm_elastic.slurm import (
     plan,
     submit_filter,
 )
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
 
@@ -126,8 +126,9 @@ def _all_or_nothing() -> Iterator[Transaction]:
         with Transaction() as files:
             yield files
     except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
         raise SlurmElasticError(
-            f"{error.filename}: {error.strerror}; everything is as before"
+            f"{place}{error.strerror or error}; everything is as before"
         ) from error
 
 
@@ -182,7 +183,7 @@ def _slurm_user(config: Config) -> tuple[int, int] | None:
     if os.geteuid() != 0:
         return None
     try:
-        entry = pwd.getpwnam(config.slurm.user)
+        entry = account(config.slurm.user)
     except KeyError as error:
         raise ConfigError(f"slurm.user: this host has no user {config.slurm.user}") from error
     return entry.pw_uid, entry.pw_gid
@@ -236,12 +237,20 @@ def _apply(
         return "slurmctld needs no restart", False
     try:
         return tell_slurmctld(planned.config, planned.version, restart)
-    except SlurmElasticError:
-        files.roll_back()
+    except SlurmElasticError as error:
+        raise taken_back(error, files, planned.config.slurm, restart) from error
+
+
+def taken_back(
+    error: SlurmElasticError, files: Transaction, settings: SlurmSettings, restart: str | None
+) -> SlurmElasticError:
+    """Take every change back and let slurmctld run on the old files again; says how that went."""
+    files.roll_back()
+    with contextlib.suppress(SlurmElasticError):
         if restart is not None:
-            # With the old files again, so that the site's slurmctld runs as it did.
-            controller.restart(planned.config.slurm, restart)
-        raise
+            controller.restart(settings, restart)
+    answers = "answers" if controller.is_up(settings) else "does not answer"
+    return SlurmElasticError(f"{error}; all files are as before, and slurmctld {answers}")
 
 
 def tell_slurmctld(

@@ -62,6 +62,33 @@ def test_with_a_new_ledger_nothing_is_bought_before_the_cloud_was_read(world: Wo
     assert world.spool.count() == 0
 
 
+def test_a_restart_does_not_make_a_new_ledger_an_old_one(world: World) -> None:
+    """As long as the cloud could not be read, the node may have a machine, whoever asks."""
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    (machine,) = world.alive()
+    world.program(*world.requests[-1], received=world.now)
+    world.clouds["pub"].fail_next(AuthError, 1000, "instances")
+    world.lose_ledger()
+    world.advance(20)
+    world.restart()
+    world.advance(20)
+    assert world.spool.count() >= 1
+    world.clouds["pub"].heal()
+    world.advance(60)
+    assert [i.id for i in world.alive()] == [machine.id] == known(world)
+    assert world.spool.count() == 0
+
+
+def test_a_cloud_that_was_read_once_is_bought_from_while_its_list_fails(world: World) -> None:
+    world.advance(30)
+    world.restart()
+    world.clouds["pub"].fail_next(AuthError, 1000, "instances")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    assert world.machines_of("pub1")
+
+
 def test_a_lost_request_is_made_up_for(world: World) -> None:
     world.slurm.submit(1, ("pub1",))
     for file in (world.dir / "requests").glob("*.json"):
@@ -271,7 +298,7 @@ def test_an_admins_drain_outlives_the_maximum_age(world: World) -> None:
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_drained_node_whose_machine_is_gone_stays_the_admins(world: World, busy: bool) -> None:
     (machine,) = up(world, "pub1")
-    world._live = lambda *_: None  # type: ignore[method-assign]  # Slurm itself notices nothing
+    world.slurmd_timeout = 1e9  # Slurm itself does nothing about it
     world.slurm.update_nodes(["pub1"], state="DRAIN", reason=ADMIN)
     if not busy:
         world.slurm.finish(1)

@@ -244,6 +244,19 @@ def test_a_launch_that_may_not_tag_is_in_doubt_and_never_lost(bed: AwsBed) -> No
     assert nodes_of(provider.launch(spec)) == list(spec.nodes)
 
 
+def test_a_launch_whose_machines_cannot_be_listed_is_in_doubt_and_never_lost(bed: AwsBed) -> None:
+    """As where the credentials end just after CreateFleet."""
+    provider = opened(bed)
+    spec = wide(bed, 2)
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action="DescribeInstances", code="RequestExpired"))
+    with pytest.raises(TransientError, match="cannot be given their nodes") as raised:
+        provider.launch(spec)
+    assert raised.value.code == "RequestExpired"
+    bed.heal()
+    assert nodes_of(provider.launch(spec)) == list(spec.nodes)
+    assert len(bed.alive()) == 2
+
+
 def test_a_launch_by_a_daemon_that_died_before_the_answer_is_found(bed: AwsBed) -> None:
     spec = wide(bed, 4)
     bed.lose_answers()
