@@ -61,8 +61,12 @@ class Poller:
         """Read once; whether that went well. What it tells is known here before it is told so."""
         site = self._site
         try:
-            told = self._without_orders(self._source.read(site.now()))
-            self._take_in(told)
+            told, carried = self._sort(self._source.read(site.now()))
+            try:
+                self._source.done([asked.handle for asked in carried])
+                self._orders.forget(carried)
+            finally:  # an order that cannot be acknowledged keeps nothing from being heard
+                self._take_in(told)
             self._source.done([t.handle for t in told if t.handle])
         except sqlite3.Error as error:
             log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
@@ -73,9 +77,9 @@ class Poller:
         site.journal.health(self._source.name, None)
         return True
 
-    def _without_orders(self, told: Sequence[Told]) -> list[Told]:
-        """The rest, while orders are acknowledged that were carried out. What a person says of a
-        node after a withdrawal waits until that was carried out, which would take it back, too.
+    def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
+        """What is no order, and the orders that were carried out. What a person says of a node
+        after a withdrawal waits until that was carried out, which would take it back, too.
         """
         rest: list[Told] = []
         carried: list[Asked] = []
@@ -89,9 +93,7 @@ class Poller:
                 carried.append(asked)
             elif isinstance(order, WithdrawOrder):
                 taken_back.add(order.node)
-        self._source.done([asked.handle for asked in carried])
-        self._orders.forget(carried)
-        return rest
+        return rest, carried
 
     def _take_in(self, told: Sequence[Told]) -> None:
         for one in told:

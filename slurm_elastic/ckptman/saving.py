@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.ckptman.crew import Crew, Kind
 from slurm_elastic.ckptman.decide import Plan
@@ -72,6 +73,7 @@ class Saver:
         until = site.now() + max(3 * dump, LEAST)
         try:
             image = method.checkpoint(run, deadline=until, stop=False)
+            taken = site.now()  # by our clock, as notices and intervals are: the node's may differ
             method.verify(image)
         except CheckpointError as error:
             self._failed(plan, str(error), dump)
@@ -79,7 +81,7 @@ class Saver:
             log.exception("method fails job=%s", run.label)
             self._failed(plan, f"{type(error).__name__}: {error}", dump)
         else:
-            self._saved(plan, image)
+            self._saved(plan, replace(image, taken=taken))
 
     def _saved(self, plan: Plan, image: Image) -> None:
         site, run = self._site, plan.facts.run

@@ -5,7 +5,8 @@ other.
 
     notices        key, body (Warned), closed
     rescues        job, attempt (key), step, over, changed, body (Rescue)
-    images         job, attempt, number (key), taken, body (Image): the good ones that are known
+    images         job, attempt, number (key), taken, body (Image): the good ones that are known;
+                   the service notes when they were taken by its own clock
     interruptions  instance (key), offer, at: what the mean time between them is counted from
     releases       node (key): its drain of ours is to be undone, as a notice is over
     counters       name (key), value

@@ -176,6 +176,24 @@ def test_an_order_is_on_the_disk_until_it_was_carried_out(world: CkptWorld, kind
     assert files(world) == []
 
 
+def test_an_order_that_cannot_be_acknowledged_is_not_repeated_and_holds_up_no_notice(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = world.runs(7).nodes[0]
+
+    def cannot(handles: list[str]) -> None:
+        if handles:
+            raise OSError(30, "Read-only file system", handles[0])
+
+    monkeypatch.setattr(world.drop, "done", cannot)
+    world.order("save", job=7)
+    world.advance(60)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1
+    world.order("notice", node=node, deadline=world.now + 9000)
+    world.advance(10)
+    assert len(world.state.notices()) == 1
+
+
 def test_a_save_that_fails_is_not_tried_again_for_ever(world: CkptWorld) -> None:
     world.runs(7)
     world.saver.broken = CheckpointError("cannot")
