@@ -87,7 +87,9 @@ def show(
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     """Read the ledger, Slurm and the spool; what cannot be read is said in the facts."""
     facts = _ledger_facts(config, now)
-    with contextlib.suppress(sqlite3.Error, SlurmElasticError):  # what ails it, its own log says
+    with contextlib.suppress(
+        OSError, sqlite3.Error, SlurmElasticError
+    ):  # what ails it, its own log says
         facts = replace(facts, checkpoints=read_checkpoints(config, now))
     with contextlib.suppress(OSError):
         if (config.state / "requests").is_dir():
@@ -119,7 +121,9 @@ def _ledger_facts(config: Config, now: float) -> Facts:
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))
-    except (sqlite3.Error, OSError) as error:
+    except OSError as error:
+        return Facts(now=now, ledger_error=f"{path}: {error.strerror or error}")
+    except sqlite3.Error as error:
         return Facts(now=now, ledger_error=f"{path}: {error}")
 
 
