@@ -229,12 +229,11 @@ class Machines:
         self.batch_live[batch] -= count
         self.released += count
         start, spot = self.batch_start[batch], self.batch_spot[batch]
-        self.up_area += count * (now if now > start else start)
+        area = count * (now if now > start else start)
+        self.up_area += area
         if spot:
             self.spot_live -= count
-            self.spot_area += count * (now if now > start else start)
-            if reclaimed:
-                self.reclaimed += count
+            self.spot_area += area
         if start > now:
             return  # taken back while it booted, on a bill that begins with its readiness
         seconds, price = self.bill(batch, now, reclaimed=reclaimed)
@@ -374,10 +373,11 @@ class Machines:
         self.batch_spot.append(spot)
         self.batch_due.append(-1)
         self.launched += count
-        self.up_area -= count * start
+        area = count * start
+        self.up_area -= area
         if spot:
             self.spot_live += count
-            self.spot_area -= count * start
+            self.spot_area -= area
         return len(self.batch_start) - 1
 
     def _spot_room(self, count: int, now: int) -> int:
