@@ -148,6 +148,17 @@ def test_a_view_from_before_a_machine_registered_ends_nothing(world: World) -> N
     assert world.machines_of("pub1") == [machine]
 
 
+def test_an_admin_who_powers_up_a_node_that_is_up_changes_nothing(world: World) -> None:
+    """slurmctld says that it is powered up already (22.05, measured)."""
+    machine = up(world)
+    world.slurm.finish(1)
+    world.advance(100)
+    world.slurm.update_nodes(["pub1"], state="POWER_UP")
+    world.program("resume", ["pub1"], {}, received=world.now)
+    world.advance(100)
+    assert world.machines_of("pub1") == [machine]
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED"])
 def test_a_node_with_a_job_on_it_keeps_its_machine(world: World, state: str) -> None:
     """Whatever Slurm says of the node."""
