@@ -32,10 +32,24 @@ SIGNAL_PATIENCE = 60.0
 MOST_HOSTS = 3
 """Nodes that are asked to delete one job's images before they are left for another time."""
 
+# As root: $1 the job's directory, $2 its owner, then the command. Who may write above it, as in a
+# directory like /tmp, could take the names of others' jobs: so root makes it, where root may.
+_OWN = r"""
+d=$1 owner=$2; shift 2
+mkdir -m 755 "${d%/*}" 2>/dev/null
+mkdir -m 711 "$d" 2>/dev/null && { chown -h "$owner" "$d" 2>/dev/null || rmdir "$d"; }
+exec "$@"
+"""
+
 # $1 directory, $2 number, $3 stop or go, $4 pid, $5 seconds, $6 directory of programs, $7 keep
 _SAVE = r"""
 umask 066
-mkdir -p "$1" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 711 "$1" && cd "$1" || exit 40
+[ -d "$1" ] || mkdir "$1" || exit 40
+if [ -L "$1" ] || [ ! -O "$1" ]; then
+    echo "$1 belongs to $(stat -c '%U (uid %u)' "$1"): it is not the job's user's, or a link" >&2
+    exit 40
+fi
+chmod 711 "$1" && cd "$1" || exit 40
 undo() { [ "$3" = go ] || kill -CONT $(pgrep -s "$4") "$4" 2>/dev/null; rm -f "$2.new"; exit 41; }
 [ "$3" = stop ] && stop=--stop || stop=
 timeout -k 5 "$5" "$6/cr_checkpoint" $stop --tree --file "$2.new" "$4" >&2 || undo "$@"
@@ -100,7 +114,8 @@ class BlcrCheckpointer:
             f"{left:.0f}", self._settings.bin_dir, str(self._keep),
         )  # fmt: skip
         script = ("sh", "-c", _SAVE, "slurm-elastic", *words)
-        answer = self._shells.run(host, (*self._as(run), *script), deadline=deadline)
+        own = ("sh", "-c", _OWN, "slurm-elastic", words[0], f"{run.uid}:{run.gid}")
+        answer = self._shells.run(host, (*own, *self._as(run), *script), deadline=deadline)
         if answer.code != 0 or not answer.out.strip().isdigit():
             why = answer.err.strip().splitlines()[-1:] or [f"exit {answer.code}"]
             raise CheckpointError(f"job {run.label}: cr_checkpoint on {host}: {why[0]}")

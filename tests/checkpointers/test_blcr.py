@@ -9,14 +9,14 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
-from slurm_elastic.checkpointers.ssh import Shells
+from slurm_elastic.checkpointers.ssh import Answer, Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
@@ -197,10 +197,53 @@ def test_two_images_are_kept(bed: BlcrBed) -> None:
     assert names == ["3", "3.sum", "4", "4.sum", "last"]
 
 
-def test_a_directory_of_somebody_else_is_not_used(bed: BlcrBed) -> None:
-    (bed.home / "shared" / "blcr" / "7").mkdir()
-    with pytest.raises(CheckpointError, match="exit 40"):
-        save(bed, bed.run())
+@pytest.mark.parametrize("there", [True, False], ids=["as root has made it", "not made yet"])
+def test_roots_directory_has_one_for_each_job_and_no_user_takes_anothers(
+    bed: BlcrBed, there: bool
+) -> None:
+    blcr = bed.home / "shared" / "blcr"
+    blcr.rmdir()
+    if there:
+        blcr.mkdir(mode=0o755)
+    save(bed, bed.run())
+    save(bed, bed.run())
+    found = [(path.stat().st_uid, path.stat().st_mode & 0o7777) for path in (blcr, blcr / "7")]
+    assert found == [(0, 0o755), (USER, 0o711)]
+
+
+@pytest.mark.parametrize("squat", ["directory", "link"])
+def test_a_directory_of_somebody_else_is_not_used_and_it_is_said(bed: BlcrBed, squat: str) -> None:
+    """A user has taken the name before the job's user came to it."""
+    path = bed.home / "shared" / "blcr" / "7"
+    if squat == "link":
+        (bed.home / "elsewhere").mkdir()
+        os.chown(bed.home / "elsewhere", USER, USER)
+        path.symlink_to(bed.home / "elsewhere")
+        os.chown(path, 1, 1, follow_symlinks=False)
+    else:
+        path.mkdir()
+        os.chown(path, 1, 1)
+    run = bed.run()
+    owner = rf"{path} belongs to \S+ .uid 1.: it is not the job's user's, or a link"
+    with pytest.raises(CheckpointError, match=owner):
+        save(bed, run, stop=True)
+    assert bed.works(run)
+    assert not (bed.home / "elsewhere" / "1").exists()
+
+
+def test_where_root_is_squashed_the_jobs_user_makes_his_directory(bed: BlcrBed) -> None:
+    """What root makes there belongs to nobody, and cannot be given away."""
+    bed.program("chown", "#!/bin/sh\nexit 1\n")
+    shells = bed.checkpointer._shells
+    runs = shells.run
+
+    def squashed(host: str, command: Sequence[str], *, deadline: float) -> Answer:
+        path = f"PATH={bed.home}/bin:/usr/bin:/bin"
+        return runs(host, ("env", path, *command), deadline=deadline)
+
+    shells.run = squashed  # type: ignore[method-assign]
+    save(bed, bed.run())
+    assert (bed.home / "shared" / "blcr" / "7").stat().st_uid == USER
 
 
 def made_by(bed: BlcrBed, node: str) -> None:

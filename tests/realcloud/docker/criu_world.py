@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,8 @@ exit CODE
 UNSAVABLE = COUNTER.replace("CODE", "0").replace("for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor")
 """A connection that is open cannot be moved."""
 
+EQUIPPED = "/run/equipped"
+
 SYSLOG = """
 import os, socket
 log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -48,6 +52,16 @@ os.chmod("/dev/log", 0o666)
 while True:
     print(log.recv(8192).decode(errors="replace"))
 """
+
+SCONTROL = """\
+#!/bin/sh
+if [ -e /shared/silent ] && tr '\\0' ' ' <"/proc/$PPID/cmdline" | grep -qf /shared/silent; then
+    echo 'Unable to contact slurm controller (connect failure)' >&2
+    exit 1
+fi
+exec /usr/bin/scontrol "$@"
+"""
+"""Gets no answer for the root part's commands that the file ``silent`` has, such as ``ckpt-root run``."""
 
 ASK = """
 import json, sys, time
@@ -97,6 +111,7 @@ class CriuWorld(ContainerWorld):
     """
 
     conf_lines = CONF + "JobSubmitPlugins=lua\n"
+    awaited = (*ContainerWorld.awaited, EQUIPPED, "/dev/log")
 
     def __init__(
         self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0, conf: str = "",
@@ -127,23 +142,41 @@ class CriuWorld(ContainerWorld):
         (self.shared / "ckpt").mkdir(mode=0o755)
         (self.shared / "ckpt-root").write_bytes(bundle.build())
         (self.shared / "ckpt-root").chmod(0o755)
+        (self.shared / "scontrol").write_text(SCONTROL)
+        (self.shared / "scontrol").chmod(0o755)
         keys = self.directory / "keys"
         self.set_hold(self.hold)
         (keys / "ckpt.key").touch(mode=0o600)
         (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
 
     def set_hold(self, seconds: float) -> None:
-        """How long the jobs that start from now on stand still when nobody requeues them."""
+        """How long the jobs that start from now on stand still when nobody requeues them.
+
+        Their scontrol answers unless ``silence`` says otherwise.
+        """
         text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\npoll = 0.2\n"
+        text += "scontrol = /shared/scontrol\n"
         (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
-        """A host with the root part; ready before its slurmd registers is not needed."""
+        """A host with the root part, before its slurmd starts: a job may be waiting for the node."""
         host = super().start_node(name, hostname=hostname)
         host.put("/etc/sudoers.d/slurm-elastic", SUDOERS.read_text(), mode=0o440)
         host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
+        host.run(["touch", EQUIPPED])
         return host
+
+    @contextlib.contextmanager
+    def silence(self, *commands: str) -> Iterator[None]:
+        """slurmctld does not answer these commands of the root part: ready, run."""
+        new = self.shared / "silent.new"
+        new.write_text("".join(f"ckpt-root {command} \n" for command in commands))
+        new.rename(self.shared / "silent")
+        try:
+            yield
+        finally:
+            (self.shared / "silent").unlink()
 
     # jobs
 
