@@ -19,7 +19,6 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import AwsCloud, Strategy
 from slurm_elastic.errors import (
     CapacityError,
-    InstanceNotFound,
     ProviderError,
     TransientError,
 )
@@ -43,6 +42,7 @@ from slurm_elastic.providers import (
 )
 from slurm_elastic.providers.aws_api import Api
 from slurm_elastic.providers.aws_claim import claim_of
+from slurm_elastic.providers.aws_ending import Ending
 from slurm_elastic.providers.aws_errors import MISMATCH
 from slurm_elastic.providers.aws_fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws_images import Images
@@ -78,6 +78,7 @@ class AwsProvider:
         self._parts = read_parts(settings.user_data, settings.name, joining)
         self._api = Api(settings, pace or pace_of(settings))
         self._offers = Offers(self._api, settings, clock, monotonic)
+        self._ending = Ending(self._api, settings.name)
         self._machines = Machines(settings, claim or claim_of(settings, cluster, None))
         self._images = Images(self._api, settings, monotonic)
         self._fleet = Fleet(
@@ -149,8 +150,8 @@ class AwsProvider:
         return [r for reservation in reservations for r in reservation["Instances"]]
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """1000 a call, or what EC2 lets us end. An id that was never seen with our tag is looked
-        up, and left alone if it is not ours.
+        """1000 a call, or what EC2 lets us end (``aws_ending``). An id that was never seen with our
+        tag is looked up, and left alone if it is not ours.
         """
         wanted = list(dict.fromkeys(ids))
         if not self._machines.ours.issuperset(wanted):
@@ -162,10 +163,7 @@ class AwsProvider:
                 )
         mine = [i for i in wanted if i in self._machines.ours]
         self._machines.ended(mine)
-        while mine:
-            count = self._endable()
-            self._terminate(mine[:count])
-            mine = mine[count:]
+        self._ending.end(mine)
 
     def console(self, instance: str) -> str:
         """What the machine has printed. Those without Nitro show it some minutes late."""
@@ -277,27 +275,3 @@ class AwsProvider:
             # The caller repeats the launch, which comes here again.
             text = f"machines of an incomplete launch could not be ended: {error.message}"
             raise TransientError(self.name, error.code, text) from error
-
-    # ending
-
-    def _endable(self) -> int:
-        """How many machines the next call may be about; one too many waits in vain."""
-        pace = self._api.pace
-        most = aws_api.PAGE if pace is None else pace.endable(self._api.patience)
-        return min(max(most, 1), aws_api.PAGE)
-
-    def _terminate(self, ids: Sequence[str]) -> None:
-        """EC2 ends all of a call or, when one id is unknown, none: leave those out it names."""
-        if not ids:
-            return
-        try:
-            self._api.send("terminate_instances", {"InstanceIds": list(ids)}, len(ids))
-        except InstanceNotFound as error:
-            missing = {i for i in ids if i in error.message}
-            log.info("already gone cloud=%s ids=%s", self.name, ",".join(sorted(missing)))
-            if missing:
-                self._terminate([i for i in ids if i not in missing])
-            elif len(ids) > 1:
-                half = len(ids) // 2
-                self._terminate(ids[:half])
-                self._terminate(ids[half:])

@@ -51,7 +51,9 @@ class _Machine(Struct):
 
 
 class FakeAccount:
-    """The machines of everybody, the stock and the prices. Thread-safe through its provider."""
+    """The machines of everybody, the stock and the prices; those ``protected`` cannot be ended.
+    Thread-safe through its provider.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -59,6 +61,7 @@ class FakeAccount:
         self.limits: dict[str, int] = {}
         self.prices: dict[tuple[str, str, Market], float] = {}
         self.notices: dict[str, Notice] = {}
+        self.protected: set[str] = set()
         self.launches: dict[tuple[str, str], tuple[str, ...]] = {}
         self._numbers = itertools.count(1)
 
@@ -232,9 +235,13 @@ class FakeProvider:
             return (*shown, *taken)
 
     def terminate(self, ids: Sequence[str]) -> None:
-        """At once."""
+        """At once; all that are not protected."""
         with self._called("terminate", len(ids)):
-            self._end(ids)
+            kept = [i for i in ids if i in self.account.protected & self.account.alive()]
+            self._end([i for i in ids if i not in kept])
+            if kept:
+                text = f"{', '.join(kept)} may not be terminated"
+                raise ProviderError(self.name, "OperationNotPermitted", text)
 
     def notices(self) -> Sequence[Notice]:
         """Those of ``interrupt``, until the machine is gone."""

@@ -91,6 +91,14 @@ class AwsBed:
     def fall_silent(self) -> None:
         self.control.fail(Fault(kind=FaultKind.TIMEOUT_BEFORE, seconds=15))
 
+    def protect(self, machine: str, *, on: bool = True) -> None:
+        self.client.modify_instance_attribute(
+            InstanceId=machine, DisableApiTermination={"Value": on}
+        )
+
+    def unprotect(self, machine: str) -> None:
+        self.protect(machine, on=False)
+
     def hide_fresh(self, seconds: float) -> None:
         self.control.hide_fresh(seconds)
 

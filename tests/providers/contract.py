@@ -65,6 +65,14 @@ class FaultyBed(Bed, Protocol):
         ...
 
 
+class ProtectingBed(Bed, Protocol):
+    def protect(self, machine: str) -> None:
+        """Have this machine's end refused, in a way that waiting does not change."""
+        ...
+
+    def unprotect(self, machine: str) -> None: ...
+
+
 class DelayedBed(Bed, Protocol):
     def hide_fresh(self, seconds: float) -> None:
         """Have machines launched from now on missing from lists for so long."""
@@ -330,6 +338,23 @@ class FaultContract:
             # A second for a busy machine.
             assert time.monotonic() - began < timeout + 1
         bed.heal()
+
+
+class ProtectedContract:
+    """A machine that may not be ended."""
+
+    def test_one_that_cannot_be_ended_does_not_keep_the_others(self, bed: ProtectingBed) -> None:
+        provider = bed.open()
+        ids = [m.id for m in provider.launch(spec_for(bed, provider, 4))]
+        bed.protect(ids[1])
+        for _ in range(2):
+            with pytest.raises(ProviderError) as caught:
+                provider.terminate(ids)
+            assert ids[1] in caught.value.message
+            assert bed.alive() == {ids[1]}
+        bed.unprotect(ids[1])
+        provider.terminate(ids)
+        assert bed.alive() == set()
 
 
 class DelayedContract:

@@ -22,6 +22,7 @@ from providers.contract import (
     DelayedContract,
     FaultContract,
     LaunchContract,
+    ProtectedContract,
     ScarceContract,
     spec_for,
 )
@@ -72,6 +73,9 @@ class TestAwsFaults(FaultContract): ...
 
 
 class TestAwsDelays(DelayedContract): ...
+
+
+class TestAwsProtection(ProtectedContract): ...
 
 
 class TestAwsBulk(BulkContract):

@@ -11,6 +11,7 @@ from providers.contract import (
     DelayedContract,
     FaultContract,
     LaunchContract,
+    ProtectedContract,
     ScarceContract,
     first_offer,
     spec_for,
@@ -96,6 +97,12 @@ class FakeBed:
         for provider in self.opened:
             provider.latency = 1000.0
 
+    def protect(self, machine: str) -> None:
+        self.account.protected.add(machine)
+
+    def unprotect(self, machine: str) -> None:
+        self.account.protected.discard(machine)
+
     def hide_fresh(self, seconds: float) -> None:
         self.hidden = seconds
 
@@ -118,6 +125,9 @@ class TestFakeFaults(FaultContract): ...
 
 
 class TestFakeDelays(DelayedContract): ...
+
+
+class TestFakeProtection(ProtectedContract): ...
 
 
 class TestFakeBulk(BulkContract): ...
