@@ -41,6 +41,14 @@ class Machines(Marks):
         sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
         return tuple(machine_from(row) for row in self._select(sql, *values))
 
+    def clouds(self, since: float) -> tuple[str, ...]:
+        """Those that have machines, or had some at ``since`` or later, by name."""
+        sql = (
+            "select cloud from machines where ended is null "
+            "union select cloud from machines where ended >= ? order by cloud"
+        )
+        return tuple(row["cloud"] for row in self._select(sql, since))
+
     def booting(self, cloud: str) -> tuple[Machine, ...]:
         """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
         sql = (
