@@ -106,9 +106,11 @@ class Machines(Marks):
         """
         with self._transaction() as db:
             before = self._machine(instance.cloud, instance.id)
-            if before is None and clouds is not None:
-                before = self._renamed(instance, pool, clouds, now)
             launch = self._launch(instance.generation)
+            if clouds is not None and launch is not None and launch.cloud not in clouds:
+                self._follow(launch, instance.cloud, now)
+            if clouds is not None and before is None:
+                before = self._renamed(instance, pool, clouds)
             self._insert(instance, pool, launch, now, 0.0 if launch else worst)
             self._name(instance, pool)
             db.execute(SEEN, seen_values(instance, instance.cloud, now, adopted=True))
@@ -163,11 +165,9 @@ class Machines(Marks):
             (instance.node, pool, accounts, instance.cloud, instance.id),
         )
 
-    def _renamed(
-        self, instance: Instance, pool: str, clouds: Collection[str], now: float
-    ) -> Machine | None:
-        """Move the machine's live row, and its launch, from a cloud that is not configured any
-        more. A generation is of one launch alone, so it tells that it is the same machine.
+    def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
+        """Move the machine's live row from a cloud that is not configured any more. A generation is
+        of one launch alone, so it tells that it is the same machine.
         """
         sql = (
             f"select {MACHINE_COLUMNS} from machines "
@@ -176,19 +176,21 @@ class Machines(Marks):
         rows = [machine_from(row) for row in self._select(sql, instance.id, instance.generation)]
         former = next((m for m in rows if m.instance.cloud not in clouds), None)
         if former is not None:
-            earlier = former.instance.cloud
             self._db.execute(
                 "update machines set cloud = ?, pool = ? where cloud = ? and id = ?",
-                (instance.cloud, pool or former.pool, earlier, instance.id),
-            )
-            # Its call cannot be repeated under the new name: what it has made is adopted.
-            self._db.execute(
-                "update launches set cloud = ?, finished = coalesce(finished, ?), "
-                "state = case when state = ? then ? else state end "
-                "where generation = ? and cloud = ?",
-                (instance.cloud, now, INTENT, DONE, instance.generation, earlier),
+                (instance.cloud, pool or former.pool, former.instance.cloud, instance.id),
             )
         return former
+
+    def _follow(self, launch: Launch, cloud: str, now: float) -> None:
+        """Have the launch of a machine of a renamed cloud under the new name, too. An open one is
+        done: it cannot be repeated by that name, and what it has made is adopted.
+        """
+        self._db.execute(
+            "update launches set cloud = ?, finished = coalesce(finished, ?), "
+            "state = case when state = ? then ? else state end where generation = ?",
+            (cloud, now, INTENT, DONE, launch.generation),
+        )
 
     def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
         sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"

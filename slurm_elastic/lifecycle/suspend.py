@@ -69,7 +69,7 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        site.record(correlation, "terminate-failed", nodes, str(error))
+        _record_once(site, correlation, "terminate-failed", nodes, str(error))
         return
     reach("suspend.after-call")
     gone = [m.instance.id for m in machines if m.instance.state is not InstanceState.STOPPING]
@@ -79,3 +79,12 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
     if new:
         log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(new), why)
         site.record(correlation, "terminated", new, why)
+
+
+def _record_once(
+    site: Site, correlation: str, kind: str, nodes: Sequence[str], reason: str
+) -> None:
+    """What is tried each round is told when it changes."""
+    last = site.ledger.decisions(nodes[0], 1)
+    if not last or (last[0].kind, last[0].reason) != (kind, reason):
+        site.record(correlation, kind, nodes, reason)
