@@ -47,6 +47,18 @@ OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
 """What a job may say of this method: ``--comment=ckpt=signal,saved=file:state``."""
 
 
+def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
+    """The site's settings, with what the job says itself."""
+    return replace(site, **{k: v for k, v in run.options.items() if k in OPTIONS})
+
+
+def save_signals(site: SignalSettings, run: JobRun) -> frozenset[int]:
+    """The numbers of the signals that ask this run to save itself."""
+    settings = settings_of(site, run)
+    names = (settings.signal, settings.stop_signal or settings.signal)
+    return frozenset(getattr(signal, f"SIG{name}", 0) for name in names) - {0}
+
+
 class Save(Struct, frozen=True, kw_only=True):
     """A save that was asked for at ``asked``: ``mark`` is how the sign stood before."""
 
@@ -87,7 +99,7 @@ class SignalCheckpointer:
 
     def checkpoint(self, run: JobRun, *, deadline: float, stop: bool) -> Image:
         """Ask, wait for the sign; with ``stop`` hold what still runs by SIGSTOP."""
-        settings = self._of(run)
+        settings = settings_of(self._settings, run)
         book = self._read(run.job) or Book(uid=run.uid, directory=run.directory)
         pending = book.pending
         if pending is None or (pending.attempt, pending.stop) != (run.attempt, stop):
@@ -157,7 +169,7 @@ class SignalCheckpointer:
                     f"job {run.label} showed no {sign} in {now - save.asked:.0f} s"
                 )
             if now >= again:
-                self._send_save(run, self._of(run), stop=save.stop)
+                self._send_save(run, settings_of(self._settings, run), stop=save.stop)
                 again = deadline
             self._sleep(POLL)
         now = self._clock()
@@ -181,9 +193,8 @@ class SignalCheckpointer:
             )
         if job.states & {"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED"}:
             return
-        names = {getattr(signal, f"SIG{n}", 0) for n in self._names(run)}
         how = " ".join(sorted(job.states))
-        if job.killed_by and job.killed_by in names:
+        if job.killed_by in save_signals(self._settings, run):
             how = "died of the signal: it does not catch it"
         raise CheckpointError(f"job {run.label} ended without having saved itself ({how})")
 
@@ -216,15 +227,6 @@ class SignalCheckpointer:
             nodes=(), partition="", started=0.0, directory=book.directory,
         )  # fmt: skip
         return sign_of(book.signs.get(image.number, "exit"), run, self._slurm).fault(image.size)
-
-    def _of(self, run: JobRun) -> SignalSettings:
-        """The site's settings, with what the job says itself."""
-        own = {k: v for k, v in run.options.items() if k in OPTIONS}
-        return replace(self._settings, **own)
-
-    def _names(self, run: JobRun) -> set[str]:
-        settings = self._of(run)
-        return {settings.signal, settings.stop_signal or settings.signal}
 
     def _send(self, run: JobRun, name: str, *, full: bool) -> None:
         try:

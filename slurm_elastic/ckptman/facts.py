@@ -14,7 +14,12 @@ from slurm_elastic.ckptman.wishes import Choice
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.checkpoint import Situation, observed_mtti
+from slurm_elastic.policies.checkpoint import (
+    DEFAULT_MTTI,
+    Situation,
+    joint_mtti,
+    observed_mtti,
+)
 
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
@@ -22,7 +27,8 @@ Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 
 class World(Struct, frozen=True, kw_only=True):
     """One look. ``machines``: live ones by id; ``machine_of``: the one of each node; ``mtti``: mean
-    seconds between interruptions by Offer.key; ``leases``: seconds paid at a time by node.
+    seconds to an interruption of one machine by Offer.key; ``leases``: seconds paid at a time by
+    node.
     """
 
     now: float
@@ -97,6 +103,7 @@ def _situations(world: World, job: SlurmJob, choice: Choice) -> Iterable[Situati
     """One for each of its machines that differs from the others in what a policy looks at."""
     own = [i for i in world.images.get(job.id, ()) if i.attempt == job.restarts]
     last = max(own, key=lambda image: image.taken, default=None)
+    mtti = _mtti(world, job)
     seen = set()
     for node in job.nodes:
         machine = world.machine_of.get(node)
@@ -119,10 +126,19 @@ def _situations(world: World, job: SlurmJob, choice: Choice) -> Iterable[Situati
             prices=world.prices.get(offer, ()),
             bid=world.bid,
             notices=_notices(threat, world.now) if threat else (),
-            mtti=world.mtti.get(machine.instance.offer_key) if machine else None,
+            mtti=mtti,
             lease=lease,
             blocking=choice.blocking,
         )
+
+
+def _mtti(world: World, job: SlurmJob) -> float | None:
+    """Of the job, which is interrupted with the first of its machines that is taken. A machine of
+    which nothing is known counts as the policy has it.
+    """
+    machines = [world.machine_of.get(node) for node in job.nodes]
+    offers = [machine.instance.offer_key if machine else "" for machine in machines]
+    return joint_mtti(world.mtti.get(offer, DEFAULT_MTTI) for offer in offers) if offers else None
 
 
 def _notices(threat: Threat, now: float) -> tuple[Notice, ...]:
@@ -136,7 +152,9 @@ def _notices(threat: Threat, now: float) -> tuple[Notice, ...]:
 def mean_times(
     machines: Iterable[Machine], interruptions: Mapping[str, int], now: float
 ) -> Mapping[str, float]:
-    """Mean seconds between interruptions by offer, from the machine-seconds that were seen."""
+    """Mean seconds to an interruption of one machine by offer: machine-seconds that were seen for
+    each machine that was taken.
+    """
     uptime: defaultdict[str, float] = defaultdict(float)
     for machine in machines:
         end = now if machine.ended is None else machine.ended

@@ -5,8 +5,9 @@ effect, so that whoever starts after a crash goes on where the last one was.
 step         what is known to be true                             what a new start does
 ===========  ===================================================  ==============================
 planned      nothing was done to the job                          drain its nodes, save
-saving       a save may be under way, done, or never begun        take a good image that is newer
-                                                                  than this step, else save again
+saving       a save may be under way, done, or never begun        take a good image with a number
+                                                                  above what there was before it was
+                                                                  asked for, else save again
 waiting      no new image; it goes on from an older one or from   the same
              its start, when its time comes or its node is lost
 saved        the image was verified, the run is stopped; Slurm    by its restart count: done, or
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.threats import Threat
@@ -127,10 +129,14 @@ def go_on(site: Site, rescue: Rescue) -> Rescue:
 
 
 def _find_or_save(site: Site, rescue: Rescue) -> Rescue:
-    """After a crash: a save that was complete is not made again."""
-    began = rescue.reached.get(str(Step.SAVING), rescue.changed)
-    own = [i for i in _images(site, rescue) if i.attempt == rescue.run.attempt and i.taken >= began]
-    image = next((i for i in own if _verified(site, rescue, i)), None)
+    """After a crash: a save that was complete is not made again. Images are told apart by number:
+    when they were taken is the node's time, whose clock may differ from ours.
+    """
+    if rescue.newest is None:
+        return _save(site, rescue)
+    least, attempt = rescue.newest, rescue.run.attempt
+    fresh = [i for i in _images(site, rescue) if i.number > least and i.attempt == attempt]
+    image = next((i for i in fresh if _verified(site, rescue, i)), None)
     if image is not None:
         say(site, rescue, "ckpt-found", f"save {image.number} was complete before a restart")
         return _saved(site, rescue, image)
@@ -143,6 +149,9 @@ def _save(site: Site, rescue: Rescue) -> Rescue:
     if not fits(rescue.deadline, now, 0.0, settings.slack):
         return fall_back(site, rescue, "the deadline is too near")
     until = now + UNBOUND if rescue.deadline is None else rescue.deadline - settings.slack
+    known = (*_images(site, rescue), *site.state.images(rescue.run.job))
+    rescue = replace(rescue, newest=max((i.number for i in known), default=0))
+    site.state.put(rescue)
     reach("rescue.before-save")
     method = site.checkpointers[rescue.method]
     try:
@@ -177,7 +186,7 @@ def _failed(site: Site, rescue: Rescue, why: str) -> Rescue:
     if runs and time_left and tries < MOST_TRIES:
         return to(site, rescue, Step.WAITING, tries=tries, again=True, at=now + AGAIN, note=why)
     rescue = fall_back(site, replace(rescue, tries=tries), why)
-    if job is not None and job.states & ENDED and ended_for_us(rescue, job):
+    if job is not None and job.states & ENDED and ended_for_us(site, rescue, job):
         return to(site, rescue, Step.WAITING, at=now)
     return rescue
 
@@ -246,7 +255,7 @@ def _requeue(site: Site, rescue: Rescue) -> Rescue:
         return over(site, rescue, Step.ENDED, "Slurm does not know it any more")
     if job.restarts > run.attempt:
         return to(site, rescue, Step.REQUEUED)
-    if job.states & ENDED and not ended_for_us(rescue, job):
+    if job.states & ENDED and not ended_for_us(site, rescue, job):
         return over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
     if not job.requeue and not _may_be_requeued(site, rescue):
         return to(site, rescue, Step.WAITING, at=None, again=False)
@@ -263,12 +272,16 @@ def _requeue(site: Site, rescue: Rescue) -> Rescue:
     return rescue
 
 
-def ended_for_us(rescue: Rescue, job: SlurmJob) -> bool:
-    """It ended because it saved itself, or as it does not catch our signal: it has not finished."""
+def ended_for_us(site: Site, rescue: Rescue, job: SlurmJob) -> bool:
+    """It ended because it saved itself for this move, or as it does not catch our signal: it has
+    not finished. That there is an older image says nothing of how it ended.
+    """
     if rescue.method != "signal" or "CANCELLED" in job.states:
         return False
-    saved = rescue.image is not None and rescue.image.attempt == rescue.run.attempt
-    return saved or bool(job.killed_by and rescue.tries)
+    if str(Step.SAVED) in rescue.reached:
+        return True
+    asked = rescue.newest is not None
+    return asked and job.killed_by in save_signals(site.config.checkpoint.signal, rescue.run)
 
 
 def _may_be_requeued(site: Site, rescue: Rescue) -> bool:

@@ -4,7 +4,7 @@ holds up neither the others nor the jobs; what it tells is on the disk before it
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import json
 import logging
 import os
@@ -142,23 +142,45 @@ def comment_notice(comment: str, seen: float) -> Told | None:
 
 
 class DropDirectory:
-    """Files ``*.json`` of operators and agents. Only root's and SlurmUser's own count."""
+    """Files ``*.json`` of operators and agents. Only root's and SlurmUser's own count.
+
+    What cannot be removed, such as a directory, is told once and then left alone until it changes.
+    """
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.name = f"notices in {path}"
         self._path = path
+        self._staying: dict[str, tuple[int, int]] = {}
         if create:
             path.mkdir(mode=0o755, exist_ok=True)
 
     def read(self, now: float) -> Sequence[Told]:
         """Each file, oldest name first."""
-        return [told for path in sorted(self._path.glob("*.json")) if (told := _file(path, now))]
+        paths = sorted(self._path.glob("*.json"))
+        there = {str(path) for path in paths}
+        self._staying = {name: was for name, was in self._staying.items() if name in there}
+        fresh = [path for path in paths if self._staying.get(str(path)) != _version(path)]
+        return [told for path in fresh if (told := _file(path, now))]
 
     def done(self, handles: Sequence[str]) -> None:
-        """The files go."""
+        """The files go. What they told is kept by now: one that stays is no failed reading."""
         for handle in handles:
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 os.unlink(handle)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._staying[handle] = _version(Path(handle))
+                log.warning("read, but cannot be removed path=%s: %s", handle, error.strerror)
+
+
+def _version(path: Path) -> tuple[int, int]:
+    """What a change of the file changes; (0, 0) where there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_mtime_ns
 
 
 def _file(path: Path, now: float) -> Told | None:
@@ -168,12 +190,17 @@ def _file(path: Path, now: float) -> Told | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise  # our own trouble, not the file's: it is not to be removed for that
         return Told(handle=handle, wrong=f"{path}: {error.strerror}")
-    with open(descriptor, "rb") as file:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, os.geteuid()):
             return Told(handle=handle, wrong=f"{path} is no file of root or SlurmUser")
-        text = file.read(MAX_BYTES + 1)
+        with open(descriptor, "rb", closefd=False) as file:
+            text = file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
     try:
         order = msgspec.json.decode(text, type=AnyOrder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

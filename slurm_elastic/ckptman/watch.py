@@ -48,7 +48,7 @@ def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
     if rescue.step is Step.REQUEUED:
         return _as_before(site, rescue, job)
     ended = rescue.step is Step.WAITING and job.states & moving.ENDED
-    if ended and not moving.ended_for_us(rescue, job):
+    if ended and not moving.ended_for_us(site, rescue, job):
         return moving.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
     return rescue
 

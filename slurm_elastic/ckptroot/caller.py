@@ -7,10 +7,13 @@ give to a program of his own, sudo included.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
 import subprocess
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +23,8 @@ _TITLE = re.compile(rb"slurmstepd: \[(?:StepId=)?(\d+)\.batch\]")
 _CGROUP = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 """The environment of all that root runs."""
+_LOOK = 0.5
+"""Seconds between two looks at what might end an unanswered question."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,14 @@ class Caller:
     def node(self) -> str:
         """Slurm's name of this node; a name for people, as the user may set what he likes."""
         return self.environment.get(b"SLURMD_NODENAME", b"").decode(errors="replace")
+
+    @property
+    def restarts(self) -> int | None:
+        """How often Slurm had restarted the job by the environment, which the user may change;
+        None where that says nothing, as in a first run.
+        """
+        text = self.environment.get(b"SLURM_RESTART_COUNT", b"")
+        return int(text) if text.isdigit() else None
 
 
 @dataclass(frozen=True)
@@ -68,50 +81,87 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
     return Caller(
         job=job,
         uid=user.pw_uid,
-        gid=_sudo_number("SUDO_GID"),
+        gid=sudo_number("SUDO_GID"),
         user=user.pw_name,
-        groups=tuple(os.getgrouplist(user.pw_name, _sudo_number("SUDO_GID"))),
+        groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
         environment=_environment(top, proc),
     )
 
 
 def sudo_user() -> pwd.struct_passwd:
     """Who called sudo, which sets this itself; Refused for root and for unknown users."""
-    uid = _sudo_number("SUDO_UID")
+    uid = sudo_number("SUDO_UID")
     try:
         user = pwd.getpwuid(uid)
     except KeyError as error:
         raise Refused(f"this host has no user with uid {uid}") from error
-    if uid == 0 or _sudo_number("SUDO_GID") == 0:
+    if uid == 0 or sudo_number("SUDO_GID") == 0:
         raise Refused("jobs of root, or with its group, are not checkpointed")
     return user
 
 
-def ask(site: Site, job: int, timeout: float = 10.0) -> JobState | None:
+def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]:
+    """That of sudo, our parent, as its caller gave it; Refused where it is not to be had."""
+    parent = os.getppid()
+    try:
+        if _program(parent, proc) == os.path.realpath(sudo):
+            return _environment(parent, proc)
+    except OSError as error:
+        raise Refused(f"the environment of {sudo}, process {parent}: {error.strerror}") from error
+    raise Refused("not started by sudo")
+
+
+def ask(
+    site: Site, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
+) -> JobState | None:
     """What slurmctld says of the job; None where it does not answer, state ``GONE`` where it no
-    longer knows the job.
+    longer knows the job. ``look`` is called now and then, and may end it by what it raises.
     """
     environment = {**CLEAN, **({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})}
     command = [site.scontrol, "-o", "show", "job", str(job)]
     try:
-        done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            errors="replace", timeout=timeout, check=False,
-        )  # fmt: skip
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, errors="replace",
+        ) as asked:  # fmt: skip
+            out, err = _answer(asked, timeout, look)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    if done.returncode != 0:
-        gone = "Invalid job id" in done.stderr + done.stdout
+    if asked.returncode != 0:
+        gone = "Invalid job id" in err + out
         return JobState(state="GONE", uid=-1, restarts=0) if gone else None
-    return _job_state(done.stdout, job)
+    return _job_state(out, job)
+
+
+def _answer(
+    asked: subprocess.Popen[str], timeout: float, look: Callable[[], None]
+) -> tuple[str, str]:
+    until = time.monotonic() + timeout
+    try:
+        while (left := until - time.monotonic()) > _LOOK:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return asked.communicate(timeout=_LOOK)
+            look()
+        return asked.communicate(timeout=max(left, 0.0))
+    except BaseException:
+        asked.kill()
+        raise
 
 
 def _job_state(text: str, job: int) -> JobState | None:
-    """One line a job; an array's id names all of its tasks, so ours is looked for."""
+    """One line a job; an array's id names all of its tasks, so ours is looked for.
+
+    Its user's own texts may imitate any field. All but the job's name come after BatchFlag, which
+    follows Restarts, and of what the name imitates the real one comes later. Where BatchFlag itself
+    is imitated nothing is certain.
+    """
     for line in text.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if words.get("JobId") != str(job):
+        if not line.startswith(f"JobId={job} "):
             continue
+        fixed, _, rest = line.partition(" BatchFlag=")
+        if " BatchFlag=" in rest:
+            return None
+        words = dict(word.split("=", 1) for word in fixed.split() if "=" in word)
         uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
         task = words.get("ArrayTaskId", "")
         return JobState(
@@ -181,7 +231,8 @@ def _environment(pid: int, proc: Path) -> dict[bytes, bytes]:
     return {name: value for name, equals, value in pairs if equals and name}
 
 
-def _sudo_number(name: str) -> int:
+def sudo_number(name: str) -> int:
+    """One of the numbers that sudo sets."""
     text = os.environ.get(name, "")
     if not text.isdigit():
         raise Refused(f"{name} is not set: start this by sudo")

@@ -7,16 +7,16 @@ import signal
 import sys
 import syslog
 from collections.abc import Sequence
-from typing import NoReturn
 
 from slurm_elastic.ckptroot import caller as callers
 from slurm_elastic.ckptroot import criu, dmtcp, outputs
-from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.caller import Caller, JobState
+from slurm_elastic.ckptroot.patience import Ended, Patience
 from slurm_elastic.ckptroot.payload import Payload, become
-from slurm_elastic.ckptroot.session import Method, Session, finish
+from slurm_elastic.ckptroot.session import Method, Session, ending, finish
 from slurm_elastic.ckptroot.signals import SIGNALS
 from slurm_elastic.ckptroot.site import CONFIG, Refused, Site, read
-from slurm_elastic.ckptroot.store import Meta, Store, read_script
+from slurm_elastic.ckptroot.store import Meta, Store, Taken, read_script
 from slurm_elastic.ckptroot.sweep import sweep
 
 USAGE = """\
@@ -44,7 +44,7 @@ def _command(arguments: list[str], config: str) -> int:
         raise Refused("this is for root: start it by sudo")
     match arguments:
         case ["ready", method]:
-            _ready(method, config, asks=True)
+            _ready(method, config)
             return 0
         case ["run", method, umask, script, *rest]:
             return _run(config, method, _octal(umask), [script, *rest])
@@ -67,18 +67,36 @@ def _octal(text: str) -> int:
     return value
 
 
-def _ready(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
+def _ready(method: str, config: str) -> None:
+    """Refused where the script had better run by itself. Not for want of slurmctld's answer where
+    the job may have images: ``run`` waits for that.
+    """
+    site, caller = _allowed(method, config, asks=True)
+    state = callers.ask(site, caller.job)
+    if state is not None:
+        _check_owner(state, caller)
+    elif not _may_go_on(Store(site, caller.job), caller):
+        raise Refused("slurmctld does not answer")
+
+
+def _allowed(method: str, config: str, *, asks: bool = False) -> tuple[Site, Caller]:
     if method not in _METHODS:
         raise Refused(f"unknown method {method!r}")
     site = read(config)
     _METHODS[method].available(site)
-    caller = callers.identify(site, asks=asks)
-    state = callers.ask(site, caller.job)
-    if state is None:
-        raise Refused("slurmctld does not answer")
+    return site, callers.identify(site, asks=asks)
+
+
+def _check_owner(state: JobState, caller: Caller) -> None:
     if state.uid != caller.uid:
         raise Refused(f"job {caller.job} is of uid {state.uid}, sudo was called by {caller.uid}")
-    return site, caller
+
+
+def _may_go_on(store: Store, caller: Caller) -> bool:
+    """Whether it is a restart as far as that can be told without slurmctld. A user who says so
+    himself waits for nothing, and so does no harm but to himself.
+    """
+    return bool(caller.restarts or store.images())
 
 
 def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
@@ -86,30 +104,47 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
     os.umask(0o027)
     # Before the first fork: none of ours but the payload may die of a signal to the whole step.
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    directory = os.getcwd()
-    caller = None
+    plain = _plain(config, umask, argv)
     try:
-        site, caller = _ready(method, config)
-        payload = _payload(site, caller, directory, umask, argv)
-        status = _drive(site, caller, payload, method, argv[0])
-    except (Refused, OSError) as refusal:
-        syslog.syslog(syslog.LOG_WARNING, f"a job runs without checkpoints: {refusal}")
-        _plain(caller, directory, umask, argv)
-    return finish(status)
+        site, caller = _allowed(method, config)
+        payload = _payload(site, caller, umask, argv)
+        store, session = begin(site, caller, payload, method, argv[0])
+    except Ended as end:
+        syslog.syslog(syslog.LOG_NOTICE, f"a job's run is over before it began: {end}")
+        return finish(int(signal.SIGTERM))
+    except Exception as refusal:  # noqa: BLE001 - whatever it is, nothing was started
+        why = f"a job runs without checkpoints: {refusal or type(refusal).__name__}"
+        syslog.syslog(syslog.LOG_WARNING, why)
+        become(plain)
+    return finish(drive(store, session))
 
 
-def _drive(site: Site, caller: Caller, payload: Payload, method: str, script: str) -> int:
-    """The payload's wait status; Refused only where it was not started."""
+def begin(
+    site: Site, caller: Caller, payload: Payload, method: str, script: str
+) -> tuple[Store, Session]:
+    """Start or restore the job; Ended, Refused or whatever else: nothing was started."""
     store = Store(site, caller.job)
-    store.open()
+    patience = Patience(caller.job)
     try:
-        attempt, meta = _attempt(site, caller, store, method, script)
-        session = Session(site, caller, attempt, store, meta, _open(site, caller, payload, method))
+        state = _take(site, caller, store, patience)
+        patience.rewarded()
+        meta = _meta(caller, store, state, method, script)
+        made = _open(site, caller, payload, method)
+        session = Session(site, caller, state.restarts, store, meta, made)
         try:
             session.begin()
-        except (Refused, OSError):
+        except Exception:
             session.abandon()
             raise
+    except BaseException:
+        store.close()
+        raise
+    return store, session
+
+
+def drive(store: Store, session: Session) -> int:
+    """The payload's wait status, in the end."""
+    try:
         status = session.run()
         session.leave(status)
         return status
@@ -117,31 +152,56 @@ def _drive(site: Site, caller: Caller, payload: Payload, method: str, script: st
         store.close()
 
 
-def _attempt(
-    site: Site, caller: Caller, store: Store, method: str, script: str
-) -> tuple[int, Meta]:
-    """How often Slurm has restarted the job, and how it began: now, or in an earlier run.
+def _take(site: Site, caller: Caller, store: Store, patience: Patience) -> JobState:
+    """Take the job's directory; what slurmctld says of the job, not before a wait but after."""
+    patience.patient = _may_go_on(store, caller)
+    state = _ask(site, caller, patience, caller.restarts)
+    patience.patient = state.restarts > 0
+    while True:
+        try:
+            store.open()
+            break
+        except Taken as taken:
+            if not patience.again(str(taken)):
+                raise
+    return _ask(site, caller, patience, state.restarts) if patience.waited else state
+
+
+def _ask(site: Site, caller: Caller, patience: Patience, restarts: int | None) -> JobState:
+    """``restarts``: how often the job was restarted before this run, if that is known."""
+    while True:
+        state = callers.ask(site, caller.job, look=patience.look)
+        if state is not None:
+            break
+        if not patience.again("slurmctld does not answer"):
+            raise Refused("slurmctld does not answer")
+    # A run that was cut off with its node: the job may have long been running elsewhere.
+    if patience.waited and ending(state, state.restarts if restarts is None else restarts):
+        raise Ended(f"Slurm says {state.state}, restarted {state.restarts} times")
+    _check_owner(state, caller)
+    return state
+
+
+def _meta(caller: Caller, store: Store, state: JobState, method: str, script: str) -> Meta:
+    """How the job began: now, or in an earlier run.
 
     A directory that is not of this user and method is of another job that had the number.
     """
-    state = callers.ask(site, caller.job)
-    if state is None:
-        raise Refused("slurmctld does not answer")
     meta = store.meta()
     wanted = (caller.uid, caller.gid, method)
     if state.restarts and meta and (meta.uid, meta.gid, meta.method) == wanted:
-        return state.restarts, meta
+        return meta
     label = state.label(caller.job)
     meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())
     store.begin(meta, read_script(caller, script))
-    return state.restarts, meta
+    return meta
 
 
-def _payload(site: Site, caller: Caller, directory: str, umask: int, argv: list[str]) -> Payload:
+def _payload(site: Site, caller: Caller, umask: int, argv: list[str]) -> Payload:
     return Payload(
         argv=(str(site.jobs / str(caller.job) / "script"), *argv[1:]),
         environment=caller.environment,
-        directory=directory,
+        directory=os.getcwd(),
         umask=umask,
         uid=caller.uid,
         gid=caller.gid,
@@ -149,21 +209,24 @@ def _payload(site: Site, caller: Caller, directory: str, umask: int, argv: list[
     )
 
 
-def _plain(caller: Caller | None, directory: str, umask: int, argv: list[str]) -> NoReturn:
-    """Give way to the launcher, as the user, which then runs the script by itself."""
-    user = callers.sudo_user()
-    gid = int(os.environ["SUDO_GID"])
-    environment = caller.environment if caller else os.environb
-    become(
-        Payload(
-            argv=argv,
-            environment={**environment, b"SLURM_ELASTIC_PLAIN": b"1"},
-            directory=directory,
-            umask=umask,
-            uid=user.pw_uid,
-            gid=gid,
-            groups=tuple(os.getgrouplist(user.pw_name, gid)),
-        )
+def _plain(config: str, umask: int, argv: list[str]) -> Payload:
+    """The launcher again, which then runs the script by itself: as the user, where we are, with the
+    environment that sudo was called with. Found out first, as nothing may keep us from it later.
+    Refused where it cannot be: the script never runs as somebody else, or with root's environment.
+    """
+    try:
+        sudo = read(config).sudo
+    except (Refused, OSError, ValueError):
+        sudo = Site.sudo
+    user, gid = callers.sudo_user(), callers.sudo_number("SUDO_GID")
+    return Payload(
+        argv=argv,
+        environment={**callers.own_environment(sudo), b"SLURM_ELASTIC_PLAIN": b"1"},
+        directory=".",  # which may have been deleted meanwhile
+        umask=umask,
+        uid=user.pw_uid,
+        gid=gid,
+        groups=tuple(os.getgrouplist(user.pw_name, gid)),
     )
 
 

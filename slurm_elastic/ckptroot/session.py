@@ -170,7 +170,7 @@ class Session:
         """Whether a held job's run is over; brings it back when nobody requeues it."""
         if self._relay.terminated:
             found = callers.ask(self._site, self._caller.job, 5.0)
-            if found is not None and _ending(found, self._attempt):
+            if found is not None and ending(found, self._attempt):
                 return True
             # Not Slurm's doing: a signal that the user sent himself.
             self._relay.terminated = found is None
@@ -309,5 +309,6 @@ def finish(status: int) -> int:
     return 128 + number
 
 
-def _ending(found: callers.JobState, attempt: int) -> bool:
+def ending(found: callers.JobState, attempt: int) -> bool:
+    """Whether this run is over for Slurm, or soon will be."""
     return found.restarts > attempt or found.state in _ENDING

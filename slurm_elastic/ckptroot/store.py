@@ -59,6 +59,10 @@ class Request:
     within: float = 0.0
 
 
+class Taken(Refused):
+    """The directory is another run's, for now: that of a run which has ended is soon free."""
+
+
 class Store:
     """The directory of one job. Made only by us; everything in it is root's but the script."""
 
@@ -71,21 +75,37 @@ class Store:
         self._known: list[dict[str, Any]] = []
 
     def open(self) -> None:
-        """Make the directory if need be, and take it: Refused if it is not root's, or taken."""
+        """Make the directory if need be, and take it: Refused if it is not root's, Taken if another
+        run has it.
+        """
         try:
             for path, mode in ((self._site.jobs, 0o755), (self.path, 0o751)):
                 self._make(path, mode)
             trust(self.path, directory=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except PermissionError as error:
             raise Refused(f"{error.filename}: root may not write there ({error.strerror}):"
                           " the export squashes root (no_root_squash)") from error  # fmt: skip
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take(lock)
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def _take(self, lock: int) -> None:
+        """Of a directory that its last run, or the sweeper, has just removed the lock is nobody's,
+        and means nothing.
+        """
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine, there = os.fstat(lock), (self.path / "lock").lstat()
+        except BlockingIOError as error:
+            raise Taken(f"job {self.job} is driven by another process already") from error
         except OSError as error:
-            os.close(self._lock)
-            self._lock = None
-            raise Refused(f"job {self.job} is driven by another process already") from error
+            raise Taken(f"{self.path}/lock: {error.strerror}") from error
+        if (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino):
+            raise Taken(f"{self.path}: just removed")
 
     def _make(self, path: Path, mode: int) -> None:
         with contextlib.suppress(FileExistsError):
@@ -115,10 +135,12 @@ class Store:
         self.replace("meta.json", json.dumps(asdict(meta)).encode(), 0o600)
 
     def meta(self) -> Meta | None:
-        """What an earlier run left; None where there is none that can be read."""
+        """What an earlier run left; None where there is none, or no sense in it. OSError where it
+        cannot be read now: nothing is known then, and nothing may be removed for it.
+        """
         try:
             return Meta(**json.loads((self.path / "meta.json").read_bytes()))
-        except (OSError, ValueError, TypeError):
+        except (FileNotFoundError, ValueError, TypeError):
             return None
 
     def request(self) -> Request | None:

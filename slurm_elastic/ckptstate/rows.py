@@ -33,7 +33,9 @@ class Rescue(Struct, frozen=True, kw_only=True):
     that is known. ``saves``: a save is wanted and fits before it. ``image`` is what the next run
     goes on from (None: from its start). In WAITING and REQUEUEING ``at`` is when to act again; in
     WAITING None means when the node is lost, and ``again`` that another save is tried then.
-    ``reached``: when each step was. ``helped``: how often a hold was taken off the requeued job.
+    ``newest``: the number of the job's newest image when the save of this move was asked for (None:
+    it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
+    requeued job.
     """
 
     run: JobRun
@@ -50,6 +52,7 @@ class Rescue(Struct, frozen=True, kw_only=True):
     at: float | None = None
     again: bool = False
     tries: int = 0
+    newest: int | None = None
     helped: int = 0
     note: str = ""
     reached: dict[str, float] = field(default_factory=dict)

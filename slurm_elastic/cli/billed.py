@@ -6,12 +6,10 @@ import argparse
 
 from msgspec import Struct
 
+from slurm_elastic.cli.arguments import MOST, count
 from slurm_elastic.policies.spelled import spell
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
-
-MOST = 10**9
-"""No number of an option is larger: 31 years, where it is seconds."""
 
 
 class Reserved(Struct, frozen=True):
@@ -27,10 +25,8 @@ def boot(text: str) -> tuple[tuple[int, float], ...]:
     sizes, times = [], []
     for part in text.split(","):
         size, colon, seconds = part.partition(":")
-        sizes.append(int(size) if colon else 1)
-        times.append(int(seconds if colon else size))
-    if not all(1 <= number <= MOST for number in (*sizes, *times)):
-        raise argparse.ArgumentTypeError(f"{text[:40]}: expected numbers from 1 up to {MOST}")
+        sizes.append(count(size) if colon else 1)
+        times.append(count(seconds if colon else size))
     points = tuple(zip(sizes, map(float, times), strict=True))
     try:
         BootTimes(points)

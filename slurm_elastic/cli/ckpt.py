@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
-import sys
 import time
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from slurm_elastic.ckptman.opening import DROPS
 from slurm_elastic.ckptman.service import SERVICE
@@ -18,7 +16,9 @@ from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, With
 from slurm_elastic.ckptman.wishes import Choice, choose
 from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
@@ -72,9 +72,9 @@ def _seconds(text: str) -> float:
 def _list(args: argparse.Namespace) -> int:
     view = view_of(load(Path(args.config)), time.time())
     if args.json:
-        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
+        write_json(view)
         return 0
-    console = Console(markup=False, emoji=False, highlight=False)
+    console = plain()
     for block in checkpoint_blocks(view, finished=True):
         console.print(block)
     return 0
@@ -140,12 +140,12 @@ def _explain(args: argparse.Namespace) -> int:
     slurm = SlurmCli(config.slurm)
     job = _job(slurm, args.job)
     if job is not None:
-        print(f"Job {job.label} {'would be' if not job.nodes else 'is'} saved: "
-              f"{how(choice_of(config, job))}")  # fmt: skip
+        saved = "would be" if not job.nodes else "is"
+        print(visible(f"Job {job.label} {saved} saved: {how(choice_of(config, job))}"))
     found = explain(config, slurm, str(args.job))
     ours = tuple(d for d in found.decisions if d.kind.startswith(KIND))
     told = msgspec.structs.replace(found, decisions=ours, machines=())
-    render(told, Console(markup=False, emoji=False, highlight=False))
+    render(told, plain())
     return 0
 
 

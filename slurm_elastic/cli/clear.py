@@ -17,7 +17,7 @@ from pathlib import Path
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
@@ -53,7 +53,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def run(args: argparse.Namespace) -> int:
-    """Clear, and print what was cleared; 1 for an unknown subject or who may not, 2 for none."""
+    """Clear, and print what was cleared; 1 for who may not, 2 for no subject or an unknown one."""
     if bool(args.subjects) == args.all:
         print(
             "clear what? Name offers, pools or clouds, machines with --gone, or say --all",
@@ -155,7 +155,7 @@ def _meant(
     if subject in paused:  # of a pool that the configuration has no more
         return {subject}
     known = ", ".join((*keys, *by_name, *sorted(clouds)))
-    raise SlurmElasticError(
+    raise ConfigError(
         f"{subject!r} is no offer that cools down, no pool and no cloud; there are {known}"
     )
 

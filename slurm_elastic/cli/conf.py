@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from slurm_elastic.config import Config, blocked_clouds, configfile
+from slurm_elastic.config.effective import effective
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers.joining import program_of
-from slurm_elastic.slurm import check, install, plan, uninstall
+from slurm_elastic.slurm import check, controller, install, plan, uninstall
 from slurm_elastic.slurm.install import Outcome
 
 _ACTIONS: dict[str, str] = {
@@ -43,12 +44,20 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD")
         if name in ("install", "uninstall"):
-            action.add_argument("--restart", metavar="COMMAND", help=_RESTART_HELP)
+            action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
                 "--force",
                 action="store_true",
                 help="also if jobs or paid machines are on nodes that go",
             )
+
+
+def _command(text: str) -> str:
+    try:
+        controller.words(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def show(args: argparse.Namespace) -> int:
@@ -57,7 +66,7 @@ def show(args: argparse.Namespace) -> int:
     _require_joining(config)
     for reason in blocked_clouds(config).values():
         print(f"# not in use: {reason}")
-    print(configfile.dump(config), end="")
+    print(configfile.dump(effective(config)), end="")
     return 0
 
 

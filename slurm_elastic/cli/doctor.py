@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import load
 from slurm_elastic.doctor import clouds, head
@@ -63,10 +63,9 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     diagnosis = diagnose(config, SlurmCli(config.slurm), time.time(), quick=args.quick)
     if args.json:
-        sys.stdout.write(msgspec.json.encode(diagnosis).decode() + "\n")
+        write_json(diagnosis)
     else:
-        # no markup: findings have brackets, reasons have colons
-        render(diagnosis, Console(markup=False, emoji=False, highlight=False))
+        render(diagnosis, plain())
     return 1 if diagnosis.wrong else 0
 
 

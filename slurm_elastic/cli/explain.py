@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sqlite3
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,8 +16,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger, Machine
@@ -33,6 +36,7 @@ from slurm_elastic.view.outlook import brief
 
 OFFERS_SHOWN = 20
 _KIND_WIDTH = 16
+_JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -79,10 +83,9 @@ def show(
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
     explanation = explain(config, slurm, subject)
     if as_json:
-        sys.stdout.write(to_json(explanation) + "\n")
+        write_json(explanation)
     else:
-        # no markup: node lists have brackets, offers have colons
-        render(explanation, console or Console(markup=False, emoji=False, highlight=False))
+        render(explanation, console or plain())
     return 0
 
 
@@ -134,11 +137,12 @@ def _explain_pool(config: Config, ledger: Ledger, name: str) -> Explanation:
 
 
 def _explain_node(ledger: Ledger, slurm: Slurm, name: str, *, known: bool) -> Explanation:
-    chain = tell_node(name, ledger.decisions)
+    # What was no UTF-8 on the command line cannot be asked for, and names nothing.
+    chain = tell_node(name, ledger.decisions) if name.isprintable() else []
     if not known and not chain:
         raise SlurmElasticError(
-            f"nothing is known about {name!r}: it is neither a node of a configured pool nor the "
-            "number of a job (an array task goes by its own number: squeue -o '%A %i')"
+            f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
+            "the number of a job (an array task goes by its own number: squeue -o '%A %i')"
         )
     return Explanation(
         subject=name,
@@ -150,8 +154,9 @@ def _explain_node(ledger: Ledger, slurm: Slurm, name: str, *, known: bool) -> Ex
 
 
 def _job_number(subject: str) -> int | None:
+    """None for what is none; Slurm's have 32 bits."""
     digits = subject.removeprefix("job:")
-    return int(digits) if digits.isascii() and digits.isdigit() else None
+    return int(digits) if _JOB_NUMBER.fullmatch(digits) else None
 
 
 def _job(slurm: Slurm, number: int) -> tuple[SlurmJob | None, str]:

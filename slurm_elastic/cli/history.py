@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from slurm_elastic.cli import billed
-from slurm_elastic.cli.billed import MOST
+from slurm_elastic.cli.arguments import count, seconds
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load as load_config
 from slurm_elastic.config.policies import Budget
@@ -182,22 +182,6 @@ def progress(total: int) -> Iterator[Told | None]:
         yield lambda jobs: bar.advance(task, jobs)
 
 
-def seconds(text: str) -> int:
-    """A number that is not negative, for argparse."""
-    number = int(text)
-    if not 0 <= number <= MOST:
-        raise argparse.ArgumentTypeError(f"{text[:24]} is not a number of seconds up to {MOST}")
-    return number
-
-
-def count(text: str) -> int:
-    """A positive number, for argparse."""
-    number = int(text)
-    if not 1 <= number <= MOST:
-        raise argparse.ArgumentTypeError(f"{text[:24]} is not a positive number up to {MOST}")
-    return number
-
-
 def _bounds(config: Config, notes: list[str]) -> Bounds:
     """The cluster's budget, and the times at which machines may be started."""
     windows = {rules_of(config, pool).windows for pool in config.pools}
@@ -243,4 +227,7 @@ def _prices(paths: Sequence[Path]) -> PriceTrace | None:
 
 def _static(text: str) -> tuple[int, int]:
     nodes, _, procs = text.partition("x")
-    return count(nodes), count(procs or "1")
+    try:
+        return count(nodes), count(procs or "1")
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"{text[:24]!r} is not NODESxCPUS, as 4x16") from None

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.arguments import pause
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.ending import on_end
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
+    prepare()
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
@@ -33,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = _settings(config, cloud, arguments)
         agent = Agent(settings)
     except (SlurmElasticError, OSError) as error:
-        print(f"slurm-elastic-local: {error}", file=sys.stderr)
+        print(f"slurm-elastic-local: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
     try:
         _serve(agent, Path(cloud.socket), {0, os.getuid(), _uid(config)})
@@ -49,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
     parser.add_argument(
         "--boot",
-        type=float,
+        type=pause,
         default=1.0,
         metavar="SECONDS",
         help="start each slurmd so much later (default 1: slurmctld does not believe in a boot in"
@@ -68,7 +71,8 @@ def _cloud(config: Config, name: str | None) -> LocalCloud:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise ConfigError(f"no cloud {name or ''!r} with provider local is configured")
+        which = "no cloud" if name is None else f"no cloud {name!r}"
+        raise ConfigError(f"{which} with provider local is configured")
     names = ", ".join(c.name for c in found)
     raise ConfigError(f"several clouds have provider local ({names}): name one with --cloud")
 

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
@@ -41,12 +42,13 @@ COMMANDS: Mapping[str, str] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
+    prepare()
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
     except SlurmElasticError as error:
-        print(f"slurm-elastic: {error}", file=sys.stderr)
+        print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError | SandboxError) else 1
     except KeyboardInterrupt:
         return 130
@@ -55,15 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        print(f"slurm-elastic: {_os_sentence(error)}", file=sys.stderr)
+        print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
     return code
 
 
 def _run(argv: Sequence[str]) -> int:
-    args = parsed(argv)
+    parser, args = _understood(argv)
     if args.command is None:
-        _parser().print_help(sys.stderr)
+        parser.print_help(sys.stderr)
         return 2
     code: int = args.run(args)
     return code
@@ -74,6 +76,10 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises SystemExit after a message for wrong use, as argparse does.
     """
+    return _understood(argv)[1]
+
+
+def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     argv = _config_first(argv)
     parser = _parser()
     subparsers = parser.add_subparsers(
@@ -85,7 +91,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
             _add(name, subparsers)
         else:
             subparsers.add_parser(name, help=summary)
-    return parser.parse_args(argv)
+    return parser, parser.parse_args(argv)
 
 
 def _parser() -> argparse.ArgumentParser:

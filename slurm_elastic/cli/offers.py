@@ -5,20 +5,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sqlite3
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.arguments import count
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
@@ -82,7 +83,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     what.add_argument("--job", type=int, metavar="JOBID", help="for a job in Slurm's queue")
     what.add_argument("--pool", metavar="POOL", help="for one pool (default: all)")
     parser.add_argument(
-        "--nodes", type=int, metavar="N", help="for so many nodes (default: the pool's, the job's)"
+        "--nodes",
+        type=count,
+        metavar="N",
+        help="for so many nodes (default: the pool's, the job's)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.set_defaults(run=run)
@@ -93,10 +97,9 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     found = gather(config, SlurmCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
     if args.json:
-        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
+        write_json(found)
     else:
-        # no markup: offers have colons, hostlists have brackets
-        render(found, Console(markup=False, emoji=False, highlight=False))
+        render(found, plain())
     return 1 if all(pool.error for pool in found.pools) else 0
 
 
@@ -108,9 +111,9 @@ def gather(
     pool: str | None = None,
     nodes: int | None = None,
 ) -> Offers:
-    """Ask and rank. SlurmElasticError where the job, the pool or the ledger is not there."""
-    if nodes is not None and nodes < 1:
-        raise SlurmElasticError(f"--nodes {nodes}: at least one node has to be asked for")
+    """Ask and rank. SlurmElasticError where the job or the ledger is not there,
+    ConfigError where the pool is not.
+    """
     path = config.state / "ledger.db"
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
@@ -127,7 +130,7 @@ def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence
     """What is asked about in words, the pools, and how many nodes (None: the pool's own)."""
     if pool is not None:
         if pool not in site.pools:
-            raise SlurmElasticError(f"there is no pool {pool!r}; there are {', '.join(site.pools)}")
+            raise ConfigError(f"there is no pool {pool!r}; there are {', '.join(site.pools)}")
         return f"pool {pool}", [site.pools[pool]], None
     if job is None:
         return "all pools", list(site.pools.values()), None

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
-from rich.console import Console
 
 from slurm_elastic.cli import history, plan_deadline, plan_policy
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     with history.progress(len(setting.jobs)) as advance:
         outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
     plan = _plan(outcome, index, classes, on_demand)
-    render(plan, setting.base.pools[index].name, setting.history.start, Console())
+    render(plan, setting.base.pools[index].name, setting.history.start, Output())
     for note in setting.told([args.policy]):
         print(f"note: {note}", file=sys.stderr)
     if args.json:

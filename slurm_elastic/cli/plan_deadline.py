@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.cli import history
+from slurm_elastic.cli.arguments import count
+from slurm_elastic.cli.console import Output
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay
 from slurm_elastic.simulate.availability import Availability, load_availability
@@ -60,7 +60,7 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--prices", type=_prices, metavar="SPOT,ON-DEMAND", help="dollars an hour of one machine"
     )
-    parser.add_argument("--starts", type=history.count, default=300, metavar="N", help="of a trace")
+    parser.add_argument("--starts", type=count, default=300, metavar="N", help="of a trace")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
     parser.set_defaults(run=run)
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         _row(args, name, trace, policy) for name, trace in traces.items() for policy in POLICIES
     ]
     for name in traces:
-        Console().print(_table(name, [row for row in rows if row.trace == name], args.work))
+        Output().print(_table(name, [row for row in rows if row.trace == name], args.work))
     if args.json:
         args.json.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     ours = next(iter(POLICIES))

@@ -13,7 +13,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from slurm_elastic.cli import history
+from slurm_elastic.cli import arguments, history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import duration
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
@@ -45,21 +46,13 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     history.add_arguments(parser)
     limit = parser.add_mutually_exclusive_group()
-    limit.add_argument("--max-wait", type=history.count, metavar="S", help="mean wait, seconds")
-    limit.add_argument("--budget", type=_dollars, metavar="$", help="for the whole history")
+    limit.add_argument("--max-wait", type=arguments.count, metavar="S", help="mean wait, seconds")
+    limit.add_argument("--budget", type=arguments.amount, metavar="$", help="for the whole history")
     parser.add_argument("--policies", metavar="POLICIES", help="try these, not the usual ones")
-    parser.add_argument("--rounds", type=history.count, default=2, metavar="N", help="default: 2")
+    parser.add_argument("--rounds", type=arguments.count, default=2, metavar="N", help="default: 2")
     parser.add_argument("--plot", type=Path, metavar="OUT.html", help="the front as a picture")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
     parser.set_defaults(run=run)
-
-
-def _dollars(text: str) -> float:
-    """An amount that is not negative, for argparse."""
-    amount = float(text)
-    if not 0 <= amount < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text[:24]} is not an amount of dollars")
-    return amount
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     tried = search(setting, args.policies, args.rounds)
     best = front(tried)
     chosen = within(tried, args.max_wait, args.budget)
-    console = Console()
+    console = Output()
     console.print(_table(best, chosen))
     _advise(chosen, console, lease=args.billing.lease if args.billing else 1)
     for note in setting.told(one.policy for one in tried):

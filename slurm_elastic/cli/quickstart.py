@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
@@ -65,7 +66,7 @@ def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no publi
 
 def run(args: argparse.Namespace) -> int:
     """The whole story; 1 when it did not go as it should."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = Output(highlight=False, markup=False, soft_wrap=True)
     sandbox = Sandbox(
         SandboxSpec(
             dir=args.dir.resolve(),

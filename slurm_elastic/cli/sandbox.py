@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slurm_elastic.cli.arguments import count, pause
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 
 if TYPE_CHECKING:
@@ -50,11 +51,11 @@ def _add_up(inner: Subparsers) -> None:
         "--static", type=int, default=default.static_nodes, metavar="N", help="static nodes"
     )
     parser.add_argument(
-        "--boot", type=float, default=default.boot_seconds, metavar="SECONDS",
+        "--boot", type=pause, default=default.boot_seconds, metavar="SECONDS",
         help="how long an emulated machine boots",
     )  # fmt: skip
     parser.add_argument(
-        "--suspend-time", type=float, default=default.suspend_time, metavar="SECONDS",
+        "--suspend-time", type=pause, default=default.suspend_time, metavar="SECONDS",
         help="idle nodes are given back after so long",
     )  # fmt: skip
     parser.add_argument("--never-boot", default="", metavar="NODES", help="machines that stay dead")
@@ -79,7 +80,7 @@ def _add_price(inner: Subparsers) -> None:
 def _add_interrupt(inner: Subparsers) -> None:
     parser = _plain(inner, "interrupt", _interrupt, "take a spot machine away")
     parser.add_argument("name", metavar="NODE|INSTANCE")
-    parser.add_argument("--notice", type=float, default=120.0, metavar="SECONDS")
+    parser.add_argument("--notice", type=pause, default=120.0, metavar="SECONDS")
 
 
 def _add_fail(inner: Subparsers) -> None:
@@ -96,7 +97,7 @@ def _add_fail(inner: Subparsers) -> None:
     parser.add_argument("--market", choices=("spot", "on-demand"))
     parser.add_argument("--type", help="instance type or pattern")
     parser.add_argument("--zone", help="zone or pattern")
-    parser.add_argument("--count", type=int, metavar="N", help="so many calls; default: all")
+    parser.add_argument("--count", type=count, metavar="N", help="so many calls; default: all")
 
 
 def _attached(arguments: argparse.Namespace) -> Sandbox:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -31,6 +32,7 @@ def run_service(
     """Have ``serve`` run under the lock file of that name. Exit 2: the configuration or the state
     directory is wrong.
     """
+    prepare()
     args = _parser(name, doc).parse_args(argv)
     logging.basicConfig(
         level=args.log_level.upper(),
@@ -44,10 +46,10 @@ def run_service(
         with _locked(config.state, lock, name):
             serve(config)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return 2
     except SlurmElasticError as error:
-        print(error, file=sys.stderr)
+        print(visible(str(error)), file=sys.stderr)
         return 1
     return 0
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 from msgspec import Struct
-from rich.console import Console
 
 from slurm_elastic.cli import history
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.spelled import split
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     setting = history.read(args)
     runs = simulated(setting, args.compare)
     result = _result(setting, runs, args.seed)
-    render(result.rows, Console())
+    render(result.rows, Output())
     for note in (*result.notes, *result.complaints):
         print(f"note: {note}", file=sys.stderr)
     if args.json:

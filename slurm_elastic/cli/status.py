@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sqlite3
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 from msgspec.structs import replace
 from rich.console import Console
 
 from slurm_elastic.cli.ckpt_read import read_checkpoints
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import SlurmElasticError, SlurmError
@@ -74,11 +74,9 @@ def show(
     """Read everything and print it once."""
     view = status_view(config, gather(config, slurm, time.time()))
     if as_json:
-        sys.stdout.write(msgspec.json.encode(view).decode() + "\n")
-        sys.stdout.flush()
+        write_json(view)
     else:
-        # no markup: node lists have brackets, reasons have colons
-        console = console or Console(markup=False, emoji=False, highlight=False)
+        console = console or plain()
         if clear:
             _page(view, console)
         else:

@@ -250,7 +250,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             markets=_markets(config, p),
             max_price=p.max_price,
             max_nodes=p.max_nodes,
-            max_age=_max_age(config, p),
+            max_age=max_age(config, p),
             interruption_loss=p.interruption_loss,
             partial_jobs=p.partial_jobs,
             max_booting=p.max_booting,
@@ -261,7 +261,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
     )
 
 
-def _max_age(config: Config, pool: PoolSettings) -> float | None:
+def max_age(config: Config, pool: PoolSettings) -> float | None:
     """A machine of a public cloud costs money as long as it is there, so none is there for ever."""
     if pool.max_age is None and config.cloud(pool.cloud).location is Location.PUBLIC:
         return PUBLIC_MAX_AGE

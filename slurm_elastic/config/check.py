@@ -10,6 +10,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 
 from slurm_elastic.config.checkpoint_fit import CHECKPOINT_FITS
 from slurm_elastic.config.cloud_fit import CLOUD_FITS
@@ -28,6 +29,7 @@ NODE_ADDRESSES = ("registration", "provider")
 _LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL
 _SOCKET_NAME = len("/prolog.sock")  # the longest one in the state directory
 _LONGEST_NODE_NAME = 63
+_MOST_NODES = 64 * 1024  # slurmctld's MAX_SLURM_NODES
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _CLUSTER = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
@@ -167,6 +169,17 @@ def _node_names(draft: Draft) -> None:
             draft.problems.add(at, shown(hostlist), expected)
         _own_twice(draft, at, names)
         _overlaps(draft, i, names, owner)
+    _node_count(draft)
+
+
+def _node_count(draft: Draft) -> None:
+    """Complain at the pool that goes over what slurmctld takes."""
+    counts = {i: len(names) for i, names in draft.nodes.items()}
+    for i, total in zip(counts, accumulate(counts.values()), strict=True):
+        if total > _MOST_NODES:
+            expected = f"at most {_MOST_NODES}, as many as Slurm takes (MAX_SLURM_NODES)"
+            draft.problems.add(("pools", i, "nodes"), f"{total} nodes up to here", expected)
+            return
 
 
 def _own_twice(draft: Draft, at: KeyPath, names: list[str]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
 
@@ -95,8 +97,12 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     blcr: BlcrSettings = field(default_factory=BlcrSettings)
 
 
+OrNone = Annotated[str, Meta(extra={"none": True})]
+"""Text of which ``none`` is one: no policy, no method."""
+
+
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pool's own policy and method; None: those of the section ``checkpoint``."""
 
-    policy: str | None = None
-    method: str | None = None
+    policy: OrNone | None = None
+    method: OrNone | None = None

@@ -18,7 +18,7 @@ SHARED = ("criu", "dmtcp", "blcr")
 """Methods that keep their images in ``checkpoint.directory``."""
 _DEADLY = ("KILL", "STOP", "CONT")
 _PATH = re.compile(r"/[^\s\"'#=,;$`\\]*")
-_SAVED = re.compile(r"exit(:\d{1,3})?|file:[^\s/][^\s]*|line:.+")
+_SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
 
 
 def is_signal(name: str) -> bool:
@@ -32,7 +32,7 @@ def is_sign(text: str) -> bool:
 
 
 SIGNAL_FORM = "a signal that can be caught, such as USR1"
-SIGN_FORM = "exit, exit:CODE, file:PATH (in the job's directory) or line:TEXT"
+SIGN_FORM = "exit, exit:CODE (0 to 255), file:PATH (in the job's directory) or line:TEXT"
 
 
 def _words(draft: Draft) -> None:

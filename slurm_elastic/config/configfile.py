@@ -81,7 +81,7 @@ def _converted(
 
 
 def dump(config: Config) -> str:
-    """The effective configuration as YAML, defaults included; ``parse`` gives ``config`` back."""
+    """The configuration as YAML, defaults included; ``parse`` gives ``config`` back."""
     return yaml_document.write(render(_schema(Config), config))
 
 

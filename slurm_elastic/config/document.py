@@ -42,14 +42,14 @@ for _kind, _regexp, _first in _RESOLVERS:
 class Document(Struct, frozen=True, kw_only=True):
     """A file's values and, for each path in them, the line (from 1) it starts on.
 
-    ``repeated`` has the line and a sentence for each key that stands twice in one mapping; the
+    ``repeated`` has line, path and a sentence for each key that stands twice in one mapping; the
     last one counts in ``value``.
     """
 
     source: str
     value: object
     lines: dict[KeyPath, int]
-    repeated: tuple[tuple[int, str], ...] = ()
+    repeated: tuple[tuple[int, KeyPath, str], ...] = ()
 
     def line(self, path: KeyPath) -> int:
         """The line of ``path``, or of the nearest thing around it that is in the file."""
@@ -124,7 +124,7 @@ class _Walk:
 
     def __init__(self, loader: _Loader, source: str) -> None:
         self.lines: dict[KeyPath, int] = {}
-        self.repeated: list[tuple[int, str]] = []
+        self.repeated: list[tuple[int, KeyPath, str]] = []
         self._loader = loader
         self._source = source
         self._left = MAX_VALUES
@@ -182,14 +182,14 @@ class _Walk:
     def _scalar(self, node: yaml.ScalarNode) -> object:
         try:
             return self._loader.construct_object(node)
-        except (ValueError, KeyError):
+        except (ValueError, LookupError, ArithmeticError):
             raise self._wrong(node, f"{shown(node.value)} tagged as {node.tag!r}") from None
 
     def _repeat(self, name: str, node: yaml.Node, path: KeyPath) -> None:
         first = self.lines[*path, name]
         line = node.start_mark.line + 1
         self.repeated.append(
-            (line, f"found the key {name!r} again, it stands on line {first} already")
+            (line, path, f"found the key {name!r} again, it stands on line {first} already")
         )
 
     def _wrong(self, node: yaml.Node, found: str) -> ConfigError:

@@ -11,11 +11,12 @@ from slurm_elastic.config.draft import Draft
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.units import format_duration
 
-_HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]{1,5})?")
+_HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:(?P<port>[1-9][0-9]{0,4}))?")
 _HOST_KEY = re.compile(
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
 )
 _WITH_IMAGES = (AwsCloud, OpenNebulaCloud, OpenStackCloud)
+_MOST_PORT = 65535
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -55,8 +56,12 @@ def check_images(draft: Draft) -> None:
 
 
 def _head(draft: Draft, join: Join) -> None:
-    if join.head is not None and not _HEAD.fullmatch(join.head):
-        expected = "the head's name or address as machines know it, such as head.example.org"
+    found = _HEAD.fullmatch(join.head) if join.head is not None else None
+    if join.head is not None and (found is None or int(found["port"] or 1) > _MOST_PORT):
+        expected = (
+            "the head's name or address as machines know it, such as head.example.org,"
+            f" or with a port from 1 to {_MOST_PORT}"
+        )
         draft.problems.add(("join", "head"), shown(join.head), expected)
     for key in ("template", "ssh"):
         if join.head is None and getattr(join, key) is not None:

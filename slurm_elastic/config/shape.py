@@ -1,7 +1,8 @@
 """Plain values to the frozen types of ``config``, collecting every complaint instead of the first.
 
 The types are the schema (read through ``msgspec.inspect``): fields, defaults, bounds, and in
-``Meta(extra={"unit": ...})`` what a number counts. Nothing is raised here; what does not fit is
+``Meta(extra={"unit": ...})`` what a number counts, in ``{"none": True}`` that this is a word of
+its own. Nothing is raised here; what does not fit is
 ``BAD``, and so is all that contains it.
 """
 
@@ -46,14 +47,17 @@ class Problems:
     def __init__(self, document: Document) -> None:
         self.document = document
         self._found: list[tuple[int, str]] = []
-        for line, text in document.repeated:
-            self._add(line, text)
+        for line, at, text in document.repeated:
+            self._add(line, self._placed(at, text))
 
     def add(self, at: KeyPath, found: str, expected: str, hint: str | None = None) -> None:
         """``FILE:LINE: PATH: found ..., expected ...[; did you mean ...?]``."""
-        place = self.document.locate(at)
-        text = f"{place + ': ' if place else ''}found {found}, expected {expected}"
+        text = self._placed(at, f"found {found}, expected {expected}")
         self._add(self.document.line(at), f"{text}; did you mean {hint}?" if hint else text)
+
+    def _placed(self, at: KeyPath, text: str) -> str:
+        place = self.document.locate(at)
+        return f"{place}: {text}" if place else text
 
     def _add(self, line: int, text: str) -> None:
         self._found.append((line, f"{self.document.source}:{line}: {text}"))
@@ -138,13 +142,20 @@ class Shape:
         values: dict[str, object] = {}
         for field in kind.fields:
             if field.name in raw:
-                values[field.name] = self.convert(field.type, raw[field.name], (*at, field.name))
+                values[field.name] = self._value(field, raw[field.name], (*at, field.name))
                 whole = whole and values[field.name] is not BAD
             elif field.required:
                 whole = False
                 if field.name not in meant:
                     self._problems.add(at, f"no {field.name!r}", expectation(field.type))
         return kind.cls(**values) if whole else BAD
+
+    def _value(self, field: mi.Field, raw: object, at: KeyPath) -> object:
+        """As ``convert``; the word ``none`` is no value of a key that may be left out."""
+        advice = "" if field.required else _left_out(field.type)
+        if advice and isinstance(raw, str) and raw.lower() == "none":
+            return self._wrong(at, raw, f"{expectation(field.type)}; for none {advice}")
+        return self.convert(field.type, raw, at)
 
     def _unknown_keys(
         self, kind: mi.StructType, raw: Mapping[str, object], at: KeyPath
@@ -225,6 +236,10 @@ class Shape:
             except ValueError:
                 return self._wrong(at, raw, _UNITS[unit][1])
         whole = isinstance(kind, mi.IntType)
+        if whole and isinstance(raw, float):
+            hint = f"{raw:.0f}" if raw.is_integer() and _within(kind, raw) else None
+            self._problems.add(at, repr(raw), expectation(kind, unit), hint)
+            return BAD
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
             return self._wrong(at, raw, expectation(kind, unit), _unquoted(raw))
         if not _within(kind, value):
@@ -299,13 +314,27 @@ def _unquoted(raw: object) -> str | None:
     )
 
 
+def _left_out(kind: mi.Type) -> str:
+    """How to say that there is none, where that can be said; not where ``none`` is a value."""
+    match _bare(kind):
+        case mi.UnionType(types=types) if any(isinstance(one, mi.NoneType) for one in types):
+            word = any(_extra(one).get("none") for one in types)
+            return "" if word else "leave the key out, or write null"
+        case mi.StructType() | mi.DictType():
+            return "leave the key out"
+    return ""
+
+
 def _bare(kind: mi.Type) -> mi.Type:
     return kind.type if isinstance(kind, mi.Metadata) else kind
 
 
 def _unit(kind: mi.Type) -> str:
-    extra = kind.extra if isinstance(kind, mi.Metadata) else None
-    return str((extra or {}).get("unit", ""))
+    return str(_extra(kind).get("unit", ""))
+
+
+def _extra(kind: mi.Type) -> Mapping[str, object]:
+    return (isinstance(kind, mi.Metadata) and kind.extra) or {}
 
 
 def _options(kind: mi.UnionType) -> list[mi.Type]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site, generation_time
@@ -102,6 +105,7 @@ class Round:
             "confirm": lambda some: _confirm(self._site, some, seen),
             "retry": lambda some: _retry(self._site, some, view, seen),
             "abandon": self._abandon,
+            "relaunch": self._relaunch,
             "launch": self._launch,
             "terminate": self._terminate,
             "terminate-orphan": self._terminate_orphans,
@@ -154,6 +158,15 @@ class Round:
         view = _all_nodes(self._site)
         wanted = {n for n, node in view.items() if phase(node) is not Phase.POWERED_DOWN}
         self._terminate([a for a in actions if nodes[a.subject] not in wanted])
+
+    def _relaunch(self, actions: Sequence[Action]) -> None:
+        """End machines of the past, and give their nodes others, unless something serves them."""
+        ids = {a.subject for a in actions}
+        machines = [m for m in _machines_of(self._site, self._cloud) if m.instance.id in ids]
+        past = of_the_past(self._site, machines)
+        end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
+        left = {m.instance.node for m in past} - self._site.served()
+        self._launch([replace(actions[0], subject=node) for node in sorted(left)])
 
     def _launch(self, actions: Sequence[Action]) -> None:
         site = self._site
@@ -223,6 +236,7 @@ def _world(
             address=m.instance.address,
             max_age=_max_age(site, m),
             shown=_was_shown(site, m),
+            registered=m.registered is not None,
         )
         for m in _machines_of(site, cloud)
     )

@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic.ledger import Machine
+from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.recovery import POWERED_UP_AGAIN
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request
 
@@ -24,15 +28,39 @@ def resume(
     again: bool = False,
 ) -> tuple[str, ...]:
     """Serve the part of ``request`` that is of ``cloud``. Idempotent by node: what already has a
-    machine or an open launch, and what Slurm no longer wants up, is dropped with a reason.
+    machine or an open launch, and what Slurm no longer wants up, is dropped with a reason. A
+    machine that is of the node's past ends first.
 
     Returns the nodes that wait for their turn to boot; it is called ``again`` for them.
     """
     mine = [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
+    end(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
     wanted = _still_wanted(site, request, mine, view, again=again)
     if not wanted:
         return ()
     return place(site, cloud, request.id, wanted, request.jobs, request.received)
+
+
+def _past(
+    site: Site, cloud: str, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+) -> list[Machine]:
+    """Of the machines of nodes that power up those that were up long ago: from one power-up to the
+    next SuspendTimeout passes at least. What looks younger, as a slurmctld that was just killed may
+    have forgotten what it knew, is left to the repair.
+    """
+    again = {n for n in nodes if n in view and phase(view[n]) is Phase.POWERING_UP}
+    latest = site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+    return of_the_past(
+        site,
+        (
+            m
+            for m in site.ledger.machines()
+            if m.instance.cloud == cloud
+            and m.instance.node in again
+            and m.registered is not None
+            and m.registered <= latest
+        ),
+    )
 
 
 def _still_wanted(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
+from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -23,10 +24,11 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
 
     Only machines launched before the request: an old request must not end a new machine. Only
     where Slurm has the node powering down or powered down; or powering up again, when the request
-    is served late. The slurmd of such a machine has booted before it was asked for, so slurmctld
-    would wait for another one until ResumeTimeout.
+    is served late (``past`` says why). Where a machine is the younger one by the clock, which may
+    have been set back, what Slurm says now tells.
     """
     doomed: list[Machine] = []
+    younger: list[Machine] = []
     kept: list[str] = []
     asked = {n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud}
     for machine in site.ledger.machines():
@@ -39,6 +41,9 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
             kept.append(instance.node)
         elif generation_time(instance.generation) <= request.received:
             doomed.append(machine)
+        else:
+            younger.append(machine)
+    doomed += of_the_past(site, younger)
     if kept:
         why = "Slurm does not have the node powering down (any more)"
         log.info("suspend dropped request=%s nodes=%s reason=%s", request.id, compress(kept), why)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -40,8 +40,9 @@ class Situation(Struct, frozen=True, kw_only=True):
     began; ``last``: its last good checkpoint was complete (None: none in this run). ``dump`` and
     ``restart``: expected seconds of a checkpoint and of a recovery. ``prices``: (since, $/h),
     ascending, from ten minutes before the launch on at best; ``bid``: the price at which the
-    machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds between
-    interruptions of such machines. ``lease``: seconds that are paid at a time (1: by the second).
+    machine is lost (None: prices take nobody's machine). ``mtti``: observed mean seconds to an
+    interruption of the job, by any of its machines. ``lease``: seconds that are paid at a time (1:
+    by the second).
     ``blocking``: the job stands still while it is saved; ``cost``: seconds that the last save took.
     """
 
@@ -214,7 +215,8 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 
 class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
-    interruption (``mtti`` here overrides it; where nothing is known, six hours are taken). Of a job
+    interruption of the job (``mtti`` here overrides it; where nothing is known, six hours are
+    taken). Of a job
     that works on meanwhile it is counted from the beginning of its last save, and never shorter
     than a save.
 
@@ -349,6 +351,13 @@ def daly_wall_time(work: float, interval: float, dump: float, restart: float, mt
 def observed_mtti(uptime: float, interruptions: int, prior: float = DEFAULT_MTTI) -> float:
     """Mean seconds to an interruption: machine-seconds seen per one seen, the prior as one more."""
     return (uptime + prior) / (interruptions + 1)
+
+
+def joint_mtti(times: Iterable[float]) -> float:
+    """Mean seconds until any machine of a job is taken, from those of each: for machines that are
+    lost independently of each other the rates add (Daly 2006, section 2).
+    """
+    return 1 / sum(1 / seconds for seconds in times)
 
 
 def price_at(prices: tuple[tuple[float, float], ...], when: float) -> float | None:

@@ -19,6 +19,7 @@ any              open intent         some are seen            retry (tells which
 powering up      open intent         nothing                  retry (same token)
 not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
+powering up      machine, registered there                    relaunch, after the grace
 powering up      nothing, held       nothing                  give-back (no offer was left)
 up               nothing             nothing                  fail-node (its machine is gone)
 powered down     machine             there                    terminate (orphan), after the grace
@@ -53,15 +54,18 @@ HOLD_MARK = f"{OUR_MARK}hold:"
 """What the reason of a node starts with that we keep from Slurm."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
-_CAPPED = frozenset({"terminate-orphan", "terminate-double", "terminate-stopped", "fail-node"})
+_CAPPED = frozenset(
+    ("terminate-orphan", "terminate-double", "terminate-stopped", "relaunch", "fail-node")
+)
 """What a wrong view would make us destroy: machines, and jobs."""
+POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
 
 
 class Known(Struct, frozen=True, kw_only=True):
     """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
-    ``shown`` whether any read of the cloud has had it.
+    ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
     """
 
     id: str
@@ -73,6 +77,7 @@ class Known(Struct, frozen=True, kw_only=True):
     address: str | None = None
     max_age: float | None = None
     shown: bool = True
+    registered: bool = False
 
 
 class Intent(Struct, frozen=True, kw_only=True):
@@ -119,6 +124,7 @@ PATIENT = frozenset(
         "terminate-orphan",
         "terminate-double",
         "terminate-stopped",
+        "relaunch",
         "launch",
         "fail-node",
     }
@@ -254,7 +260,14 @@ def _machine(
             subject=machine.id,
             reason="Slurm has its node powered down",
         )
+    if _is_past(view, machine):
+        return Action(kind="relaunch", subject=machine.id, reason=POWERED_UP_AGAIN)
     return _aged(view, machine, node)
+
+
+def _is_past(view: View, machine: Known) -> bool:
+    """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
+    return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
 
 
 def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
@@ -304,7 +317,8 @@ def _doubles(view: View) -> list[Action]:
     there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[Known]] = {}
     for machine in view.known:
-        if machine.id in there and not machine.suspending and machine.node:
+        past = machine.suspending or _is_past(view, machine)
+        if machine.id in there and machine.node and not past:
             by_node.setdefault(machine.node, []).append(machine)
     actions: list[Action] = []
     for name, machines in by_node.items():

@@ -21,7 +21,7 @@ from slurm_elastic.errors import ConfigError, SlurmError
 from slurm_elastic.slurm import dryrun, fragment, topology
 from slurm_elastic.slurm.dryrun import DryRun
 from slurm_elastic.slurm.plan import Plan
-from slurm_elastic.slurm.siteconf import Site, read_lines
+from slurm_elastic.slurm.siteconf import Site, encoded, read_lines
 
 VOLATILE = frozenset(
     {
@@ -120,14 +120,20 @@ def _parse(plan: Plan) -> str:
     """Let Slurm's own parser read the whole: unknown keys are fatal to clients too."""
     with tempfile.TemporaryDirectory(prefix="slurm-elastic-check-") as name:
         conf = Path(name) / "slurm.conf"
-        (Path(name) / fragment.FILE_NAME).write_text(plan.fragment)
+        (Path(name) / fragment.FILE_NAME).write_bytes(encoded(plan.fragment))
         text = _flattened(plan.site) + f"include {fragment.FILE_NAME}\n"
-        conf.write_text(text, errors="surrogateescape")
+        conf.write_bytes(encoded(text))
         command = (f"{plan.config.slurm.bin_dir}/scontrol", "show", "hostnames", "x")
         env = {"SLURM_CONF": str(conf), "PATH": os.environ.get("PATH", "/usr/bin:/bin")}
         try:
             done = subprocess.run(
-                command, env=env, capture_output=True, text=True, timeout=60, check=False
+                command,
+                env=env,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=60,
+                check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SlurmError(command, None, str(error)) from error

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from slurm_elastic.config import SlurmSettings
-from slurm_elastic.errors import SlurmError
+from slurm_elastic.errors import ConfigError, SlurmError
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,20 @@ def reconfigure(settings: SlurmSettings) -> None:
 
 def restart(settings: SlurmSettings, command: str) -> None:
     """Run the site's restart command (no shell) and wait until slurmctld answers."""
-    words = tuple(shlex.split(command))
     log.info("slurmctld restart command=%s", command)
-    _run(words, settings)
+    _run(words(command), settings)
     wait_up(settings)
+
+
+def words(command: str) -> tuple[str, ...]:
+    """The program and its arguments, as a shell would take them apart. Raises ConfigError."""
+    try:
+        found = tuple(shlex.split(command))
+    except ValueError as error:
+        raise ConfigError(f"{command!r} is no command: {str(error).lower()}") from None
+    if not found or not found[0]:
+        raise ConfigError(f"{command!r} is no command: it names no program")
+    return found
 
 
 def wait_up(settings: SlurmSettings) -> None:

@@ -158,17 +158,18 @@ def _works(command: Sequence[str]) -> bool:
 def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, directory: Path) -> None:
     lines = site.lines
     if fragment is not None:
-        (directory / "fragment").write_text(fragment)
+        (directory / "fragment").write_bytes(siteconf.encoded(fragment))
         lines = (*lines, *siteconf.read_lines(directory / "fragment"))
     user = settings.user if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     text = copy_text(lines) + _own_options(
         directory, user, munge=not _needs_no_munge(settings, site)
     )
-    (directory / "slurm.conf").write_text(text, errors="surrogateescape")
+    (directory / "slurm.conf").write_bytes(siteconf.encoded(text))
     for name in _BESIDE:
         if (site.directory / name).is_file():
             shutil.copyfile(site.directory / name, directory / name)
-    (directory / "hosts").write_text("".join(f"{line}\n" for line in _hosts(lines)))
+    hosts = "".join(f"{line}\n" for line in _hosts(lines))
+    (directory / "hosts").write_bytes(siteconf.encoded(hosts))
     (directory / "state").mkdir()
     directory.chmod(0o755)
     if os.geteuid() == 0:

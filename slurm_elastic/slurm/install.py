@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.config import Config, configfile
+from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import (
     check,
@@ -236,12 +236,20 @@ def _apply(
         return "slurmctld needs no restart", False
     try:
         return tell_slurmctld(planned.config, planned.version, restart)
-    except SlurmElasticError:
-        files.roll_back()
+    except SlurmElasticError as error:
+        raise taken_back(error, files, planned.config.slurm, restart) from error
+
+
+def taken_back(
+    error: SlurmElasticError, files: Transaction, settings: SlurmSettings, restart: str | None
+) -> SlurmElasticError:
+    """Take every change back and let slurmctld run on the old files again; says how that went."""
+    files.roll_back()
+    with contextlib.suppress(SlurmElasticError):
         if restart is not None:
-            # With the old files again, so that the site's slurmctld runs as it did.
-            controller.restart(planned.config.slurm, restart)
-        raise
+            controller.restart(settings, restart)
+    answers = "answers" if controller.is_up(settings) else "does not answer"
+    return SlurmElasticError(f"{error}; all files are as before, and slurmctld {answers}")
 
 
 def tell_slurmctld(

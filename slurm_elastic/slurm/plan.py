@@ -20,7 +20,7 @@ from slurm_elastic.model import Pool
 from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.slurm.plugins import has_plugin
-from slurm_elastic.slurm.siteconf import Site, read
+from slurm_elastic.slurm.siteconf import Site, encoded, read
 
 PROGRAMS: Mapping[str, str] = {
     "slurm-elastic-resume": "power.py",
@@ -95,7 +95,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
             *_programs(config, site, version),
             *(_lua_files(site, filters) if lua else ()),
             PlannedFile(
-                path=site.directory / fragment.FILE_NAME, content=text.encode(), mode=0o644
+                path=site.directory / fragment.FILE_NAME, content=encoded(text), mode=0o644
             ),
             _slurm_conf(config),
         ),
@@ -162,7 +162,7 @@ def _value(site: Site, name: str) -> str:
 def _programs(config: Config, site: Site, version: tuple[int, int]) -> Iterator[PlannedFile]:
     base = Path(config.slurm.programs_dir)
     text = settings_text(config, site, version)
-    yield PlannedFile(path=base / "settings", content=text.encode(), mode=0o644)
+    yield PlannedFile(path=base / "settings", content=encoded(text), mode=0o644)
     sources = resources.files("slurm_elastic") / "programs"
     for name, source in PROGRAMS.items():
         yield PlannedFile(path=base / name, content=(sources / source).read_bytes(), mode=0o755)
@@ -172,7 +172,7 @@ def _lua_files(site: Site, filters: Mapping[str, str]) -> Iterator[PlannedFile]:
     foreign = foreign_lua(site.directory)
     for name, text in filters.items():
         if name != submit_filter.PLUGIN_SCRIPT or foreign is None:
-            yield PlannedFile(path=site.directory / name, content=text.encode(), mode=0o644)
+            yield PlannedFile(path=site.directory / name, content=encoded(text), mode=0o644)
 
 
 def foreign_lua(directory: Path) -> str | None:

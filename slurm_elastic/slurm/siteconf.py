@@ -200,6 +200,13 @@ def _text(path: Path, where: str) -> str:
         raise ConfigError(f"{where}cannot read {path}: {error.strerror}") from error
 
 
+def encoded(text: str) -> bytes:
+    """``text`` as bytes again: what came out of a site's file goes back byte for byte, also where
+    it is no UTF-8.
+    """
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _lines(
     path: Path, root: Path, ignore: str | None, depth: int, seen: dict[str, str], where: str = ""
 ) -> Iterator[Line]:

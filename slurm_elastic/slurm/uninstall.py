@@ -22,6 +22,7 @@ from slurm_elastic.slurm.install import (
     digest,
     manifest_path,
     read_manifest,
+    taken_back,
     tell_slurmctld,
     touch_lua,
 )
@@ -112,11 +113,8 @@ def _take_out(
             raise
         try:
             return tell_slurmctld(config, version, restart)
-        except SlurmElasticError:
-            files.roll_back()
-            if restart is not None:
-                controller.restart(settings, restart)
-            raise
+        except SlurmElasticError as error:
+            raise taken_back(error, files, settings, restart) from error
 
 
 def _disarm(directory: Path, files: Transaction) -> None:

@@ -26,6 +26,7 @@ import sys
 from pathlib import Path
 from slurm_elastic.ckptroot import main
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.patience import Ended
 from slurm_elastic.ckptroot.payload import Payload
 from slurm_elastic.ckptroot.session import finish
 from slurm_elastic.ckptroot.signals import SIGNALS
@@ -40,7 +41,10 @@ environment = {b"PROGRESS": os.fsencode(home / "user" / f"progress-{job}"), b"PA
 caller = Caller(job=job, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)
 payload = Payload(argv=(str(site.jobs / str(job) / "script"), "a", "b c"), environment=environment,
                   directory=str(home / "user"), umask=0o22, uid=65534, gid=65534, groups=(65534,))
-status = main._drive(site, caller, payload, "dmtcp", str(home / "slurm_script"))
+try:
+    status = main.drive(*main.begin(site, caller, payload, "dmtcp", str(home / "slurm_script")))
+except Ended:
+    status = int(signal.SIGTERM)
 sys.exit(finish(status))
 """
 
@@ -127,15 +131,20 @@ class NodeBed:
 
     def start(self, job: int) -> None:
         """As slurmstepd does: a fresh, empty output."""
+        self.launch(job)
+        attempt = self.attempts[job]
+        self.wait(lambda: self.status(job).get("attempt") == attempt, "the launcher answers")
+
+    def launch(self, job: int) -> None:
+        """``start``, without waiting for the launcher."""
         command = [sys.executable, "-c", NODE, str(self.home), str(job), str(self.hold)]
-        with open(self.output_path(job), "wb") as output:
+        self.output_path(job).unlink(missing_ok=True)
+        with open(self.output_path(job), "ab") as output:
             os.chown(self.output_path(job), USER, USER)
             self.jobs[job] = subprocess.Popen(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
             )  # fmt: skip
-        attempt = self.attempts[job]
-        self.wait(lambda: self.status(job).get("attempt") == attempt, "the launcher answers")
 
     def requeue(self, job: int, attempt: int) -> None:
         self.attempts[job] = attempt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import boto3
+import msgspec
 import pytest
 from moto import mock_aws
 
@@ -213,3 +215,78 @@ def test_a_file_of_somebody_else_counts_for_nothing(tmp_path: Path) -> None:
     (told,) = source.read(time.time())
     assert told.wrong
     assert told.notice is None
+
+
+def _open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_directory_among_the_notices_keeps_none_back(tmp_path: Path) -> None:
+    source = DropDirectory(tmp_path)
+    (tmp_path / "0.json").mkdir()
+    os.mkfifo(tmp_path / "00.json")
+    drop(tmp_path, NoticeOrder(node="pub1"), 1.0)
+    before = _open_files()
+    for _ in range(20):
+        odd, pipe, told = source.read(time.time())
+    assert _open_files() == before
+    assert odd.wrong == f"{tmp_path}/0.json is no file of root or SlurmUser"
+    assert pipe.wrong
+    assert told.notice is not None
+    source.done([odd.handle, pipe.handle, told.handle])
+    assert source.read(time.time()) == [], "a directory stays, and is not told again"
+    assert [path.name for path in tmp_path.iterdir()] == ["0.json"]
+
+
+def test_a_notice_that_cannot_be_removed_is_read_once_and_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a directory that SlurmUser may read, and not write."""
+
+    def refused(path: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    source = DropDirectory(tmp_path)
+    path = drop(tmp_path, SaveOrder(job=7), 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("slurm_elastic.ckptman.sources.os.unlink", refused)
+        for _ in range(3):
+            source.done([told.handle for told in source.read(time.time())])
+    said = f"read, but cannot be removed path={path}: Permission denied"
+    assert [record.getMessage() for record in caplog.records] == [said]
+    path.write_bytes(msgspec.json.encode(SaveOrder(job=8)))
+    (told,) = source.read(time.time())
+    assert told.order == SaveOrder(job=8), "one that was changed is news"
+
+
+def test_a_poller_goes_on_where_notices_cannot_be_removed(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    path = world.dir / "shared"
+    path.mkdir()
+    one = poller(world, DropDirectory(path))
+    drop(path, NoticeOrder(node="pub1", deadline=world.now + 99), 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("slurm_elastic.ckptman.sources.os.unlink", refused)
+        assert one.poll()
+        assert one.poll()
+    assert [w.notice.node for w in world.state.notices()] == ["pub1"]
+
+
+@pytest.mark.parametrize("trouble", [errno.EMFILE, errno.ENFILE])
+def test_a_notice_is_not_removed_as_we_have_no_descriptor_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: int
+) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(trouble, os.strerror(trouble))
+
+    source = DropDirectory(tmp_path)
+    drop(tmp_path, NoticeOrder(node="pub1"), 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("slurm_elastic.ckptman.sources.os.open", none_left)
+        with pytest.raises(OSError, match="Too many open files"):
+            source.read(time.time())
+    assert len(source.read(time.time())) == 1

@@ -99,7 +99,7 @@ def test_the_command(
     assert capsys.readouterr().out == "nothing was cooling down or paused\n"
     assert main(["clear", "--config", file]) == 2
     assert "clear what?" in capsys.readouterr().err
-    assert main(["clear", "x", "--config", file]) == 1
+    assert main(["clear", "x", "--config", file]) == 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may")

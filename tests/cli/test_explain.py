@@ -181,7 +181,9 @@ def test_json_has_everything(
 # unknown subjects
 
 
-@pytest.mark.parametrize("subject", ["nonsense", "42_1", "static1", "", "-1", "٤٢"])
+@pytest.mark.parametrize(
+    "subject", ["nonsense", "42_1", "static1", "", "-1", "٤٢", "\udcff", "9" * 5000]
+)
 def test_an_unknown_subject_gets_a_sentence(ledger: Ledger, tmp_path: Path, subject: str) -> None:
     with pytest.raises(SlurmElasticError, match="neither a node of a configured pool nor"):
         explained(tmp_path, subject)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from slurm_elastic.cli import main as frame
+from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.streams import write_json
 from slurm_elastic.errors import (
     ConfigError,
     ProviderError,
@@ -108,6 +112,25 @@ def test_errors_of_the_system_name_the_file(
     assert main(["probe"]) == 1
     said = capsys.readouterr().err
     assert said == f"slurm-elastic: {tmp_path}/gone: No such file or directory\n"
+
+
+def test_control_characters_reach_no_terminal(
+    probe: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_args: argparse.Namespace) -> int:
+        plain().print(Text("a\x1b[31mb\x9bc\n\td"))
+        raise ConfigError("x\x1b]0;title\x07y\nz")
+
+    probe(run)
+    assert main(["probe"]) == 2
+    said = capsys.readouterr()
+    assert [line.strip() for line in said.out.splitlines()] == [r"a\x1b[31mb\x9bc", "d"]
+    assert said.err == "slurm-elastic: x\\x1b]0;title\\x07y\nz\n"
+
+
+def test_json_of_text_that_was_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json({"a": "m\udcfcller", "b": [1.5]})
+    assert json.loads(capsys.readouterr().out) == {"a": "m\udcfcller", "b": [1.5]}
 
 
 def test_a_programming_error_is_not_hidden(probe: Install) -> None:
@@ -211,6 +234,8 @@ def test_no_command_shows_the_help_and_fails() -> None:
     done = run_process()
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: slurm-elastic")
+    for name in frame.COMMANDS:
+        assert f"\n    {name} " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -270,3 +295,83 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
 def test_an_interrupt_is_exit_130_and_quiet() -> None:
     done = run_process(code=PROBE.format(body="raise KeyboardInterrupt"))
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+SHELL_PROBE = r"""
+import pathlib, sys, types
+from slurm_elastic.cli import main as frame
+from slurm_elastic.cli.console import plain
+probe = types.ModuleType("slurm_elastic.cli.probe")
+def run(args):
+    with open(sys.argv[1], "w") as file:
+        file.write("kept")
+    print("r\u00e9sum\u00e9 \udcff")
+    plain().print("r\u00e9sum\u00e9 " * 40, overflow="ellipsis", no_wrap=True)
+    print("said", file=sys.stderr)
+    return 0
+def add(subparsers):
+    subparsers.add_parser("probe").set_defaults(run=run)
+probe.add = add
+sys.modules["slurm_elastic.cli.probe"] = probe
+frame.COMMANDS = {"probe": "for tests"}
+sys.exit(frame.main(["probe"]))
+"""
+
+
+def in_shell(
+    tmp_path: Path, redirected: str, **env: str
+) -> tuple[subprocess.CompletedProcess[str], str]:
+    """The probe below /bin/sh; also what it wrote to a file of its own."""
+    script = tmp_path / "probe.py"
+    script.write_text(SHELL_PROBE)
+    root = str(Path(frame.__file__).parents[2])
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'"$1" "$2" "$3" {redirected}', "sh", sys.executable, str(script),
+         str(tmp_path / "file")],
+        capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "", **env},
+    )  # fmt: skip
+    return done, (tmp_path / "file").read_text()
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_dev_null(tmp_path: Path, closed: str) -> None:
+    done, kept = in_shell(tmp_path, closed)
+    assert (done.returncode, kept) == (0, "kept")
+    assert done.stderr == ("" if "2>&-" in closed else "said\n")
+    assert (done.stdout == "") is (">&-" in closed.split())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("columns", ["20", "0", "80"])
+def test_no_text_is_too_much_for_a_stream(tmp_path: Path, encoding: str, columns: str) -> None:
+    done, _ = in_shell(tmp_path, "| cat -v", PYTHONIOENCODING=encoding, COLUMNS=columns)
+    assert done.stderr == "said\n"
+    first, second = done.stdout.splitlines()
+    assert "\\udcff" in first
+    assert second.startswith("r")
+    assert ("\\xe9" in first) is (encoding == "ascii")
+
+
+@pytest.mark.parametrize("main", ["daemon", "ckptman", "local_agent"])
+def test_services_bear_closed_streams(main: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$1" -m "$2" --config "$3" >&- 2>&-', "sh", sys.executable,
+         f"slurm_elastic.cli.{main}", str(tmp_path / "none.yaml")],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
+
+
+def test_a_reader_of_tables_that_goes_away_is_no_error_message(tmp_path: Path) -> None:
+    script = SHELL_PROBE.replace("overflow=", "soft_wrap=True, overflow=").replace(
+        "* 40", "* 99999"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "file")], stdout=writer,
+        stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

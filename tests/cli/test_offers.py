@@ -152,9 +152,12 @@ def test_the_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert pool["ranked"][0]["offer"] == SPOT
     assert main(["offers", "--pool", "host", "--config", str(file)]) == 1
     assert "cannot be asked" in capsys.readouterr().out
-    assert main(["offers", "--pool", "x", "--config", str(file)]) == 1
+    assert main(["offers", "--pool", "x", "--config", str(file)]) == 2
     assert "there is no pool 'x'" in capsys.readouterr().err
-    assert main(["offers", "--nodes", "0", "--config", str(file)]) == 1
+    with pytest.raises(SystemExit) as end:
+        main(["offers", "--nodes", "0", "--config", str(file)])
+    assert end.value.code == 2
+    assert "--nodes: '0' is not a positive number" in capsys.readouterr().err
 
 
 def test_without_a_ledger_it_says_so(config: Config, slurm: FakeSlurm) -> None:

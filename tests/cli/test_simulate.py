@@ -441,8 +441,14 @@ def test_boots_by_batch_size_and_every_way_to_pay(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--boot", "8:1,1:2"], "boot times need ascending batch sizes"),
-        (["--boot", "x"], "--boot"),
-        (["--boot", "9" * 400], "expected numbers from 1 up to"),
+        (["--boot", "x"], "--boot: 'x' is not a positive number up to 1000000000"),
+        (["--boot", "nan"], "--boot: 'nan' is not a positive number up to 1000000000"),
+        (["--boot", "9" * 400], "is not a positive number up to 1000000000"),
+        (["--boot", "9" * 5000], "is not a positive number up to 1000000000"),
+        (["--dump", "nan"], "--dump: 'nan' is not a positive number up to 1000000000"),
+        (["--notice", "soon"], "--notice: 'soon' is not a number of seconds up to 1000000000"),
+        (["--static", "x"], "--static: 'x' is not NODESxCPUS, as 4x16"),
+        (["--static", "2xy"], "--static: '2xy' is not NODESxCPUS, as 4x16"),
         (["--billing", "daily"], "there is no 'daily', expected one of per_second, hourly"),
         (["--billing", "hourly(seconds=0)"], "seconds is 0, expected whole seconds over 0"),
         (["--billing", "hourly(refund=maybe)"], "refund is 'maybe', expected true or false"),
@@ -486,4 +492,4 @@ def test_windows_of_the_configuration_and_a_requeue_delay(
     assert waits[0] > waits[1] + 40_000, "a day for one of two"
     with pytest.raises(SystemExit):
         simulate("--requeue-delay", "-1")
-    assert "-1 is not a number of seconds" in capsys.readouterr().err
+    assert "'-1' is not a number of seconds" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -115,6 +116,22 @@ def test_the_shipped_example_is_valid_and_may_burst(name: str) -> None:
     assert any({Market.SPOT, Market.ON_DEMAND} <= {*pool.markets} for pool in config.pools)
     assert blocked_clouds(config) == {}
     assert config.join == Join()  # no head but the site's own
+
+
+def test_the_optional_keys_of_the_example_mean_what_they_mean_without(tmp_path: Path) -> None:
+    """As an admin would: whole sections, and single keys of the others, without the ``#``."""
+    text = EXAMPLE.read_text()
+    for section in ("policies", "checkpoint"):
+        block = re.search(rf"^# {section}:\n(#.*\n)+", text, re.MULTILINE)
+        assert block is not None
+        text = text.replace(block[0], re.sub("^# ?", "", block[0], flags=re.MULTILINE))
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(re.sub(r"^( +)# (\w+: )", r"\1\2", text, flags=re.MULTILINE))
+    shipped, config = configfile.load(EXAMPLE), configfile.load(path)
+    assert config.checkpoint == shipped.checkpoint
+    assert config.clouds == shipped.clouds
+    assert config.timings == shipped.timings
+    assert (config.policies.release, config.policies.order) == (None, None)
 
 
 STRUCTS = (

@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.cli.clear_gone import gone
+from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger.rows import Launch
+from slurm_elastic.lifecycle.budget import spending, spending_of_accounts
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market
 from tests.lifecycle.world import T0, World, make_config
 
@@ -342,3 +344,26 @@ def test_an_operator_says_that_what_a_former_cloud_had_is_gone(world: World) -> 
     assert row(world, left).ended is not None
     assert world.ledger.launch(launch.generation).state == "failed"  # type: ignore[union-attr]
     assert world.kinds("pub1")[-1] == world.kinds("pub2")[-1] == "cleared"
+
+
+def test_what_a_former_cloud_cost_is_still_spent(tmp_path: Path) -> None:
+    policies = SitePolicies(
+        budget=Budget(per_day=9.0), account_budgets={"physics": Budget(per_day=9.0)}
+    )
+    world = World(tmp_path, policies=policies)
+    world.slurm.submit(1, ("pub1",), account="physics")
+    world.advance(1800)
+    world.slurm.finish(1)
+    world.advance(600, step=30)
+    assert world.alive() == []
+    before = spending(world.config, world.ledger, world.now)[""].day
+    of_physics = spending_of_accounts(world.config, world.ledger, world.now)["physics"].day
+    rename(world, "east")
+    world.advance(60)
+    assert before > 0
+    assert of_physics > 0
+    after = spending(world.config, world.ledger, world.now)
+    assert after[""].day == pytest.approx(before, rel=0.02)
+    accounts = spending_of_accounts(world.config, world.ledger, world.now)
+    assert accounts["physics"].day == pytest.approx(of_physics, rel=0.02)
+    world.close()

@@ -23,6 +23,7 @@ from slurm_elastic.policies.checkpoint import (
     ThresholdStatic,
     daly_interval,
     daly_wall_time,
+    joint_mtti,
     mean_price,
     observed_mtti,
     parse,
@@ -190,6 +191,18 @@ def test_daly_takes_the_observed_mean_time_to_interruption() -> None:
 def test_what_is_observed_weighs_more_the_more_is_seen() -> None:
     assert observed_mtti(0, 0, prior=100) == 100
     assert observed_mtti(9_900, 9, prior=100) == 1000
+
+
+def test_the_rates_of_a_jobs_machines_add_up() -> None:
+    """Machines lost independently of each other; expected wall times of an hour's work."""
+    assert joint_mtti([3600.0]) == 3600
+    assert joint_mtti([3600.0] * 16) == pytest.approx(225)
+    assert joint_mtti([1000.0, 500.0]) == pytest.approx(1000 / 3)
+    for nodes, one, job in ((16, 7934, 5385), (64, 137_187, 9958)):
+        mtti = joint_mtti([6 * 3600.0] * nodes)
+        for interval, wall in ((Daly().interval(at(0, dump=60.0)), one), (None, job)):
+            taken = interval or Daly().interval(at(0, dump=60.0, mtti=mtti))
+            assert daly_wall_time(3600, taken, 60, 120, mtti) == pytest.approx(wall, rel=1e-4)
 
 
 def test_a_notice_is_answered_once_and_only_if_a_checkpoint_fits() -> None:

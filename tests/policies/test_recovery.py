@@ -67,6 +67,14 @@ CASES = {
     "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
     "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
     "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
+    "wanted again, its machine was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True),), seen=(SEEN,)),
+        [("relaunch", "i-1")]),
+    "wanted, its machine boots": (view(BOOTING, known=(KNOWN,), seen=(SEEN,)), []),
+    "wanted again, two machines, one was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
+             seen=(SEEN, replace(NAMED_SEEN, generation="g0"))),
+        [("relaunch", "i-1")]),
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "up without a machine": (view(BUSY), [("fail-node", "pub1")]),

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
+from slurm_elastic.config.effective import effective
 from tests.ports import free_ports
 from tests.slurm import site_cases
 
@@ -45,7 +46,7 @@ def admin() -> Iterator[Admin]:
 def test_show_is_a_configuration_again(admin: Admin, capsys: pytest.CaptureFixture[str]) -> None:
     assert admin("show") == 0
     text = capsys.readouterr().out
-    assert configfile.parse(text, "shown") == configfile.load(admin.yaml)
+    assert configfile.parse(text, "shown") == effective(configfile.load(admin.yaml))
 
 
 def test_show_names_clouds_that_are_not_in_use(
@@ -124,3 +125,50 @@ def test_a_missing_slurm_is_named(admin: Admin, capsys: pytest.CaptureFixture[st
     )
     assert admin("check") == 2
     assert "cannot find out Slurm's version: /nowhere/slurmctld -V" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("action", ["install", "uninstall"])
+@pytest.mark.parametrize("command", ["", "  ", 'a "b', "''"])
+def test_a_restart_command_that_is_none_is_told_before_anything(
+    admin: Admin, action: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(admin.yaml.parent.rglob("*"))
+    with pytest.raises(SystemExit) as end:
+        admin(action, "--restart", command)
+    assert end.value.code == 2
+    assert f"argument --restart: {command!r} is no command: " in capsys.readouterr().err
+    assert sorted(admin.yaml.parent.rglob("*")) == before
+
+
+def test_a_restart_that_fails_says_that_all_is_as_before(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = admin.conf.read_bytes()
+    assert admin("install", "--restart", "/bin/false") == 1
+    assert capsys.readouterr().err == (
+        "slurm-elastic: /bin/false: exit 1: no message;"
+        " all files are as before, and slurmctld does not answer\n"
+    )
+    assert admin.conf.read_bytes() == before
+
+
+def test_values_of_the_site_that_are_no_utf8_are_repeated_byte_for_byte(
+    admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = admin.conf.read_bytes() + (
+        b"\nPartitionName=DEFAULT AllowAccounts=m\xfcller\nPrologSlurmctld=/opt/m\xfcller\n"
+    )
+    admin.conf.write_bytes(before)
+    for action in ("render", "check", "diff"):
+        assert admin(action) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert admin("install") == 0
+    fragment = (admin.conf.parent / "slurm-elastic.conf").read_bytes()
+    assert b"AllowAccounts=m\xfcller" in fragment
+    settings = (admin.yaml.parent / "libexec" / "settings").read_bytes()
+    assert b"site_prolog=/opt/m\xfcller\n" in settings
+    capsys.readouterr()
+    assert admin("diff") == 0
+    assert capsys.readouterr().out == ""
+    assert admin("uninstall", "--force") == 0
+    assert admin.conf.read_bytes() == before

@@ -1,0 +1,52 @@
+"""What each cloud and pool goes by, once the wider sections have said what it leaves open."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec.structs import asdict, replace
+
+from slurm_elastic.config import Config, PoolSettings, max_age
+from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.policies import Policies
+from slurm_elastic.config.rules import BOOT
+
+T = TypeVar("T", bound=Policies)
+
+_LEAST = Policies(growth="slurm", lease=1.0, boot=float(BOOT))
+"""Where no section says anything; without ``release`` Slurm's SuspendTime decides."""
+
+
+def effective(config: Config) -> Config:
+    """The same configuration with every value of a cloud or a pool written out. Pure."""
+    site = _filled(config.policies, _LEAST)
+    clouds = tuple(_cloud(config, cloud, site) for cloud in config.clouds)
+    whole = replace(config, policies=site, clouds=clouds)
+    return replace(whole, pools=tuple(_pool(whole, pool) for pool in config.pools))
+
+
+def _cloud(config: Config, cloud: AnyCloud, site: Policies) -> AnyCloud:
+    return replace(
+        cloud,
+        partition=cloud.partition_name,
+        suspend_time=config.suspend_time(cloud),
+        resume_timeout=config.resume_timeout(cloud),
+        suspend_timeout=config.suspend_timeout(cloud),
+        who=config.who_of(cloud),
+        policies=_filled(cloud.policies, site),
+    )
+
+
+def _pool(config: Config, pool: PoolSettings) -> PoolSettings:
+    return replace(
+        pool,
+        real_memory=pool.slurm_memory,
+        max_age=max_age(config, pool),
+        policies=_filled(pool.policies, config.cloud(pool.cloud).policies),
+    )
+
+
+def _filled(own: T, wider: Policies) -> T:
+    """The keys that all sections have, from the wider one where this one is silent."""
+    silent = [name for name in Policies.__struct_fields__ if getattr(own, name) in (None, ())]
+    return replace(own, **{k: v for k, v in asdict(wider).items() if k in silent})

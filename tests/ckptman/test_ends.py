@@ -1,0 +1,125 @@
+"""A job that ends while it is to be moved: whether it has finished, or ended for our sake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.ckptstate.rows import Step
+from slurm_elastic.config.checkpoint import SignalSettings
+from slurm_elastic.errors import CheckpointError
+from tests.ckptman.world import CkptWorld
+
+USR1, KILL = 10, 9
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
+    made = CkptWorld(method="signal", signal=SignalSettings(saved="file:state"))
+    made.patch(monkeypatch)
+    use_signal(made)
+    yield made
+    made.close()
+
+
+def use_signal(world: CkptWorld) -> None:
+    world.saver.name = "signal"
+    world.ckpt.checkpointers["signal"] = world.saver  # type: ignore[index]
+
+
+def waits(world: CkptWorld, *, notice: float) -> None:
+    """Job 7 has a periodic image and waits for the last moment before its node is taken."""
+    node = world.runs(7).nodes[0]
+    world.saver.seconds = 40.0
+    world.order("save", job=7)
+    world.advance(150)
+    world.interrupt(node, notice=notice)
+    world.until(lambda: [r.step for r in world.rescues()] == [Step.WAITING])
+    assert world.rescues()[0].image is not None
+
+
+@pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"])
+def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld, end: str) -> None:
+    waits(world, notice=55.0)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1, "no save fits: nothing was sent"
+    world.slurm.set_job(7, end)
+    world.advance(120)
+    assert world.rescues()[0].step is Step.ENDED
+    assert world.job(7).restarts == 0
+
+
+@pytest.mark.parametrize(("killed_by", "restarts"), [(USR1, 1), (KILL, 0), (11, 0), (0, 0)])
+def test_only_our_own_signal_is_what_it_dies_of_for_our_sake(
+    world: CkptWorld, killed_by: int, restarts: int
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.saver.broken = CheckpointError("no sign")
+    world.interrupt(node)
+    world.until(lambda: [r.step for r in world.rescues()] == [Step.WAITING])
+    world.slurm.set_job(7, "FAILED", killed_by=killed_by)
+    world.advance(60)
+    assert world.job(7).restarts == restarts
+
+
+def test_one_that_died_of_our_signal_while_nobody_looked_goes_on(world: CkptWorld) -> None:
+    """Killed between the signal and its answer: that a save was asked for is on the disk."""
+    node = world.runs(7).nodes[0]
+    world.die_at = "rescue.before-save"
+    world.interrupt(node, notice=60.0)
+    world.until(lambda: world.service is None, 60)
+    world.slurm.set_job(7, "FAILED", killed_by=USR1)
+    world.advance(50)
+    world.start_ckptman()
+    use_signal(world)
+    world.until(lambda: world.back(7, 1))
+
+
+def test_a_job_that_saved_itself_and_ended_is_moved(world: CkptWorld) -> None:
+    node = world.runs(7).nodes[0]
+    world.die_at = "rescue.saved"
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    world.slurm.set_job(7, "COMPLETED")
+    world.start_ckptman()
+    use_signal(world)
+    world.until(lambda: world.back(7, 1))
+
+
+@pytest.mark.parametrize("ahead", [0.0, 600.0, -600.0])
+@pytest.mark.parametrize("point", ["rescue.before-save", "rescue.after-save"])
+def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
+    world: CkptWorld, point: str, ahead: float
+) -> None:
+    """Images bear the time of the node that took them."""
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.die_at = point
+    world.interrupt(node)
+    world.until(lambda: world.service is None, 60)
+    taken = world.saver._images[7]
+    taken[:] = [replace(image, taken=image.taken + ahead) for image in taken]
+    world.start_ckptman()
+    use_signal(world)
+    world.until(lambda: not world.state.rescues() and world.back(7, 1))
+    (moved,) = world.rescues()
+    assert moved.image is not None
+    assert moved.image.number == 2
+    assert world.saver.calls.count(("checkpoint", 7)) == 2
+
+
+def test_a_periodic_image_that_was_not_noted_before_a_crash_is_not_the_last_one(
+    world: CkptWorld,
+) -> None:
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.restart_ckptman()
+    use_signal(world)
+    for image in world.state.images():
+        world.state.forget(image)
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    image = world.rescues()[0].image
+    assert image is not None
+    assert image.number == 2
