@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence, Set
 
 from slurm_elastic.config import Config
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError
 from slurm_elastic.ledger import Decision, Launch, Ledger, Machine
 
 
 def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:
     """Count these machines and open launches (or all of these clouds) as gone; say which, a line
-    each. Raises SlurmElasticError for what is not of a cloud that has left the configuration.
+    each. Raises ConfigError for what is not of a cloud that has left the configuration.
 
     The daemon cannot look: it has no such cloud. Should the cloud come back and have one of them
     yet, it is adopted.
@@ -51,12 +51,12 @@ def _check(subjects: Sequence[str], names: Set[str], seen_by_daemon: Set[str]) -
         if subject in names:
             continue
         if subject in seen_by_daemon:
-            raise SlurmElasticError(
+            raise ConfigError(
                 f"{subject!r} is of the configuration: the daemon sees by the cloud's list what is "
                 "gone, nobody has to say it"
             )
         there = ", ".join(sorted(names)) or "none"
-        raise SlurmElasticError(
+        raise ConfigError(
             f"{subject!r} is no machine, launch or cloud that has left the configuration; "
             f"there are: {there}"
         )
