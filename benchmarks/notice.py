@@ -178,7 +178,7 @@ def timed_service(
         for n in range(count)
     ]
     poller = Poller(
-        site, AllAtOnce(notices), 60.0, service.machines, service.wake, service.order
+        site, AllAtOnce(notices), 60.0, service.machines, service.wake, service.orders
     )  # fmt: skip
     thread = threading.Thread(target=service.run)
     thread.start()

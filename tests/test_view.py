@@ -17,6 +17,7 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
+from slurm_elastic.view.checkpoints import CheckpointFacts
 from slurm_elastic.view.outlook import Outlook, brief, node_note, node_state
 
 
@@ -177,6 +178,10 @@ def test_the_daemon_lives_by_heartbeat_and_process(
     facts = Facts(now=NOW, heartbeat=(NOW - age, 99), process_found=found)
     daemon = status_view(config(tmp_path), facts).daemon
     assert (daemon.alive, daemon.age, daemon.pid) == (alive, age, 99)
+    told = CheckpointFacts(heartbeat=(NOW - age, 99), process_found=found)
+    checkpoints = status_view(config(tmp_path), Facts(now=NOW, checkpoints=told)).checkpoints
+    assert checkpoints is not None
+    assert (checkpoints.alive, checkpoints.age) == (alive, age)
 
 
 def test_errors_of_others_than_clouds_stand_with_the_daemon(tmp_path: Path) -> None:
@@ -285,6 +290,13 @@ def outlook(tmp_path: Path, machine: Machine, slurm_node: SlurmNode | None, **ho
     [
         ({"suspending": NOW}, "IDLE", {}, "terminating"),
         ({"misses": 2}, "IDLE", {}, "not listed by the cloud (2 of 3 reads): then gone"),
+        ({"misses": 9}, "IDLE", {}, "not listed by the cloud, but slurmctld hears it: stays"),
+        (
+            {"misses": 3},
+            "IDLE NOT_RESPONDING",
+            {},
+            "not listed by the cloud (3 of 3 reads): then gone",
+        ),
         ({}, None, {}, "orphan: Slurm has no such node; will be deleted"),
         ({}, "IDLE POWERED_DOWN", {}, "orphan: will be deleted"),
         ({}, "IDLE POWERING_DOWN", {}, "powering down: Slurm will ask to end it"),

@@ -49,7 +49,9 @@ def _open(method: str, config: Config, slurm: Slurm, look: Look) -> Checkpointer
 
             settings = config.checkpoint
             records = config.state / "blcr-images"
-            return BlcrCheckpointer(settings.blcr, _directory(config), records, keep=settings.keep)
+            return BlcrCheckpointer(
+                settings.blcr, _directory(config), records, slurm, keep=settings.keep
+            )
         case "fake":
             from slurm_elastic.checkpointers.fake import FakeCheckpointer
 

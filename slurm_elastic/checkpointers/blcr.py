@@ -19,18 +19,37 @@ from msgspec import Struct
 
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
-from slurm_elastic.errors import CheckpointError
+from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.phase import Phase, is_down, phase
+from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)
 
 SIGNAL_PATIENCE = 60.0
 """Seconds that ``release`` and ``remove`` may take."""
+MOST_HOSTS = 3
+"""Nodes that are asked to delete one job's images before they are left for another time."""
+
+# As root: $1 the job's directory, $2 its owner, then the command. Who may write above it, as in a
+# directory like /tmp, could take the names of others' jobs: so root makes it, where root may.
+_OWN = r"""
+d=$1 owner=$2; shift 2
+mkdir -m 755 "${d%/*}" 2>/dev/null
+mkdir -m 711 "$d" 2>/dev/null && { chown -h "$owner" "$d" 2>/dev/null || rmdir "$d"; }
+exec "$@"
+"""
 
 # $1 directory, $2 number, $3 stop or go, $4 pid, $5 seconds, $6 directory of programs, $7 keep
 _SAVE = r"""
 umask 066
-mkdir -p "$1" && [ -O "$1" ] && [ ! -L "$1" ] && chmod 711 "$1" && cd "$1" || exit 40
+[ -d "$1" ] || mkdir "$1" || exit 40
+if [ -L "$1" ] || [ ! -O "$1" ]; then
+    echo "$1 belongs to $(stat -c '%U (uid %u)' "$1"): it is not the job's user's, or a link" >&2
+    exit 40
+fi
+chmod 711 "$1" && cd "$1" || exit 40
 undo() { [ "$3" = go ] || kill -CONT $(pgrep -s "$4") "$4" 2>/dev/null; rm -f "$2.new"; exit 41; }
 [ "$3" = stop ] && stop=--stop || stop=
 timeout -k 5 "$5" "$6/cr_checkpoint" $stop --tree --file "$2.new" "$4" >&2 || undo "$@"
@@ -60,9 +79,16 @@ class BlcrCheckpointer:
     name = "blcr"
 
     def __init__(
-        self, settings: BlcrSettings, directory: Path, records: Path, *, keep: int = 2
+        self,
+        settings: BlcrSettings,
+        directory: Path,
+        records: Path,
+        slurm: Slurm,
+        *,
+        keep: int = 2,
     ) -> None:
         self._settings = settings
+        self._slurm = slurm
         self._directory = directory / "blcr"
         self._records = records
         self._keep = keep
@@ -88,7 +114,8 @@ class BlcrCheckpointer:
             f"{left:.0f}", self._settings.bin_dir, str(self._keep),
         )  # fmt: skip
         script = ("sh", "-c", _SAVE, "slurm-elastic", *words)
-        answer = self._shells.run(host, (*self._as(run), *script), deadline=deadline)
+        own = ("sh", "-c", _OWN, "slurm-elastic", words[0], f"{run.uid}:{run.gid}")
+        answer = self._shells.run(host, (*own, *self._as(run), *script), deadline=deadline)
         if answer.code != 0 or not answer.out.strip().isdigit():
             why = answer.err.strip().splitlines()[-1:] or [f"exit {answer.code}"]
             raise CheckpointError(f"job {run.label}: cr_checkpoint on {host}: {why[0]}")
@@ -129,17 +156,44 @@ class BlcrCheckpointer:
             )
 
     def remove(self, job: int) -> None:
-        """Delete them on the node that has made the last one."""
+        """Delete them on a node that is up: the one that made the last is mostly gone by now."""
         records = self._read(job)
         if records.images:
             deadline = time.time() + SIGNAL_PATIENCE
-            path = self._directory / str(job)
-            # rm does not follow links; the directory is named by us alone.
-            words = ("rm", "-rf", "--one-file-system", "--", str(path))
-            answer = self._shells.run(records.images[0].node, words, deadline=deadline)
-            if answer.code != 0:
-                raise CheckpointError(f"job {job}: rm: {answer.err.strip()}")
+            self._delete_on_any(self._up(job, records.images[0].node), job, deadline)
         (self._records / f"{job}.json").unlink(missing_ok=True)
+
+    def _up(self, job: int, node: str) -> Sequence[str]:
+        """That node first, then those of its partitions, which are set up alike."""
+        try:
+            nodes = self._slurm.nodes()
+        except SlurmError as error:
+            raise CheckpointError(f"job {job}: {error}") from error
+        own = nodes.get(node)
+        partitions = frozenset(own.partitions if own else ())
+        alike = (n for n in nodes.values() if n.name == node or partitions & set(n.partitions))
+        found = sorted(
+            (n.name for n in alike if _answers(n)), key=lambda name: (name != node, name)
+        )
+        if not found:
+            raise CheckpointError(f"no node of {node}'s partitions is up to remove them")
+        return found
+
+    def _delete_on_any(self, hosts: Sequence[str], job: int, deadline: float) -> None:
+        for host in hosts[:MOST_HOSTS]:
+            try:
+                return self._delete(host, job, deadline)
+            except CheckpointError as error:
+                failed = error
+        raise failed
+
+    def _delete(self, host: str, job: int, deadline: float) -> None:
+        """Only where the shared directory is. rm follows no link, and we alone name what goes."""
+        script = 'cd -- "$1" && rm -rf --one-file-system -- "./$2"'
+        words = ("sh", "-c", script, "slurm-elastic", str(self._directory), str(job))
+        answer = self._shells.run(host, words, deadline=deadline)
+        if answer.code != 0:
+            raise CheckpointError(f"job {job}: rm on {host}: {answer.err.strip()}")
 
     def _pids(self, host: str, job: int, deadline: float) -> list[int]:
         """The batch step's processes, its first one first (scontrol(1), listpids)."""
@@ -177,6 +231,11 @@ class BlcrCheckpointer:
             new.rename(self._records / f"{job}.json")
         except OSError as error:
             raise CheckpointError(f"{error.filename}: {error.strerror}") from error
+
+
+def _answers(node: SlurmNode) -> bool:
+    up = phase(node) is Phase.UP and not is_down(node)
+    return up and "NOT_RESPONDING" not in node.states
 
 
 def _whole(image: Image) -> bool:

@@ -1,5 +1,6 @@
-"""Threads that take the most urgent work first, one piece of work a job at a time. Periodic work
-has threads of its own, so that what has a deadline never waits behind a save that could come later.
+"""Threads that take the most urgent work first, one piece of work a job at a time. Each kind of
+work has threads of its own, so that what has a deadline never waits behind a save that could come
+later, nor any save behind the removal of what nobody needs any more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
+from enum import Enum, auto
 
 log = logging.getLogger(__name__)
 
@@ -16,23 +18,34 @@ Order = tuple[float, float]
 """Deadline (Unix time), then less the work at risk: smaller is more urgent."""
 
 
+class Kind(Enum):
+    """What a piece of work is for."""
+
+    URGENT = auto()
+    PERIODIC = auto()
+    REMOVAL = auto()
+
+
 class Crew:
-    """At most ``size`` at urgent work, and half as many (one at least) at periodic; 0: whoever
-    submits does it at once. Threads start when needed.
+    """At most ``size`` at urgent work, half as many (one at least) at periodic, one at removals; 0:
+    whoever submits does it at once. Threads start when needed.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._busy: set[int] = set()
-        self._urgent = _Lane("crew", size, self._lock, self._do)
-        self._periodic = _Lane("periodic", max(size // 2, 1), self._lock, self._do)
+        sizes = {Kind.URGENT: size, Kind.PERIODIC: max(size // 2, 1), Kind.REMOVAL: 1}
+        self._lanes = {
+            kind: _Lane(kind.name.lower(), most, self._lock, self._do)
+            for kind, most in sizes.items()
+        }
 
     def submit(
-        self, job: int, order: Order, work: Callable[[], object], *, periodic: bool = False
+        self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT
     ) -> bool:
         """Have ``work`` done for that job; False where something waits or runs for it already."""
-        lane = self._periodic if periodic else self._urgent
+        lane = self._lanes[kind]
         with self._lock:
             if job in self._busy or lane.closed:
                 return False
@@ -50,9 +63,9 @@ class Crew:
 
     def close(self) -> None:
         """Forget what waits, and wait for what runs."""
-        for lane in (self._urgent, self._periodic):
+        for lane in self._lanes.values():
             lane.close()
-        for lane in (self._urgent, self._periodic):
+        for lane in self._lanes.values():
             lane.join()
 
     def _do(self, job: int, work: Callable[[], object]) -> None:

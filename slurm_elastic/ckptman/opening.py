@@ -110,7 +110,7 @@ def open_pollers(site: Site, service: Service) -> list[Poller]:
     if settings.queue is None and _agents_warn(site.config):
         sources.append((NodeComments(site.slurm, service.machines), settings.every))
     return [
-        Poller(site, source, every, service.machines, service.wake, service.order)
+        Poller(site, source, every, service.machines, service.wake, service.orders)
         for source, every in sources
     ]
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, Source, Told
+from slurm_elastic.ckptman.sources import NoticeOrder, Source, Told, WithdrawOrder
 from slurm_elastic.ckptman.threats import cool_down, machine_of
 from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.faults import reach
@@ -24,8 +25,8 @@ MOST_PAUSE = 60.0
 
 
 class Poller:
-    """``machines`` gives the live machines by id; ``woken`` is called when there is news, and
-    ``ordered`` with every order that is no notice.
+    """``machines`` gives the live machines by id; ``woken`` is called when there is news; every
+    order that is no notice is for ``orders``.
     """
 
     def __init__(
@@ -35,10 +36,10 @@ class Poller:
         every: float,
         machines: Callable[[], Mapping[str, Machine]],
         woken: Callable[[], None],
-        ordered: Callable[[AnyOrder], None],
+        orders: Orders,
     ) -> None:
         self._site, self._source, self._every = site, source, every
-        self._machines, self._woken, self._ordered = machines, woken, ordered
+        self._machines, self._woken, self._orders = machines, woken, orders
         self._thread = threading.Thread(target=self._run, name=source.name, daemon=True)
 
     def start(self) -> None:
@@ -60,8 +61,12 @@ class Poller:
         """Read once; whether that went well. What it tells is known here before it is told so."""
         site = self._site
         try:
-            told = self._source.read(site.now())
-            self._take_in(told)
+            told, carried = self._sort(self._source.read(site.now()))
+            try:
+                self._source.done([asked.handle for asked in carried])
+                self._orders.forget(carried)
+            finally:  # an order that cannot be acknowledged keeps nothing from being heard
+                self._take_in(told)
             self._source.done([t.handle for t in told if t.handle])
         except sqlite3.Error as error:
             log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
@@ -71,6 +76,24 @@ class Poller:
             return False
         site.journal.health(self._source.name, None)
         return True
+
+    def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
+        """What is no order, and the orders that were carried out. What a person says of a node
+        after a withdrawal waits until that was carried out, which would take it back, too.
+        """
+        rest: list[Told] = []
+        carried: list[Asked] = []
+        taken_back: set[str] = set()
+        for one in told:
+            order = one.order
+            if order is None or isinstance(order, NoticeOrder):
+                if order is None or order.node not in taken_back:
+                    rest.append(one)
+            elif self._orders.tell(asked := Asked(one.handle, order)):
+                carried.append(asked)
+            elif isinstance(order, WithdrawOrder):
+                taken_back.add(order.node)
+        return rest, carried
 
     def _take_in(self, told: Sequence[Told]) -> None:
         for one in told:
@@ -86,9 +109,6 @@ class Poller:
             cool_down(self._site, fresh)
             self._tell(fresh, machines)
             self._woken()
-        for one in told:
-            if one.order is not None and not isinstance(one.order, NoticeOrder):
-                self._ordered(one.order)
 
     def _warned(self, told: Told, notice: Notice, machines: Mapping[str, Machine]) -> Warned:
         """A node's machine is looked up at once: the next one of that node is not meant."""

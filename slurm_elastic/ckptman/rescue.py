@@ -156,6 +156,7 @@ def _save(site: Site, rescue: Rescue) -> Rescue:
     method = site.checkpointers[rescue.method]
     try:
         image = method.checkpoint(rescue.run, deadline=until, stop=True)
+        taken = site.now()
         reach("rescue.after-save")
         method.verify(image)
     except CheckpointError as error:
@@ -163,7 +164,7 @@ def _save(site: Site, rescue: Rescue) -> Rescue:
     except Exception as error:
         logging.getLogger(__name__).exception("method fails job=%s", rescue.run.label)
         return _failed(site, rescue, f"{type(error).__name__}: {error}")
-    return _saved(site, rescue, image)
+    return _saved(site, rescue, replace(image, taken=taken))
 
 
 def _saved(site: Site, rescue: Rescue, image: Image) -> Rescue:

@@ -11,14 +11,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from slurm_elastic.ckptman import rescue as moving
-from slurm_elastic.ckptman.crew import Crew, Order
+from slurm_elastic.ckptman.carrying import save_now, take_back
+from slurm_elastic.ckptman.crew import Crew, Kind, Order
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
-from slurm_elastic.ckptman.facts import World, dump_seconds, gather, mean_times, run_of
+from slurm_elastic.ckptman.facts import World, gather, mean_times
+from slurm_elastic.ckptman.orders import Orders
 from slurm_elastic.ckptman.saving import Saver
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.sources import AnyOrder, SaveOrder, WithdrawOrder
 from slurm_elastic.ckptman.stand_in import StandIn
-from slurm_elastic.ckptman.threats import Threat, close_over, settle_nodes, threats, withdraw
+from slurm_elastic.ckptman.threats import (
+    Threat,
+    close_over,
+    release_nodes,
+    settle_nodes,
+    threats,
+)
 from slurm_elastic.ckptman.watch import watch
 from slurm_elastic.ckptman.wishes import Choice, choose
 from slurm_elastic.ckptstate.rows import Rescue, Step
@@ -62,8 +69,7 @@ class Service:
         self._wake = threading.Event()
         self._machines: Mapping[str, Machine] = {}
         self._mtti: Mapping[str, float] = {}
-        self._orders: list[AnyOrder] = []
-        self._orders_lock = threading.Lock()
+        self.orders = Orders(self._wake.set)
         self._next_beat = self._next_count = float("-inf")
         self._refused: dict[int, str] = {}
         self._trouble = ""
@@ -90,12 +96,6 @@ class Service:
         job runs and an epilog before its nodes are free.
         """
         self._quiet = QUICK / 2
-        self._wake.set()
-
-    def order(self, order: AnyOrder) -> None:
-        """Somebody wants something."""
-        with self._orders_lock:
-            self._orders.append(order)
         self._wake.set()
 
     # the loop
@@ -161,14 +161,15 @@ class Service:
         site = self.site
         self._beat()
         machines = self.machines()
-        wanted = self._carry_orders(machines)
+        take_back(site, self.orders, machines)
         warned = site.state.notices()
         rescues = site.state.rescues()
         found = threats(warned, machines)
         jobs = self._jobs()
         world = self._world(jobs, machines, found)
-        for job in wanted:
-            self._save_now(job, world)
+        save_now(
+            world, self.orders, self._saver, self._crew, self._choice, answered=jobs is not None
+        )
         view = self._view(found)
         plans = decide(self._facts(world, rescues), site.config.checkpoint.slack)
         begun = self._begin(plans, view, found)
@@ -179,9 +180,10 @@ class Service:
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken, machines.values())
         close_over(site, warned, view, machines)
+        release_nodes(site, machines)
         if jobs is not None:
             self._stand_in.look(jobs)
-            self._saver.clean(jobs, frozenset(standing))
+            self._saver.clean(jobs, frozenset(standing), self._crew)
         site.journal.flush()
 
     def _beat(self) -> None:
@@ -303,7 +305,7 @@ class Service:
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
                 work = self._saver.work(plan)
-                self._crew.submit(plan.facts.run.job, plan.order, work, periodic=True)
+                self._crew.submit(plan.facts.run.job, plan.order, work, kind=Kind.PERIODIC)
         return moves
 
     def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
@@ -357,33 +359,6 @@ class Service:
         if after.step is Step.WAITING:
             why = "no notice stands against its nodes any more"
             moving.over(self.site, one, Step.STAYED, why)
-
-    def _carry_orders(self, machines: Mapping[str, Machine]) -> list[int]:
-        """Notices that are taken back; the jobs that are to be saved now."""
-        with self._orders_lock:
-            orders, self._orders = self._orders, []
-        for order in orders:
-            if isinstance(order, WithdrawOrder):
-                withdraw(self.site, order.node, machines)
-        return [order.job for order in orders if isinstance(order, SaveOrder)]
-
-    def _save_now(self, number: int, world: World) -> None:
-        site, job = self.site, world.jobs.get(number)
-        subjects = (f"job:{number}",)
-        if job is None or "RUNNING" not in job.states:
-            site.journal.note("ckpt-now", "ckpt-refused", subjects, "it does not run")
-            return
-        choice = self._choice(job)
-        if choice.method == "none" or choice.move_only:
-            none = "no checkpoint method is set for it"
-            ends = "it ends when it saves itself: that is only done to move it"
-            why = choice.refused or (ends if choice.move_only else none)
-            site.journal.note("ckpt-now", "ckpt-refused", subjects, why)
-            return
-        facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
-        plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
-        self._saver.expect(number, dump_seconds(world, number))
-        self._crew.submit(number, (0.0, 0.0), self._saver.work(plan), periodic=True)
 
 
 def _urgency(rescue: Rescue) -> Order:

@@ -207,13 +207,9 @@ def close_over(
 ) -> None:  # fmt: skip
     """Notices whose machine is gone, and those that were wrong: its node is let go again."""
     over = {w.key: why for w in warned if (why := _over(site, w, view, machines)) is not None}
-    left = threats([w for w in warned if w.key not in over], machines) if over else {}
     for one in (w for w in warned if w.key in over):
-        site.state.close_notice(one, site.now())
         machine = machines.get(one.notice.instance)
-        node = machine.instance.node if machine else ""
-        if machine and not (node in left and left[node].leaving):
-            _resume(site, node, view)
+        site.state.close_notice(one, site.now(), release=machine.instance.node if machine else "")
         subject = one.notice.node or one.notice.instance
         site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
 
@@ -235,15 +231,37 @@ def _over(
     return None
 
 
-def _resume(site: Site, name: str, view: Mapping[str, SlurmNode] | None) -> None:
-    """Undo our drain; an admin's own stays."""
-    node = (view or {}).get(name)
-    if node is None or not is_drained(node) or not node.reason.startswith(MARK):
+def release_nodes(site: Site, machines: Mapping[str, Machine]) -> None:
+    """Undo our drain of nodes whose notices were closed; an admin's own stays. Until Slurm has
+    answered, that is still to be done.
+    """
+    owed = site.state.releases()
+    if not owed:
         return
+    found = threats(site.state.notices(), machines)
+    kept = [name for name in owed if name in found and found[name].leaving]
+    site.state.released(*kept)  # the end of what stands against them owes it anew
+    names = [name for name in owed if name not in kept]
+    try:
+        view = site.slurm.nodes(names) if names else {}
+    except SlurmError as error:
+        log.warning("nodes stay drained nodes=%s error=%s", compress(names), error)
+        return
+    for name in names:
+        if _is_released(site, name, view.get(name)):
+            site.state.released(name)
+
+
+def _is_released(site: Site, name: str, node: SlurmNode | None) -> bool:
+    if node is None or not is_drained(node) or not node.reason.startswith(MARK):
+        return True
     try:
         site.slurm.update_nodes([name], state="RESUME")
     except SlurmError as error:
-        log.warning("node stays drained node=%s error=%s", compress([name]), error)
+        log.warning("node stays drained node=%s error=%s", name, error)
+        return False
+    site.journal.note(CORRELATION, "ckpt-released", (name,), "no notice stands against it any more")
+    return True
 
 
 def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:
@@ -255,8 +273,7 @@ def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:
         if w.notice.node == node or (instance and w.notice.instance == instance)
     ]  # fmt: skip
     for one in mine:
-        site.state.close_notice(one, site.now())
+        site.state.close_notice(one, site.now(), release=node)
     if mine:
-        _resume(site, node, site.slurm.nodes([node]))
         site.journal.note(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
     return len(mine)

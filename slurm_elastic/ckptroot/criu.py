@@ -21,7 +21,7 @@ from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
 from slurm_elastic.ckptroot.site import Refused, Site
 
-_CAP_SYS_RESOURCE = 24
+_CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 # Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
 _BOTH = ("--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "-v2")
@@ -49,22 +49,24 @@ class Criu:
         self.pid = int(self._wait(30.0)["pid"])
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """Bring the image's processes back; Refused where that failed, nothing is left of them."""
-        images.check(image, self._identity)
-        work = self._work()
-        pidfile = work / "pid"
-        pidfile.unlink(missing_ok=True)
+        """Bring the image's processes back; Refused where that failed, nothing is left of them.
+
+        CRIU opens every file of the job again by its path, so it does that with the user's own
+        rights on files: whatever he has put there since is what he could open himself.
+        """
+        groups = images.check(image, self._identity)
+        images.show(image)
+        log = self._work() / "restore.log"
         command = [
-            *self._real_user(), self._site.criu, "restore", "-D", str(image), "-W", str(work),
-            "-o", "restore.log", "-d", "-S", "--pidfile", str(pidfile), *_BOTH,
+            *as_user(self._identity, groups), self._site.criu, "restore", "--unprivileged",
+            "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
         ]  # fmt: skip
-        keeper.send(self._way, {"do": "restore", "command": command, "pidfile": str(pidfile)})
+        order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
+        keeper.send(self._way, {"do": "restore", **order})
         try:
             self.pid = int(self._wait(3600.0)["pid"])
         except Refused as error:
-            raise Refused(f"{error}: {_last_error(work / 'restore.log')}") from error
-        if self.pid != manifest.pid:
-            raise Refused(f"restored as process {self.pid}, not {manifest.pid}")
+            raise Refused(f"{error}: {_last_error(log)}") from error
 
     def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
@@ -150,11 +152,12 @@ class Criu:
 
     def _work(self) -> Path:
         """Where CRIU writes its logs: of root's, on this machine."""
-        for path in (self._site.scratch, self._scratch):
+        for path, mode in ((self._site.scratch, 0o711), (self._scratch, 0o700)):
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
             if path.is_symlink() or path.lstat().st_uid != 0:
                 raise Refused(f"{path}: not root's own directory")
+            path.chmod(mode)
         return self._scratch
 
     def _real_user(self) -> list[str]:
@@ -207,6 +210,27 @@ def available(site: Site) -> None:
     for program in (site.criu, "/usr/bin/nsenter", "/usr/bin/setpriv"):
         if not os.access(program, os.X_OK):
             raise Refused(f"{program} is not installed")
+
+
+def as_user(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
+    """Become the job's user for good, with no right on files but his (capabilities(7)).
+
+    What stays is what restoring takes: process numbers and memory maps (checkpoint_restore, else
+    sys_admin, which included it before Linux 5.9), smaller bounding sets (setpcap), limits above
+    the present ones (sys_resource). Nobody of that user can look into such a process (ptrace(2),
+    "Ptrace access mode checking"), and it can become nobody else.
+    """
+    have = _capabilities(os.getpid(), "CapEff")
+    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE)
+    keeps = [number for number in wanted if have >> number & 1]
+    if _CAP_CHECKPOINT_RESTORE not in keeps:
+        keeps.append(_CAP_SYS_ADMIN)
+    capabilities = ",".join(["-all", *(f"+cap_{number}" for number in keeps)])
+    listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
+    return [
+        "/usr/bin/setpriv", "--reuid", str(identity.uid), "--regid", str(identity.gid), *listed,
+        "--inh-caps", capabilities, "--ambient-caps", capabilities,
+    ]  # fmt: skip
 
 
 def _run(command: list[str]) -> int:

@@ -130,9 +130,9 @@ class Dmtcp:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
                 os.chown(path, *owner, follow_symlinks=False)
-                path.chmod(mode)
             if path.is_symlink() or path.lstat().st_uid != owner[0]:
                 raise Refused(f"{path}: belongs to uid {path.lstat().st_uid}")
+            path.chmod(mode)
         return self._scratch / "port"
 
     def _command(self, within: float, *arguments: str) -> None:

@@ -43,8 +43,10 @@ class OpenFile:
     size: int
 
 
-def check(directory: Path, identity: Identity) -> None:
-    """Refuse images with anything but tasks of ``identity`` in them."""
+def check(directory: Path, identity: Identity) -> tuple[int, ...]:
+    """Refuse images with anything but tasks of ``identity`` in them. The tasks' other groups, the
+    same for all: without privileges nobody can change his.
+    """
     names = sorted(entry.name for entry in directory.iterdir())
     if not {"inventory.img", "pstree.img"} <= set(names):
         raise Refused("no image of CRIU: inventory or process tree are missing")
@@ -54,8 +56,23 @@ def check(directory: Path, identity: Identity) -> None:
     for name in names:
         if _NAMESPACE.match(name):
             raise Refused(f"{name}: the image has namespaces or mounts of its own")
-    for name in cores:
-        _check_core(directory / name, identity)
+    found = {_check_core(directory / name, identity) for name in cores} - {None}
+    if len(found) > 1:
+        raise Refused("the image has tasks with different groups")
+    return next((groups for groups in found if groups is not None), ())
+
+
+def show(directory: Path) -> None:
+    """Let a process of the user's read the images, if root has opened the directory for it.
+
+    Nobody else gets there: the directory above is closed to users, whatever the images' own modes
+    are. A copy for him would take time and memory that the job may not have.
+    """
+    directory.parent.chmod(0o750)
+    directory.chmod(0o2755)
+    for entry in directory.iterdir():
+        if entry.name.endswith(".img"):
+            entry.chmod(0o644)
 
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
@@ -72,21 +89,24 @@ def writing(directory: Path) -> tuple[OpenFile, ...]:
     return tuple(OpenFile(path, size) for path, size in sorted(found.items()))
 
 
-def _check_core(path: Path, identity: Identity) -> None:
+def _check_core(path: Path, identity: Identity) -> tuple[int, ...] | None:
     entries = list(_entries(path, _CORE))
     if len(entries) != 1:
         raise Refused(f"{path.name}: {len(entries)} entries, expected one")
     threads = list(_messages(entries[0], 5))
     if not threads and _is_zombie(entries[0]):
-        return
+        return None
     creds = [raw for thread in threads for raw in _messages(thread, 10)]
     # A field that comes twice is merged or overwritten: what CRIU would take cannot be told.
     if len(threads) != 1 or len(creds) != 1:
         raise Refused(f"{path.name}: not one set of credentials")
-    _check_credentials(path, _fields(creds[0]), identity)
+    return _check_credentials(path, _fields(creds[0]), identity)
 
 
-def _check_credentials(path: Path, fields: dict[int, list[Value]], identity: Identity) -> None:
+def _check_credentials(
+    path: Path, fields: dict[int, list[Value]], identity: Identity
+) -> tuple[int, ...]:
+    """The task's other groups."""
     for number, what, wanted in (
         *((n, "uid", identity.uid) for n in (1, 3, 5, 7)),
         *((n, "gid", identity.gid) for n in (2, 4, 6, 8)),
@@ -99,12 +119,14 @@ def _check_credentials(path: Path, fields: dict[int, list[Value]], identity: Ide
             raise Refused(f"{path.name}: a task with capabilities")
     if _number(fields, 13, missing=-1) != 0:
         raise Refused(f"{path.name}: a task with securebits")
-    strangers = set(_numbers(fields, 14)) - identity.groups - {identity.gid}
+    groups = tuple(sorted(_numbers(fields, 14)))
+    strangers = set(groups) - identity.groups - {identity.gid}
     if strangers:
         raise Refused(f"{path.name}: a task with group {min(strangers)}, not one of the job's")
     unknown = set(fields) - set(range(1, 20))
     if unknown:
         raise Refused(f"{path.name}: credentials with an unknown field {min(unknown)}")
+    return groups
 
 
 def _is_zombie(core: bytes) -> bool:

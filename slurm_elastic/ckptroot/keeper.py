@@ -14,15 +14,15 @@ import os
 import select
 import signal
 import socket
-import subprocess
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from slurm_elastic.ckptroot.caller import CLEAN
 from slurm_elastic.ckptroot.payload import (
     Payload,
     become,
     calm,
+    cover,
     die_with_parent,
     mount_own_proc,
     reopen_standard,
@@ -123,7 +123,7 @@ class _Keeper:
             case "start":
                 self._start()
             case "restore":
-                self._restore(message["command"], message["pidfile"])
+                self._restore(message)
             case "kill":
                 self._kill()
             case "signal":
@@ -145,18 +145,19 @@ class _Keeper:
             become(self._payload)
         send(self._way, {"pid": self._child})
 
-    def _restore(self, command: Sequence[str], pidfile: str) -> None:
-        """CRIU makes the restored process our child (its option --restore-sibling)."""
-        done = subprocess.run(
-            command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        if done.returncode != 0:
+    def _restore(self, order: dict[str, Any]) -> None:
+        """CRIU makes the restored process our child (its option --restore-sibling).
+
+        It has the user's rights on files: root opens for it what is root's. The directory of
+        images is its standard input, the log its standard error.
+        """
+        try:
+            _restore(order)
+        except OSError as error:
             self._kill(quiet=True)
-            send(self._way, {"failed": f"criu restore: exit {done.returncode}"})
+            send(self._way, {"failed": f"criu restore: {error.strerror or error}"})
             return
-        with open(pidfile, encoding="ascii") as file:
-            self._child = int(file.read())
+        self._child = order["pid"]
         send(self._way, {"pid": self._child})
 
     def _kill(self, *, quiet: bool = False) -> None:
@@ -189,6 +190,57 @@ class _Keeper:
             if pid == self._child:
                 self._child = 0
                 send(self._way, {"ended": status})
+
+
+def _restore(order: dict[str, Any]) -> None:
+    """Restore as ``order`` says; OSError where that failed."""
+    images = os.open(order["images"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    log = os.open(order["log"], flags, 0o600)
+    try:
+        code = _run(order["command"], images, log)
+    finally:
+        os.close(images)
+        os.close(log)
+    if code != 0:
+        raise OSError(f"exit {code}")
+    # It is a child of ours, and may have ended already.
+    os.waitid(os.P_PID, order["pid"], os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def _run(command: Sequence[str], images: int, log: int) -> int:
+    """Run CRIU, whose memory no other process may open while it does (proc(5), /proc/pid/mem).
+
+    What it restores has its user and its capabilities for a while, and may have been made to open
+    that file by a link: it is covered before CRIU begins.
+    """
+    ready, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become(command, images, log, ready, go)
+    os.close(ready)
+    try:
+        cover(f"/proc/{pid}/mem")
+        cover(f"/proc/{pid}/task/{pid}/mem")
+        os.write(go, b".")
+    finally:
+        os.close(go)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _become(command: Sequence[str], images: int, log: int, ready: int, go: int) -> NoReturn:
+    """Turn this process, a fresh child, into CRIU, once its parent says so."""
+    try:
+        os.close(go)
+        calm()
+        null = os.open("/dev/null", os.O_WRONLY)
+        for number, descriptor in enumerate((images, null, log)):
+            os.dup2(descriptor, number)
+        if os.read(ready, 1):
+            os.closerange(3, 256)
+            os.execve(command[0], list(command), CLEAN)  # noqa: S606
+    finally:
+        os._exit(126)
 
 
 def _all(number: signal.Signals) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import signal
 import stat
 import sys
@@ -18,7 +19,8 @@ from slurm_elastic.ckptroot.rights import as_user
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000  # unshare(2)
-MS_REC, MS_SLAVE = 0x4000, 0x80000  # mount(2)
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
+MNT_DETACH = 2  # umount(2)
 _DESCRIPTORS = 65536
 _LIBC = ctypes.CDLL(None, use_errno=True)  # os.unshare comes with Python 3.12
 
@@ -83,9 +85,29 @@ def unshare_processes() -> None:
 
 
 def mount_own_proc() -> None:
-    """A /proc of our namespace. The host's later mounts (autofs) still come through."""
+    """A /proc of our namespace, and no other. The host's later mounts (autofs) come through."""
     _check(_LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
     _check(_LIBC.mount(b"proc", b"/proc", b"proc", 0, None), "mount /proc")
+    with open("/proc/self/mountinfo", "rb") as file:
+        others = other_procs(file.read())
+    for place in others:
+        _check(_LIBC.umount2(place, MNT_DETACH), f"umount {os.fsdecode(place)}")
+
+
+def other_procs(mountinfo: bytes) -> list[bytes]:
+    """Where the host has mounted proc outside of /proc, as in a chroot (proc(5), mountinfo)."""
+    found = []
+    for line in mountinfo.splitlines():
+        mount, _, source = line.partition(b" - ")
+        place = mount.split(b" ")[4]
+        if source.startswith(b"proc ") and not (place + b"/").startswith(b"/proc/"):
+            found.append(re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), place))
+    return found
+
+
+def cover(path: str) -> None:
+    """Nobody in our mounts can open the file at ``path`` any more: there is /dev/null."""
+    _check(_LIBC.mount(b"/dev/null", path.encode(), None, MS_BIND, None), f"mount {path}")
 
 
 def reopen_standard(payload: Payload) -> None:

@@ -1,12 +1,14 @@
 """The memory of slurm-elastic-ckptman: its own sqlite file, so that neither service can stop the
 other.
 
-``<state_dir>/checkpoints.db``, schema 1::
+``<state_dir>/checkpoints.db``, schema 2::
 
     notices        key, body (Warned), closed
     rescues        job, attempt (key), step, over, changed, body (Rescue)
-    images         job, attempt, number (key), taken, body (Image): the good ones that are known
+    images         job, attempt, number (key), taken, body (Image): the good ones that are known;
+                   the service notes when they were taken by its own clock
     interruptions  instance (key), offer, at: what the mean time between them is counted from
+    releases       node (key): its drain of ours is to be undone, as a notice is over
     counters       name (key), value
 """
 
@@ -58,6 +60,7 @@ _MIGRATIONS = (
         ) without rowid""",
         "create table counters (name text primary key, value real not null) without rowid",
     ),
+    ("create table releases (node text primary key) without rowid",),
 )
 SCHEMA = Schema("file of checkpoints", "slurm-elastic-ckptman", _MIGRATIONS)
 
@@ -118,10 +121,20 @@ class CheckpointState:
         rows = self._read(sql, to_json(list(keys)))
         return frozenset(row["key"] for row in rows)
 
-    def close_notice(self, warned: Warned, now: float) -> None:
-        """The warning is over."""
-        sql = "update notices set closed = ? where key = ?"
-        self._write([(sql, (now, warned.key))])
+    def close_notice(self, warned: Warned, now: float, *, release: str = "") -> None:
+        """The warning is over; the node ``release`` is to be let go again for that."""
+        writes: list[Write] = [("update notices set closed = ? where key = ?", (now, warned.key))]
+        if release:
+            writes.append(("insert or ignore into releases (node) values (?)", (release,)))
+        self._write(writes)
+
+    def releases(self) -> tuple[str, ...]:
+        """Nodes whose drain is to be undone."""
+        return tuple(row["node"] for row in self._read("select node from releases order by node"))
+
+    def released(self, *nodes: str) -> None:
+        """That was done, or is not to be done any more."""
+        self._write([("delete from releases where node = ?", (node,)) for node in nodes])
 
     def notices(self) -> tuple[Warned, ...]:
         """Those that are not over, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -22,14 +23,16 @@ from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.units import parse_duration
+from slurm_elastic.units import format_duration, parse_duration
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 
+LONGEST = 366 * 86400.0
+"""Seconds that a notice may look ahead."""
 KIND = "ckpt-"
 """What the kinds of our decisions begin with."""
 
@@ -64,9 +67,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _seconds(text: str) -> float:
     try:
-        return parse_duration(text)
+        found = parse_duration(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if found > LONGEST:
+        most = format_duration(LONGEST)
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {most} ahead")
+    return found
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -108,6 +115,8 @@ def _now(args: argparse.Namespace) -> int:
 
 
 def _notice(args: argparse.Namespace) -> int:
+    if args.withdraw and (args.within is not None or args.rebalance or args.reason):
+        raise ConfigError("--withdraw goes with none of --in, --reason and --rebalance")
     config = load(Path(args.config))
     node = args.node
     if node not in pools_by_node(config) and node not in SlurmCli(config.slurm).nodes([node]):
@@ -133,6 +142,16 @@ def _leave(config: Config, order: AnyOrder) -> None:
         raise SlurmElasticError(f"{SERVICE} has never run: there is no {place}") from None
     except PermissionError:
         raise SlurmElasticError(f"only root and SlurmUser may write to {place}") from None
+    if not _heard(config):
+        print(f"{SERVICE} does NOT RUN: it takes this up when it starts", file=sys.stderr)
+
+
+def _heard(config: Config) -> bool:
+    """Whether the service runs, as far as can be seen."""
+    try:
+        return view_of(config, time.time()).alive
+    except (OSError, SlurmElasticError):
+        return False
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import contextlib
 from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
+from slurm_elastic.heartbeat import process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.view.checkpoints import CheckpointFacts
 
@@ -14,7 +15,7 @@ DAY = 86400.0
 
 
 def read_checkpoints(config: Config, now: float) -> CheckpointFacts | None:
-    """None where the service has never run; sqlite3.Error and SlurmElasticError pass."""
+    """None where the service has never run; OSError, sqlite3.Error and SlurmElasticError pass."""
     path = config.state / FILE
     if not path.exists():
         return None
@@ -23,4 +24,7 @@ def read_checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         rescues = state.rescues(since=now - DAY)
     with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
         beat = ledger.heartbeat(SERVICE)
-    return CheckpointFacts(heartbeat=beat, images=images, warned=warned, rescues=rescues)
+    found = None if beat is None else process_exists(beat[1])
+    return CheckpointFacts(
+        heartbeat=beat, process_found=found, images=images, warned=warned, rescues=rescues
+    )

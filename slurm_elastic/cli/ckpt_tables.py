@@ -12,6 +12,7 @@ from slurm_elastic.units import format_size
 from slurm_elastic.view.checkpoints import CheckpointsView
 from slurm_elastic.view.outlook import brief
 
+NO_PROCESS = "there is no such process on this host"
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"
 MIB = 1 << 20
 
@@ -45,6 +46,8 @@ def _life(view: CheckpointsView) -> Text:
     if view.alive:
         return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {_age(view)} ago")
     age = "never" if view.age is None else f"{_age(view)} ago"
+    if view.process_found is False:
+        age += f", and {NO_PROCESS}"
     text = f"Checkpoints: slurm-elastic-ckptman is NOT RUNNING (heartbeat {age}); no job is saved"
     return Text(text, style=_BAD)
 

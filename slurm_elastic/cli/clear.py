@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pwd
 import sqlite3
 import sys
 import time
@@ -21,6 +20,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.story import pool_subject
 
@@ -87,7 +87,7 @@ def require_right(config: Config) -> None:
     if os.geteuid() == 0:
         return
     try:
-        allowed = pwd.getpwnam(config.slurm.user).pw_uid == os.geteuid()
+        allowed = account(config.slurm.user).pw_uid == os.geteuid()
     except KeyError:
         allowed = False
     if not allowed:

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.effective import effective
 from slurm_elastic.errors import ConfigError
@@ -129,4 +130,4 @@ def _end(outcome: Outcome) -> int:
 
 def _say(lines: Sequence[str]) -> None:
     for line in lines:
-        print(line)
+        print(visible(line))

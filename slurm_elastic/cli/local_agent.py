@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import pwd
 import sys
 import threading
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.listening import Server
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def _settings(config: Config, cloud: LocalCloud, arguments: argparse.Namespace) 
 
 def _uid(config: Config) -> int:
     try:
-        return pwd.getpwnam(config.slurm.user).pw_uid
+        return account(config.slurm.user).pw_uid
     except KeyError:
         raise ConfigError(f"slurm.user: there is no user {config.slurm.user!r}") from None
 

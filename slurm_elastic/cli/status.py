@@ -87,7 +87,9 @@ def show(
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     """Read the ledger, Slurm and the spool; what cannot be read is said in the facts."""
     facts = _ledger_facts(config, now)
-    with contextlib.suppress(sqlite3.Error, SlurmElasticError):  # what ails it, its own log says
+    with contextlib.suppress(
+        OSError, sqlite3.Error, SlurmElasticError
+    ):  # what ails it, its own log says
         facts = replace(facts, checkpoints=read_checkpoints(config, now))
     with contextlib.suppress(OSError):
         if (config.state / "requests").is_dir():

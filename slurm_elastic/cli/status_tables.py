@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.cli.ckpt_tables import checkpoint_blocks, titled_table
+from slurm_elastic.cli.ckpt_tables import NO_PROCESS, checkpoint_blocks, titled_table
 from slurm_elastic.view.outlook import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view.rows import (
     BreakerView,
@@ -99,7 +99,7 @@ def _life(daemon: DaemonView, ledger_error: str | None) -> Text:
     if daemon.alive:
         return Text.assemble("Daemon: ", ("alive", _GOOD), f", {beat}")
     if daemon.process_found is False:
-        beat += ", and there is no such process on this host"
+        beat += f", and {NO_PROCESS}"
     return Text(f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended", style=_LOUD)
 
 
@@ -113,15 +113,20 @@ def _clouds(view: StatusView, wide: bool) -> RenderableType:
     table.add_column("$/h now", justify="right")
     if wide:
         table.add_column("$/h worst/max", justify="right")
+    known = view.ledger_error is None
     for cloud in view.clouds:
         row = [Text(cloud.name), Text(cloud.location)]
         if wide:
             row += [Text(cloud.partition), Text(cloud.provider)]
         row += _state_cells(cloud.states, cloud.nodes)
-        row += [_of(cloud.machines, cloud.limit), Text(f"{cloud.price_now:.4f}")]
+        row += [
+            _of(cloud.machines if known else None, cloud.limit),
+            Text(f"{cloud.price_now:.4f}" if known else "-"),
+        ]
         if wide:
-            worst, limit = cloud.price_worst, cloud.price_limit
-            row.append(Text(f"{worst:.2f}/{'-' if limit is None else f'{limit:.2f}'}"))
+            worst = f"{cloud.price_worst:.2f}" if known else "-"
+            limit = "-" if cloud.price_limit is None else f"{cloud.price_limit:.2f}"
+            row.append(Text(f"{worst}/{limit}"))
         table.add_row(*row)
     return Group(table, *_cloud_problems(view.clouds, view.at))
 
@@ -143,7 +148,8 @@ def _pools(view: StatusView, wide: bool) -> RenderableType:
         table.add_column("Markets")
     for pool in view.pools:
         row = [Text(pool.name), Text(pool.cloud), Text(pool.nodes)]
-        row += [*_state_cells(pool.states, pool.count), _of(pool.machines, pool.limit)]
+        machines = pool.machines if view.ledger_error is None else None
+        row += [*_state_cells(pool.states, pool.count), _of(machines, pool.limit)]
         if wide:
             row.append(Text(" ".join(pool.markets)))
         table.add_row(*row)
@@ -317,8 +323,9 @@ def _count(number: int, style: str) -> Text:
     return Text(str(number), style=style if number else _DIM)
 
 
-def _of(number: int, limit: int | None) -> Text:
-    return Text(f"{number}/{'-' if limit is None else limit}")
+def _of(number: int | None, limit: int | None) -> Text:
+    """``number`` None: not known; ``limit`` None: there is none."""
+    return Text("/".join("-" if one is None else str(one) for one in (number, limit)))
 
 
 def _state_style(state: str) -> str:

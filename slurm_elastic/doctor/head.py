@@ -12,11 +12,12 @@ from pathlib import Path
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, process_exists
+from slurm_elastic.heartbeat import DAEMON, alive, process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import check, install, plan
+from slurm_elastic.slurm.account import same
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; a full disk stops all launches."""
@@ -35,7 +36,7 @@ def state_directory(config: Config) -> Iterator[Finding]:
         yield Finding(what=what, level=Level.WRONG, found=str(error.strerror), advice=advice)
         return
     owner = _name(found.st_uid)
-    if owner != config.slurm.user or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not same(owner, config.slurm.user) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         yield Finding(
             what=what,
             level=Level.WRONG,
@@ -151,7 +152,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
 
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
     limit = config.timings.heartbeat_stale
-    if beat is not None and now - beat[0] <= limit and process_exists(beat[1]):
+    if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
         found = f"heartbeat {max(now - beat[0], 0):.0f} s ago, pid {beat[1]}"
         return Finding(what="daemon", level=Level.OK, found=found)
     found = "has never run" if beat is None else f"last heartbeat {now - beat[0]:.0f} s ago"

@@ -125,6 +125,21 @@ class Marks:
             sql = "update holds set until = min(until, ?) where pool = ? and kind = 'capacity'"
             return db.execute(sql, (now, pool)).rowcount
 
+    def end_far(self, now: float, longest: float) -> int:
+        """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
+        nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
+        """
+        with self._transaction() as db:
+            ended = (
+                db.execute(sql, (now, now + longest)).rowcount
+                for sql in (
+                    "update cool_downs set until = ? where until > ?",
+                    "update breakers set until = ? where until > ?",
+                    "update holds set until = ? where until > ? and kind = 'capacity'",
+                )
+            )
+            return sum(ended)
+
     def release(self, nodes: Sequence[str], kind: str = CAPACITY) -> None:
         """Forget the holds of that kind of these nodes."""
         rows = [(node, kind) for node in nodes]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 
 BUSY_TIMEOUT = 10.0
 
@@ -306,7 +306,7 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None
 def _version(connection: sqlite3.Connection, path: Path, schema: Schema) -> int:
     version = int(connection.execute("pragma user_version").fetchone()[0])
     if version > len(schema.migrations):
-        raise SlurmElasticError(
+        raise ConfigError(
             f"the {schema.name} {path} has schema {version}, this release knows schemas up to "
             f"{len(schema.migrations)}: install the newer slurm-elastic again"
         )

@@ -93,21 +93,32 @@ def note_failures(
     """
     about = [job_subject(job) for job in jobs]
     mates = tuple(mates)
-    for name in dict.fromkeys(m.pool for m in machines if m.pool in site.pools):
+    by_pool: dict[str, list[Machine]] = {}
+    for machine in machines:
+        if machine.pool in site.pools:
+            by_pool.setdefault(machine.pool, []).append(machine)
+    # All are counted before Slurm, which may not answer, is asked for anything.
+    whys = {
+        name: _count(site, site.pools[name], failed, correlation, about)
+        for name, failed in by_pool.items()
+    }
+    for name, why in whys.items():
         pool = site.pools[name]
-        failed = [m for m in machines if m.pool == name]
-        nodes = list(dict.fromkeys(m.instance.node for m in failed))
-        subjects = [*nodes, pool_subject(name), *about]
-        why = _count(site, pool, failed, correlation, subjects)
+        nodes = _nodes_of(by_pool[name])
         spare = 0 if _rests(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
         keep_away(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
 
 
+def _nodes_of(machines: Sequence[Machine]) -> list[str]:
+    return list(dict.fromkeys(m.instance.node for m in machines))
+
+
 def _count(
-    site: Site, pool: Pool, failed: Sequence[Machine], correlation: str, subjects: Sequence[str]
+    site: Site, pool: Pool, failed: Sequence[Machine], correlation: str, about: Sequence[str]
 ) -> str:
     """The breaker and the rest of one pool; why its nodes are kept from Slurm."""
+    subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
     known = {b.pool: b for b in site.ledger.breakers()}
     before, now = known.get(pool.name, Breaker(pool=pool.name)), site.now()
     timings = site.config.timings

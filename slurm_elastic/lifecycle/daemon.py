@@ -23,6 +23,7 @@ from slurm_elastic.heartbeat import DAEMON
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.boots import note_failures, unregistered
 from slurm_elastic.lifecycle.growing import Growing
+from slurm_elastic.lifecycle.launch import end_far
 from slurm_elastic.lifecycle.looks import guarded
 from slurm_elastic.lifecycle.overdue import Overdue, expect_requeued
 from slurm_elastic.lifecycle.reconcile import Round
@@ -232,8 +233,10 @@ class Daemon:
             return bool(resume(self._site, cloud, request, view, again=again))
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
+        # Before they are ended: where Slurm does not answer, all of it is done again.
+        jobs = expect_requeued(self._site, failed)
         suspend(self._site, cloud, request, view)
-        note_failures(self._site, failed, request.id, expect_requeued(self._site, failed))
+        note_failures(self._site, failed, request.id, jobs)
         return False
 
     def _repair(self) -> None:
@@ -247,6 +250,7 @@ class Daemon:
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
         self._strays.report()
+        end_far(self._site)
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
 
     def _reconcile(self, round_: Round) -> None:

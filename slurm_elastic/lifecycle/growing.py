@@ -70,8 +70,7 @@ class Growing:
         """
         rows = [row.node for row in self._site.ledger.holds() if row.kind == POLICY]
         if rows:
-            view = self._site.slurm.nodes()
-            holds.release(self._site, rows, view, "there are no policies any more", POLICY)
+            holds.release(self._site, rows, "there are no policies any more", POLICY)
         if self._site.ledger.asides():
             aside.review(self._site, self._site.slurm.jobs(), {}, self._site.now())
         self._cleared = not self._site.ledger.asides()
@@ -94,7 +93,7 @@ class Growing:
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].count(covered, nodes, view.jobs)
         with self._site.holding:
-            self._let_go(group, view)
+            self._let_go(group)
             self._hold(group, frozenset(nodes))
             self._start(nodes)
             self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
@@ -144,16 +143,16 @@ class Growing:
             jobs = tuple(f"job:{job}" for job in dict.fromkeys(waiting))
             self._site.record(CORRELATION, "awaited", jobs, reason)
 
-    def _let_go(self, group: Group, view: View) -> None:
+    def _let_go(self, group: Group) -> None:
         """Holds that hold nothing: of nodes that are up, and where Slurm may start nodes again."""
         if group.loose:
-            holds.release(self._site, group.loose, view.nodes, "it is up or coming", POLICY)
+            holds.release(self._site, group.loose, "it is up or coming", POLICY)
         if holds_back(group.now.growth):
             return
         for pool in group.now.pools:
             if pool.stop is None and group.held[pool.name]:
                 nodes = tuple(group.held[pool.name])
-                holds.release(self._site, nodes, view.nodes, "machines may be started", POLICY)
+                holds.release(self._site, nodes, "machines may be started", POLICY)
 
     def _hold(self, group: Group, chosen: Set[str]) -> None:
         """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
@@ -171,11 +170,10 @@ class Growing:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
         if not nodes:
             return
-        view = self._site.slurm.nodes(nodes)
         back = {row.node for row in self._site.ledger.holds() if row.kind == POLICY}
         held = [node for node in nodes if node in back]
         if held:
-            holds.release(self._site, held, view, "the policies start it", POLICY)
+            holds.release(self._site, held, "the policies start it", POLICY)
         self._site.slurm.update_nodes(nodes, state="POWER_UP")
 
     def _leave(self, group: Group, nodes: Sequence[str]) -> None:

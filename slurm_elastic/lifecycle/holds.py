@@ -119,23 +119,20 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     # By the rows from before: in this view the nodes released just now are drained still.
     _release_unknown(site, cloud, view, {row.node for row in rows})
     if cloud == next(iter(site.providers)):  # once a round, not once a cloud
-        _forget_strange(site, view)
+        _forget_strange(site)
 
 
-def release(
-    site: Site,
-    nodes: Sequence[str],
-    view: Mapping[str, SlurmNode],
-    why: str,
-    kind: str = CAPACITY,
-) -> None:
+def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
-    does that of a node which is held for another cause, too.
+    does that of a node which is held for another cause, too. The nodes are read once more: an admin
+    may have drained one while a cloud was asked what it has.
     """
     if kind == CAPACITY:
         _keep_back(site, nodes)
     still = {row.node for row in site.ledger.holds() if row.kind != kind}
-    ours = [n for n in nodes if n in view and n not in still and is_held(view[n])]
+    free = [n for n in nodes if n not in still]
+    view = site.slurm.nodes(free) if free else {}
+    ours = [n for n in free if n in view and is_held(view[n])]
     reach("release.before-resume")
     if ours:
         site.slurm.update_nodes(ours, state="RESUME")
@@ -177,20 +174,20 @@ def _review_pool(
     # Nodes still on their way down keep their row: lifting it now would race with their suspend.
     free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
     if free:
-        release(site, free, view, f"{launches[0].offer.key} can be had again")
+        release(site, free, f"{launches[0].offer.key} can be had again")
     lifted = set(free)
     kept = [row for row in rows if row.node not in lifted]
     if kept:
         hold(site, pool, [row.node for row in kept], kept[0].reason)
 
 
-def _forget_strange(site: Site, view: Mapping[str, SlurmNode]) -> None:
+def _forget_strange(site: Site) -> None:
     """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
     for kind in (POLICY, CAPACITY):
         rows = [row for row in site.ledger.holds() if row.kind == kind]
         strange = [row.node for row in rows if row.node not in site.pool_of]
         if strange:
-            release(site, strange, view, "no pool of the configuration has it any more", kind)
+            release(site, strange, "no pool of the configuration has it any more", kind)
 
 
 def _is_marked(node: SlurmNode) -> bool:
@@ -208,4 +205,4 @@ def _release_unknown(
         if n not in known and n in view and _is_marked(view[n])
     ]
     if lost:
-        release(site, lost, view, "its hold is not in the ledger")
+        release(site, lost, "its hold is not in the ledger")

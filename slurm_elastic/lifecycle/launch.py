@@ -174,6 +174,17 @@ def report_auth(site: Site, error: AuthError) -> None:
     )
 
 
+def end_far(site: Site) -> None:
+    """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
+    set back since.
+    """
+    timings = site.config.timings
+    ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
+    ended = site.ledger.end_far(site.now(), max(*ours, timings.boot_cooldown, AUTH_COOLDOWN))
+    if ended:
+        log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
+
+
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     """What not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings

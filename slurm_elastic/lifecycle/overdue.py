@@ -9,8 +9,9 @@ cloud's worker. One that registers late finds its node powered down, and its end
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from slurm_elastic.lifecycle.looks import Looks
 from slurm_elastic.lifecycle.refuse import give_back, may_force
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.lifecycle.suspend import end
+from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.boots import given_up_after, longest_wait
 from slurm_elastic.slurm.hostlist import compress
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 PERIOD = 1.0
 """Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
+Asked = Callable[[], float]
+"""When Slurm asked for a launch (Unix time)."""
 CORRELATION = "boots"
 NOT_REGISTERED = "it did not register in time"
 NOT_WHOLE = "its job could not be had whole"
@@ -64,17 +68,31 @@ class Overdue:
         self._clouds = clouds
         self._looks = Looks(site, worker, self._look, "giving up nodes", period=PERIOD)
         self._counted: set[str] = set()
+        self._began: dict[str, float] = {}
 
     def tick(self) -> None:
         """Start a look, unless one runs or the next is not due."""
         self._looks.tick()
 
     def _look(self) -> None:
-        late = [_late(self._site, cloud) for cloud in self._clouds]
+        seen: dict[str, float] = {}
+        late = [_late(self._site, cloud, partial(self._waited, seen)) for cloud in self._clouds]
+        self._began = seen
         self._counted &= {m.instance.id for some in late for m in some.machines}
         for some in late:
             if some.nodes:
                 self._give_up(some)
+
+    def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
+        """Seconds since Slurm asked for a launch: by the clock as it was when a look first came
+        upon it, and by the monotonic one after that, as the clock may be set meanwhile.
+        """
+        clock = self._site.monotonic()
+        began = seen.get(generation, self._began.get(generation))
+        if began is None:
+            began = clock - max(self._site.now() - asked(), 0.0)
+        seen[generation] = began
+        return clock - began
 
     def _give_up(self, late: _Late) -> None:
         """Those that Slurm still waits for."""
@@ -95,8 +113,8 @@ class Overdue:
         site = self._site
         # One that the cloud does not list may have been taken while it booted.
         failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
-        note_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         self._counted.update(m.instance.id for m in failed)
+        note_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         for node in late.doubtful:
             why = "its launch has no answer, and its time to boot is over"
             hold(site, site.pool_of[node], [node], why)
@@ -114,13 +132,20 @@ class Overdue:
             self._clouds[late.cloud].submit(end, site, late.cloud, some, why, CORRELATION)
 
 
-def _late(site: Site, cloud: str) -> _Late:
+def _late(site: Site, cloud: str, waited: Callable[[str, Asked], float]) -> _Late:
     """By the ledger alone; Slurm may have them up by now, or not want them any more."""
-    asked: dict[str, float] = {}
-    late = [m for m in _booting(site, cloud) if _is_late(site, cloud, _asked(site, m, asked))]
+    longest = given_up_after(_resume_timeout(site, cloud))
+    late = [
+        m
+        for m in _booting(site, cloud)
+        if waited(m.instance.generation, partial(_asked, site, m.instance)) >= longest
+    ]
     open_ = [row for row in site.ledger.open_launches() if row.cloud == cloud]
     doubtful = [
-        n for row in open_ if _is_late(site, cloud, _asked_of(site, row)) for n in row.nodes
+        n
+        for row in open_
+        if waited(row.generation, partial(_asked_of, site, row)) >= longest
+        for n in row.nodes
     ]
     if doubtful:
         served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
@@ -137,22 +162,16 @@ def _booting(site: Site, cloud: str) -> list[Machine]:
     ]
 
 
-def _is_late(site: Site, cloud: str, asked: float) -> bool:
-    return site.now() - asked >= given_up_after(_resume_timeout(site, cloud))
-
-
 def _resume_timeout(site: Site, cloud: str) -> float:
     return site.config.resume_timeout(site.config.cloud(cloud))
 
 
-def _asked(site: Site, machine: Machine, known: dict[str, float]) -> float:
-    """When Slurm asked for the machine's node, as far as it is known (``known`` by generation)."""
-    one = machine.instance
-    if one.generation not in known:
-        row = site.ledger.launch(one.generation)
-        decided = generation_time(one.generation) or one.launched
-        known[one.generation] = decided if row is None else _asked_of(site, row)
-    return known[one.generation]
+def _asked(site: Site, one: Instance) -> float:
+    """When Slurm asked for the machine's node, as far as it is known."""
+    row = site.ledger.launch(one.generation)
+    if row is None:
+        return generation_time(one.generation) or one.launched
+    return _asked_of(site, row)
 
 
 def _asked_of(site: Site, row: Launch) -> float:

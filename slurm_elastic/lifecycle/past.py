@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.policies.phase import Phase, phase
 
 
@@ -30,5 +31,12 @@ def of_the_past(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     found = [m for m in were_up if m.instance.node in off]
     if not found:
         return []
-    busy = {n for job in site.slurm.jobs() if "CONFIGURING" not in job.states for n in job.nodes}
+    busy = {n for job in site.slurm.jobs() if _is_there(job) for n in job.nodes}
     return [m for m in found if m.instance.node not in busy]
+
+
+def _is_there(job: SlurmJob) -> bool:
+    """Whether a job may have processes on its nodes: not one that waits for them, nor one that has
+    ended, which Slurm lists for a while.
+    """
+    return bool(job.states & ON_NODES) and "CONFIGURING" not in job.states

@@ -8,28 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Health, Hold, Machine
-from slurm_elastic.ledger.rows import CAPACITY
+from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.place import place
+from slurm_elastic.lifecycle.reading import all_nodes, full, machines_of, world
 from slurm_elastic.lifecycle.refuse import give_back
-from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.phase import Phase, is_anothers_address, is_busy, is_drained, phase
-from slurm_elastic.policies.recovery import (
-    OUR_MARK,
-    Intent,
-    Known,
-    Patience,
-    View,
-    capped,
-    mature,
-    recover,
-)
+from slurm_elastic.policies.recovery import DOUBT, OUR_MARK, capped, mature, recover
+from slurm_elastic.policies.recovery_view import Patience, View
 from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
@@ -37,6 +29,23 @@ log = logging.getLogger(__name__)
 CORRELATION = "reconcile"
 _APART = frozenset({"confirm", "retry", "abandon"})
 """Repairs that are no bulk call: one that fails must not stand in the way of the others."""
+_BY_NODE = frozenset(
+    {
+        "terminate-orphan",
+        "terminate-double",
+        "terminate-stopped",
+        "relaunch",
+        "launch",
+        "fail-node",
+        "fail-lost",
+        "give-back",
+        "clear",
+        "restore",
+        "power-down",
+        "power-down-asap",
+    }
+)
+"""Repairs that hang on a node's state, which somebody may have changed since the round read it."""
 Standing = Mapping[tuple[str, str], float]
 
 
@@ -49,24 +58,29 @@ class Round:
         self._site = site
         self._cloud = cloud
         self._standing: Standing = {}
+        timings = site.config.timings
+        self._patience = Patience(grace=timings.grace, misses=timings.misses)
+        self._doubt: str | None = None
         self._has_read = False
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
         site = self._site
-        view = _all_nodes(site)
+        view = all_nodes(site)
         began = site.now()
         seen = self._read_cloud()
         if seen is not None:
             site.ledger.observe(self._cloud, seen, began, site.pool_of)
-        world = _world(site, self._cloud, view, seen)
+        part = world(site, self._cloud, view, seen)
         timings = site.config.timings
-        actions = recover(world, Patience(grace=timings.grace, misses=timings.misses))
+        actions = recover(part, self._patience)
         ready, self._standing = mature(actions, self._standing, site.monotonic(), timings.grace)
-        ready, waiting = capped(ready, len(world.known))
+        ready, waiting = capped(ready, len(part.known))
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
-        self._act(ready, view, seen or ())
+        if seen is not None:
+            self._report([a.reason for a in ready if a.kind == DOUBT])
+        self._act([a for a in ready if a.kind != DOUBT], part)
         if seen is not None and not self._has_read:
             site.ledger.read_whole(self._cloud, site.now())
             self._has_read = True
@@ -76,9 +90,9 @@ class Round:
 
     def _read_cloud(self) -> tuple[Instance, ...] | None:
         """The cloud's machines; None where it cannot be read, whatever it raises."""
-        site, seen, problem, code = self._site, None, None, None
+        site = self._site
         try:
-            seen = tuple(site.providers[self._cloud].instances())
+            return tuple(site.providers[self._cloud].instances())
         except ProviderError as error:
             problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
             log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
@@ -87,33 +101,40 @@ class Round:
             log.exception("cloud cannot be read cloud=%s", self._cloud)
         health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
         site.ledger.report_health(health)
-        return seen
+        return None
 
-    def _act(
-        self,
-        actions: Sequence[Action],
-        view: Mapping[str, SlurmNode],
-        seen: Sequence[Instance],
-    ) -> None:
+    def _report(self, doubts: Sequence[str]) -> None:
+        """The cloud was read; what its list cannot be right about is for a person to look at."""
+        doubt = f"{self._cloud}: {doubts[0]}" if doubts else None
+        if doubt and doubt != self._doubt:
+            log.error("list cannot be true, nothing ends by it %s", doubt)
+        self._doubt = doubt
+        code = "unlisted" if doubt else None
+        health = Health(name=self._cloud, checked=self._site.now(), error=doubt, code=code)
+        self._site.ledger.report_health(health)
+
+    def _act(self, actions: Sequence[Action], part: View) -> None:
         by_kind: dict[str, list[Action]] = {}
         for action in actions:
             by_kind.setdefault(action.kind, []).append(action)
+        seen = part.seen or ()
         doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
             "adopt": lambda some: _adopt(self._site, some, seen),
             "adopt-stopped": lambda some: _adopt(self._site, some, seen),
             "end": self._end,
+            "end-missing": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
-            "retry": lambda some: _retry(self._site, some, view, seen),
+            "retry": lambda some: _retry(self._site, some, seen),
             "abandon": self._abandon,
             "relaunch": self._relaunch,
             "launch": self._launch,
             "terminate": self._terminate,
-            "terminate-orphan": self._terminate_orphans,
+            "terminate-orphan": self._terminate,
             "terminate-double": self._terminate,
             "terminate-stopped": self._terminate,
             "fail-node": lambda some: _fail_nodes(self._site, some),
             "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
-            "give-back": lambda some: self._give_back(some, view),
+            "give-back": self._give_back,
             "power-down": lambda some: self._set(some, "POWER_DOWN"),
             "clear": lambda some: self._set(some, "POWER_DOWN", address=NOWHERE),
             "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
@@ -122,18 +143,36 @@ class Round:
         for kind, some in by_kind.items():
             for action in some:
                 log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
-            for part in [[a] for a in some] if kind in _APART else [some]:
-                self._try(kind, doers[kind], part)
+            for part_of in [[a] for a in some] if kind in _APART else [some]:
+                self._try(kind, doers[kind], part_of, part)
 
     def _try(
-        self, kind: str, do: Callable[[Sequence[Action]], None], part: Sequence[Action]
+        self,
+        kind: str,
+        do: Callable[[Sequence[Action]], None],
+        some: Sequence[Action],
+        part: View,
     ) -> None:
         try:
-            do(part)
+            still = self._still(some, part) if kind in _BY_NODE else some
+            if still:
+                do(still)
         except SlurmElasticError as error:
             log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
         except Exception:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
+
+    def _still(self, actions: Sequence[Action], part: View) -> Sequence[Action]:
+        """Those that still stand by Slurm's nodes as they are now: since the round read them it has
+        waited for a cloud, and an admin may have drained one, or Slurm asked for it.
+        """
+        now = all_nodes(self._site)
+        nodes = {n: now[n] for n in part.nodes if n in now}
+        found = set(recover(replace(part, nodes=nodes), self._patience))
+        dropped = [a.subject for a in actions if a not in found]
+        if dropped:
+            log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
+        return [a for a in actions if a in found]
 
     def _end(self, actions: Sequence[Action]) -> None:
         nodes = self._nodes_of(actions)
@@ -147,22 +186,15 @@ class Round:
             self._site.ledger.failed(action.subject, action.reason, self._site.now())
 
     def _terminate(self, actions: Sequence[Action]) -> None:
-        machines = {m.instance.id: m for m in _machines_of(self._site, self._cloud)}
+        machines = {m.instance.id: m for m in machines_of(self._site, self._cloud)}
         for reason in {a.reason for a in actions}:
             doomed = [machines[a.subject] for a in actions if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
 
-    def _terminate_orphans(self, actions: Sequence[Action]) -> None:
-        """Slurm may have asked for the nodes again while this round waited for a cloud."""
-        nodes = self._nodes_of(actions)
-        view = _all_nodes(self._site)
-        wanted = {n for n, node in view.items() if phase(node) is not Phase.POWERED_DOWN}
-        self._terminate([a for a in actions if nodes[a.subject] not in wanted])
-
     def _relaunch(self, actions: Sequence[Action]) -> None:
         """End machines of the past, and give their nodes others, unless something serves them."""
         ids = {a.subject for a in actions}
-        machines = [m for m in _machines_of(self._site, self._cloud) if m.instance.id in ids]
+        machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
         past = of_the_past(self._site, machines)
         end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
         left = {m.instance.node for m in past} - self._site.served()
@@ -170,18 +202,20 @@ class Round:
 
     def _launch(self, actions: Sequence[Action]) -> None:
         site = self._site
-        nodes = [a.subject for a in actions]
-        jobs = _jobs_of(site, nodes)
-        view = site.slurm.nodes(nodes)
-        mine = [n for n in nodes if n in site.pool_of and _wants(view, n)]
-        if mine:
-            place(site, self._cloud, CORRELATION, mine, jobs)
+        pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
+        # A machine may be left of a pool that is another cloud's by now: that one serves the node.
+        mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
+        jobs = _jobs_of(site, mine) if mine else {}
+        view = site.slurm.nodes(mine) if mine else {}
+        wanted = [n for n in mine if _wants(view, n)]
+        if wanted:
+            place(site, self._cloud, CORRELATION, wanted, jobs)
 
-    def _give_back(self, actions: Sequence[Action], view: Mapping[str, SlurmNode]) -> None:
-        reasons = {row.node: row.reason for row in _full(self._site)}
+    def _give_back(self, actions: Sequence[Action]) -> None:
+        reasons = {row.node: row.reason for row in full(self._site)}
         nodes = [a.subject for a in actions]
         why = reasons.get(nodes[0], actions[0].reason)
-        give_back(self._site, nodes, view, why, CORRELATION)
+        give_back(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
 
     def _set(self, actions: Sequence[Action], state: str, address: str | None = None) -> None:
         """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
@@ -190,7 +224,7 @@ class Round:
         self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
-        machines = {m.instance.id: m.instance.node for m in _machines_of(self._site, self._cloud)}
+        machines = {m.instance.id: m.instance.node for m in machines_of(self._site, self._cloud)}
         return {a.subject: machines.get(a.subject, a.subject) for a in actions}
 
     def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
@@ -199,7 +233,7 @@ class Round:
             return
         late = [
             m.instance
-            for m in _machines_of(self._site, self._cloud)
+            for m in machines_of(self._site, self._cloud)
             if m.instance.address
             and m.suspending is None
             and m.instance.node in view
@@ -207,75 +241,6 @@ class Round:
             and phase(view[m.instance.node]) is Phase.POWERING_UP
         ]
         assign_addresses(self._site, late)
-
-
-def _all_nodes(site: Site) -> Mapping[str, SlurmNode]:
-    """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
-    view = site.slurm.nodes()
-    if not view:
-        raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
-    return view
-
-
-def _machines_of(site: Site, cloud: str) -> list[Machine]:
-    return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
-
-
-def _world(
-    site: Site, cloud: str, view: Mapping[str, SlurmNode], seen: tuple[Instance, ...] | None
-) -> View:
-    pools = site.pools_of_cloud(cloud)
-    known = tuple(
-        Known(
-            id=m.instance.id,
-            node=m.instance.node,
-            generation=m.instance.generation,
-            decided=generation_time(m.instance.generation) or m.instance.launched,
-            misses=m.misses,
-            suspending=m.suspending is not None,
-            address=m.instance.address,
-            max_age=_max_age(site, m),
-            shown=_was_shown(site, m),
-            registered=m.registered is not None,
-        )
-        for m in _machines_of(site, cloud)
-    )
-    names = dict.fromkeys(n for pool in pools for n in pool.nodes)
-    names |= dict.fromkeys(m.node for m in known)
-    intents = tuple(
-        Intent(generation=row.generation, nodes=row.nodes, created=row.created)
-        for row in site.ledger.open_launches()
-        if row.cloud == cloud
-    )
-    return View(
-        now=site.now(),
-        nodes={n: view[n] for n in names if n in view},
-        known=known,
-        intents=intents,
-        seen=seen,
-        held=frozenset(row.node for row in _full(site)),
-    )
-
-
-def _full(site: Site) -> list[Hold]:
-    """Holds of nodes for which no offer was left."""
-    return [row for row in site.ledger.holds() if row.kind == CAPACITY]
-
-
-def _max_age(site: Site, machine: Machine) -> float | None:
-    """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
-    if machine.pool in site.pools:
-        return site.pools[machine.pool].max_age
-    ages = [pool.max_age for pool in site.pools_of_cloud(machine.instance.cloud)]
-    return max((age for age in ages if age is not None), default=None) if all(ages) else None
-
-
-def _was_shown(site: Site, machine: Machine) -> bool:
-    """Whether any read of the cloud has had it: a fresh machine may be missing for minutes."""
-    if machine.misses == 0:
-        return True
-    row = site.ledger.launch(machine.instance.generation)
-    return row is None or row.finished is None or machine.last_seen > row.finished
 
 
 def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
@@ -327,12 +292,7 @@ def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) ->
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
 
-def _retry(
-    site: Site,
-    actions: Sequence[Action],
-    view: Mapping[str, SlurmNode],
-    seen: Sequence[Instance],
-) -> None:
+def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
     for action in actions:
         row = site.ledger.launch(action.subject)
@@ -348,7 +308,9 @@ def _retry(
         if result.outcome is Outcome.IN_DOUBT:
             continue
         started = {i.node for i in result.instances}
-        left = [n for n in row.nodes if n not in started and _wants(view, n)]
+        left = [n for n in row.nodes if n not in started]
+        view = site.slurm.nodes(left) if left else {}
+        left = [n for n in left if _wants(view, n)]
         if left:
             place(site, row.cloud, row.request, left, _jobs_of(site, left))
 

@@ -39,6 +39,12 @@ def is_down(node: SlurmNode) -> bool:
     return "DOWN" in node.states
 
 
+def is_answering(node: SlurmNode) -> bool:
+    """Up, and somebody answers slurmctld's pings at its address."""
+    silent = is_down(node) or "NOT_RESPONDING" in node.states
+    return phase(node) is Phase.UP and not silent
+
+
 def is_drained(node: SlurmNode) -> bool:
     """The DRAIN flag: no new jobs."""
     return "DRAIN" in node.states
@@ -62,3 +68,17 @@ def is_anothers_address(
     others = {other.address for other in nodes if other.name != node.name}
     others |= {machine.address or "" for machine in machines if machine.node != node.name}
     return bool(node.address) and node.address in others
+
+
+def at_anothers_address(
+    machines: Collection[Instance], nodes: Collection[SlurmNode]
+) -> frozenset[str]:
+    """All nodes of which ``is_anothers_address`` is true."""
+    holders: dict[str, set[str]] = {}
+    for name, address in (
+        *((node.name, node.address) for node in nodes),
+        *((machine.node, machine.address or "") for machine in machines),
+    ):
+        if address:
+            holders.setdefault(address, set()).add(name)
+    return frozenset(n.name for n in nodes if len(holders.get(n.address, ())) > 1)

@@ -7,11 +7,17 @@ code of its own. The table, per node (rows are tried in this order; "machine" is
 Slurm's node     ledger              cloud                    action
 ===============  ==================  =======================  =====================================
 any              no row              has the machine          adopt
-any              machine             missing N reads in a row end (a missing answer is not counted;
-                                                              a fresh one may be hidden for a while)
+any              suspending          nothing                  end (as it was decided)
+up, heard        machine             missing N reads in a row doubt: the list is told of in health,
+                                                              and all stays as it is
+any other        machine             missing N reads in a row end-missing (a missing answer is not
+                                                              counted; a fresh one may be hidden for
+                                                              a while, and a booting one stays while
+                                                              the list is in doubt as a whole)
 any              suspending          still there              terminate (again)
 any              no row              has it stopped           adopt, after the grace
-any              machine             has it stopped           terminate, after the grace: it has
+up, busy, heard  machine             has it stopped           nothing: the job runs
+any other        machine             has it stopped           terminate, after the grace: it has
                                                               stopped itself (dead-man switch) or
                                                               was stopped, and serves nobody
 any              open intent         all its machines seen    confirm
@@ -21,32 +27,41 @@ not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
 powering up      machine, registered there                    relaunch, after the grace
 powering up      nothing, held       nothing                  give-back (no offer was left)
-up               nothing             nothing                  fail-node (its machine is gone)
+up, heard        nothing             nothing                  doubt
+up, not heard    nothing             nothing                  fail-node (its machine is gone)
+up               nothing             says that it has ended   fail-lost (at once)
 powered down     machine             there                    terminate (orphan), after the grace
 not listed       machine > 1 hour    there                    terminate (orphan), after the grace
 none (no tag)    machine over age    there                    terminate (orphan), after the grace
 two machines     two                 there                    terminate the one that is not at the
                                                               node's address, else the older one
                                                               (not while jobs run on either)
+another cloud's  machine             there                    as above, which leaves it while it may
+                                                              serve the node; terminate (double) if
+                                                              that is at its own cloud's machine
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
 up, idle         machine over age    there                    power-down
 up, busy         machine over age    there                    power-down-asap (after its jobs)
 ===============  ==================  =======================  =====================================
 
-Deletions that no request asked for, and failed nodes, are capped per round at 20 % of the live
-machines or 10, whichever is more (an error in a view must not empty the site).
+"Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
+either. "Heard": slurmctld has the node up and answering (``policies.absence``).
+
+Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
+capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
+empty the site).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct, field
-
-from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.absence import Listing, answers, cap, is_heard, served, weigh
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.recovery_view import Intent, Known, Patience, View
 
 OUR_MARK = "slurm-elastic:"
 """What every node reason of ours starts with."""
@@ -55,69 +70,19 @@ HOLD_MARK = f"{OUR_MARK}hold:"
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 _CAPPED = frozenset(
-    ("terminate-orphan", "terminate-double", "terminate-stopped", "relaunch", "fail-node")
+    {
+        "end-missing",
+        "terminate-orphan",
+        "terminate-double",
+        "relaunch",
+        "terminate-stopped",
+        "fail-node",
+    }
 )
-"""What a wrong view would make us destroy: machines, and jobs."""
+"""What a wrong view would make us destroy: machines, what we know of them, and jobs."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
-CAP_SHARE = 0.2
-CAP_FLOOR = 10
-
-
-class Known(Struct, frozen=True, kw_only=True):
-    """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
-    ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
-    """
-
-    id: str
-    node: str
-    generation: str
-    decided: float
-    misses: int = 0
-    suspending: bool = False
-    address: str | None = None
-    max_age: float | None = None
-    shown: bool = True
-    registered: bool = False
-
-
-class Intent(Struct, frozen=True, kw_only=True):
-    """An open launch: its call is not known to have answered."""
-
-    generation: str
-    nodes: tuple[str, ...]
-    created: float
-
-
-class View(Struct, frozen=True, kw_only=True):
-    """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
-
-    ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
-    more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose.
-    """
-
-    now: float
-    nodes: Mapping[str, SlurmNode]
-    known: tuple[Known, ...]
-    intents: tuple[Intent, ...]
-    seen: tuple[Instance, ...] | None
-    held: frozenset[str] = field(default_factory=frozenset)
-
-
-class Patience(Struct, frozen=True, kw_only=True):
-    """How long (s) a finding must stand before it is acted on, and how many reads must miss.
-
-    ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a
-    machine that no read has had is gone. ``unlisted``: how old a machine must be to end because
-    Slurm does not list its node, as after a pool or all of us was taken out of slurm.conf.
-    """
-
-    grace: float = 120.0
-    misses: int = 3
-    visibility: float = 600.0
-    fresh: float = 300.0
-    unlisted: float = 3600.0
-
-
+DOUBT = "doubt"
+"""A finding that calls for a person: the cloud's list cannot be true."""
 PATIENT = frozenset(
     {
         "adopt-stopped",
@@ -127,6 +92,7 @@ PATIENT = frozenset(
         "relaunch",
         "launch",
         "fail-node",
+        DOUBT,
     }
 )
 """Findings that a race could fake for a moment: acted on only after ``Patience.grace``."""
@@ -137,9 +103,11 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions: list[Action] = []
     actions += _adoptions(view)
     actions += _intents(view, patience)
-    there = {i.id: i.state for i in view.seen or ()}
+    listing = weigh(view, patience)
+    if listing.doubt:
+        actions.append(Action(kind=DOUBT, subject="list", reason=listing.doubt))
     for machine in view.known:
-        action = _machine(view, machine, patience, there.get(machine.id))
+        action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
     actions += _doubles(view)
@@ -169,16 +137,16 @@ def mature(
 
 def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
     """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
-    cap = max(int(live * CAP_SHARE), CAP_FLOOR)
+    most = cap(live)
     kept: list[Action] = []
     deletions = 0
     for action in actions:
         if action.kind in _CAPPED:
             deletions += 1
-            if deletions > cap:
+            if deletions > most:
                 continue
         kept.append(action)
-    return tuple(kept), max(deletions - cap, 0)
+    return tuple(kept), max(deletions - most, 0)
 
 
 def _adoptions(view: View) -> list[Action]:
@@ -231,27 +199,22 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     )
 
 
-def _machine(
-    view: View, machine: Known, patience: Patience, state: InstanceState | None
-) -> Action | None:
-    """What one machine calls for; ``state`` is the cloud's, None if it was not listed."""
+def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -> Action | None:
+    """What one machine calls for."""
     if view.seen is None:
         return None
+    state = listing.states.get(machine.id)
     if state is None:
-        return _missing(view, machine, patience)
+        return _missing(machine, listing)
     if machine.suspending:
         return Action(
             kind="terminate",
             subject=machine.id,
             reason="its end was decided and it is still there",
         )
-    if state is InstanceState.STOPPING:
-        return Action(
-            kind="terminate-stopped",
-            subject=machine.id,
-            reason="the cloud has it stopped, which nobody asked for: it serves nobody",
-        )
     node = view.nodes.get(machine.node)
+    if state is InstanceState.STOPPING:
+        return _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
     if phase(node) is Phase.POWERED_DOWN and not is_busy(node):
@@ -260,9 +223,28 @@ def _machine(
             subject=machine.id,
             reason="Slurm has its node powered down",
         )
+    if machine.double_of:
+        return Action(
+            kind="terminate-double",
+            subject=machine.id,
+            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
+        )
     if _is_past(view, machine):
         return Action(kind="relaunch", subject=machine.id, reason=POWERED_UP_AGAIN)
     return _aged(view, machine, node)
+
+
+def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listing) -> Action | None:
+    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. What has
+    really stopped is NOT_RESPONDING soon.
+    """
+    if node is not None and is_busy(node) and answers(view, machine, listing.running):
+        return None
+    return Action(
+        kind="terminate-stopped",
+        subject=machine.id,
+        reason="the cloud has it stopped, which nobody asked for: it serves nobody",
+    )
 
 
 def _is_past(view: View, machine: Known) -> bool:
@@ -281,14 +263,13 @@ def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
     return Action(kind="terminate-orphan", subject=machine.id, reason=why)
 
 
-def _missing(view: View, machine: Known, patience: Patience) -> Action | None:
+def _missing(machine: Known, listing: Listing) -> Action | None:
     if machine.suspending:
         return Action(kind="end", subject=machine.id, reason="its end was decided and it is gone")
-    hidden = not machine.shown and view.now - machine.decided < patience.fresh
-    if machine.misses < patience.misses or hidden:
+    if machine.id not in listing.gone:
         return None
     return Action(
-        kind="end",
+        kind="end-missing",
         subject=machine.id,
         reason=f"the cloud did not list it {machine.misses} times in a row",
     )
@@ -345,24 +326,23 @@ def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
 
 
 def _nodes(view: View) -> list[Action]:
-    served = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
+    has = served(view)
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
-    served |= {i.node for i in view.seen or () if i.state is not InstanceState.TERMINATED}
     actions: list[Action] = []
     for name, node in view.nodes.items():
-        known = name in served or view.seen is None
-        action = _node(node, served=known, held=name in view.held, lost=name in lost)
+        action = None
+        if is_down(node):
+            action = _down(node, phase(node))
+        elif view.seen is not None and name not in has:
+            action = _node(view, node, lost=name in lost)
         if action is not None:
             actions.append(action)
     return actions
 
 
-def _node(node: SlurmNode, *, served: bool, held: bool, lost: bool) -> Action | None:
-    where = phase(node)
-    if is_down(node):
-        return _down(node, where)
-    if served:
-        return None
+def _node(view: View, node: SlurmNode, *, lost: bool) -> Action | None:
+    """What a node calls for that nothing serves."""
+    where, held = phase(node), node.name in view.held
     if where is Phase.POWERING_UP:
         if held:
             return Action(kind="give-back", subject=node.name, reason="no offer was left for it")
@@ -371,7 +351,7 @@ def _node(node: SlurmNode, *, served: bool, held: bool, lost: bool) -> Action | 
             subject=node.name,
             reason="Slurm waits for it and nothing serves it: the request was lost",
         )
-    if where is Phase.UP and not held:
+    if where is Phase.UP and not held and (lost or not is_heard(view, node)):
         return Action(
             # The cloud's word that it has ended is no race: nobody has to wait for another look.
             kind="fail-lost" if lost else "fail-node",

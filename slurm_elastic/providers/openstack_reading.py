@@ -17,7 +17,7 @@ from slurm_elastic.providers.machine_tags import market_of
 
 Record = Mapping[str, Any]
 
-# All else (SHUTOFF, SUSPENDED, PAUSED, SHELVED, ERROR ...) is lost to Slurm: on its way out.
+# All else (SHUTOFF, SUSPENDED, PAUSED, SHELVED ...) is lost to Slurm: on its way out.
 STATES = {
     "BUILD": InstanceState.PENDING,
     "REBUILD": InstanceState.PENDING,
@@ -32,14 +32,18 @@ STATES = {
     "DELETED": InstanceState.TERMINATED,
     "SOFT_DELETED": InstanceState.TERMINATED,
 }
+UNCLEAR = frozenset({"ERROR", "UNKNOWN"})
+"""What nova calls a server that something failed for; what runs goes on running."""
+POWER_RUNNING = 1
+"""nova.compute.power_state.RUNNING: what the hypervisor last said of the guest."""
 DELETING = "deleting"
 LEAVING = (DELETING, "soft-deleting")
 """What a server does whose deletion nova has taken."""
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran.
-    ``host_status`` is None where nova does not show it.
+    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran;
+    ``powered``: its guest runs. ``host_status`` is None where nova does not show it.
     """
 
     id: str
@@ -49,6 +53,7 @@ class Server(Struct, frozen=True, kw_only=True):
     created: float
     placed: bool
     started: bool
+    powered: bool
     tags: Mapping[str, str]
     node: str
     address: str | None
@@ -91,6 +96,7 @@ def _server(record: Record, names: NodeNames) -> Server:
         created=dt.datetime.fromisoformat(record["created"]).timestamp(),
         placed=bool(record.get("hostId")),
         started=bool(record.get("OS-SRV-USG:launched_at")),
+        powered=record.get("OS-EXT-STS:power_state") == POWER_RUNNING,
         tags=tags,
         node=_node(tags, str(record["name"]), names),
         address=_address(record.get("addresses") or {}),
@@ -109,9 +115,14 @@ def _node(tags: Mapping[str, str], name: str, names: NodeNames) -> str:
 
 
 def state_of(one: Server) -> InstanceState:
-    """As all clouds have it."""
+    """As all clouds have it. A guest that runs is not lost because nova has it as ERROR, as after a
+    nova-compute that could not look after it when it came up again (compute/manager.py,
+    _init_instance) or a deletion that failed.
+    """
     if one.task in LEAVING:
         return InstanceState.STOPPING
+    if one.status in UNCLEAR and one.started and one.powered:
+        return InstanceState.RUNNING
     return STATES.get(one.status, InstanceState.STOPPING)
 
 

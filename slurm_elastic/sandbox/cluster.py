@@ -68,7 +68,8 @@ class Sandbox(Shell):
             self._up(progress)
         except BaseException as error:
             told = self.log_tails(4) if isinstance(error, (SandboxError, SlurmError)) else ""
-            self.down()
+            if self.layout.marker.exists():
+                self.down()
             if told:
                 raise SandboxError(f"{error}\n{told}") from error
             raise
@@ -124,9 +125,7 @@ class Sandbox(Shell):
         """End all that the sandbox started and remove its directory. Twice is no error."""
         if not self.layout.dir.exists():
             return
-        self.layout.require_own()
-        if any(self.layout.dir.iterdir()):
-            self.layout.read()
+        self.layout.read()  # what has no marker is no sandbox
         for name in (CKPTMAN, ELASTICD, AGENT, RUNNER, EC2, ONE):
             self.processes.stop(name, 5.0)
         self.processes.stop(SLURMCTLD, 10.0)

@@ -69,12 +69,13 @@ class SlurmCli:
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes, or those of ``names`` that Slurm shows (22.05 hides powered-down cloud nodes
-        unless PrivateData has ``cloud``, which our fragment sets).
+        unless PrivateData has ``cloud``, which our fragment sets), also where their partitions are
+        hidden from who asks.
         """
         form = _form(self.version())
         # From 23.02 on sinfo gives rows of equal nodes, no nodes.
-        command = ("scontrol", "show", "nodes", form) if form else ("sinfo", "--all", "--json")
-        found = self._read("nodes", answers.node, *command)
+        command = ("scontrol", "--all", "show", "nodes") if form else ("sinfo", "--all")
+        found = self._read("nodes", answers.node, *command, form or "--json")
         wanted = None if names is None else set(names)
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config import Config
 from slurm_elastic.model import Pool
+from slurm_elastic.slurm.account import same
 from slurm_elastic.slurm.siteconf import Entry, Record, Site
 
 FOREVER = frozenset({"-1", "infinite", "unlimited"})
@@ -67,7 +68,7 @@ def _cluster(config: Config, site: Site) -> Iterator[str]:
     user = site.option("SlurmUser")
     found = user.value if user else "root"
     where = user.where if user else site.path
-    if found != config.slurm.user:
+    if not same(found, config.slurm.user):
         yield f"{where}: SlurmUser is {found}, slurm-elastic's slurm.user is {config.slurm.user}"
 
 

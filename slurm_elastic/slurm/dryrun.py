@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.isolated import ADDRESS, QUESTIONS, namespaces
 from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Entry, Line, Site
@@ -174,7 +175,7 @@ def _prepare(settings: SlurmSettings, site: Site, fragment: str | None, director
     directory.chmod(0o755)
     if os.geteuid() == 0:
         # And no more: root goes on writing beside it, where SlurmUser must not lay links.
-        owner = pwd.getpwnam(user)
+        owner = account(user)
         os.chown(directory / "state", owner.pw_uid, owner.pw_gid)
 
 

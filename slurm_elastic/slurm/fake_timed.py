@@ -88,6 +88,17 @@ class TimedSlurm(FakeSlurm):
         self._configure()
         return True
 
+    def miss(self, name: str) -> None:
+        """The slurmd has not answered a ping, as it has to every SlurmdTimeout / 3."""
+        node = self._nodes[name]
+        self._nodes[name] = replace(node, states=node.states | {"NOT_RESPONDING"})
+
+    def hear(self, name: str) -> None:
+        """The slurmd of a node that is up answers."""
+        node = self._nodes[name]
+        if phase(node) is Phase.UP and not is_down(node):
+            self._nodes[name] = replace(node, states=node.states - {"NOT_RESPONDING"})
+
     def lose(self, name: str) -> None:
         """The slurmd has not answered for SlurmdTimeout."""
         self._fail(name, "Not responding", {"NOT_RESPONDING"})

@@ -12,7 +12,6 @@ import difflib
 import hashlib
 import logging
 import os
-import pwd
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from slurm_elastic.slurm import (
     plan,
     submit_filter,
 )
+from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
 
@@ -126,8 +126,9 @@ def _all_or_nothing() -> Iterator[Transaction]:
         with Transaction() as files:
             yield files
     except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
         raise SlurmElasticError(
-            f"{error.filename}: {error.strerror}; everything is as before"
+            f"{place}{error.strerror or error}; everything is as before"
         ) from error
 
 
@@ -182,7 +183,7 @@ def _slurm_user(config: Config) -> tuple[int, int] | None:
     if os.geteuid() != 0:
         return None
     try:
-        entry = pwd.getpwnam(config.slurm.user)
+        entry = account(config.slurm.user)
     except KeyError as error:
         raise ConfigError(f"slurm.user: this host has no user {config.slurm.user}") from error
     return entry.pw_uid, entry.pw_gid

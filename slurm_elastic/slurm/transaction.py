@@ -78,7 +78,7 @@ class Transaction:
             for part in Path(name).parts:
                 path /= part
                 made = False
-                with contextlib.suppress(FileExistsError):
+                with contextlib.suppress(FileExistsError), _naming(path):
                     os.mkdir(part, 0o755, dir_fd=inside)
                     made = True
                     self._undo.append(path.rmdir)
@@ -88,13 +88,20 @@ class Transaction:
 
 
 @contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Have an OSError name the whole path, also of what is looked up in an open directory."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+@contextlib.contextmanager
 def _opened(path: Path, name: str | None = None, inside: int | None = None) -> Iterator[int]:
     """A descriptor of the directory ``path``, or of ``name`` in the directory ``inside``."""
     flags = os.O_RDONLY | os.O_DIRECTORY | (os.O_NOFOLLOW if name else 0)
-    try:
+    with _naming(path):
         descriptor = os.open(name or path, flags, dir_fd=inside)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         yield descriptor
     finally:

@@ -9,6 +9,7 @@ from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import AnyCloud, LocalCloud
 from slurm_elastic.config.rules import bounds_of
+from slurm_elastic.heartbeat import alive
 from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -169,9 +170,10 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     at, pid = facts.heartbeat or (None, None)
     clouds = {cloud.name for cloud in config.clouds}
     age = None if at is None else max(0.0, facts.now - at)
-    fresh = age is not None and age <= config.timings.heartbeat_stale
     return DaemonView(
-        alive=fresh and facts.process_found is not False,
+        alive=alive(
+            facts.heartbeat, facts.process_found, facts.now, config.timings.heartbeat_stale
+        ),
         heartbeat=at,
         age=age,
         pid=pid,

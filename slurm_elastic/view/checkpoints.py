@@ -7,14 +7,18 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.heartbeat import alive
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """What was read of slurm-elastic-ckptman's memory."""
+    """What was read of slurm-elastic-ckptman's memory. ``process_found`` says whether its process
+    exists on this host (None: not looked).
+    """
 
     heartbeat: tuple[float, int] | None = None
+    process_found: bool | None = None
     images: Sequence[Image] = ()
     warned: Sequence[Warned] = ()
     rescues: Sequence[Rescue] = ()
@@ -59,10 +63,13 @@ class MoveView(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
-    """All of it. ``alive``: slurm-elastic-ckptman's sign of life is fresh, ``age`` seconds old."""
+    """All of it. ``alive``: slurm-elastic-ckptman's sign of life, ``age`` seconds old, is fresh and
+    its process is not known to be gone.
+    """
 
     alive: bool
     age: float | None
+    process_found: bool | None
     saved: tuple[SavedView, ...]
     threats: tuple[ThreatView, ...]
     moves: tuple[MoveView, ...]
@@ -78,8 +85,9 @@ def checkpoints_view(
     for image in sorted(facts.images, key=lambda i: i.taken):
         newest[image.job] = image
     return CheckpointsView(
-        alive=age is not None and age <= stale,
+        alive=alive(facts.heartbeat, facts.process_found, now, stale),
         age=age,
+        process_found=facts.process_found,
         saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
         threats=tuple(_threat(w, node_of, now) for w in facts.warned),
         moves=tuple(_move(r, now) for r in facts.rescues),

@@ -11,7 +11,7 @@ from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.fleet import PoolRules
-from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.phase import Phase, is_answering, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery import HOLD_MARK
 from slurm_elastic.policies.release import Flagged
 
@@ -101,6 +101,8 @@ class Outlook:
             return f"terminating: {machine.why}" if machine.why else "terminating"
         if machine.misses > 0:
             needed = self._timings.misses
+            if machine.misses >= needed and node is not None and is_answering(node):
+                return "not listed by the cloud, but slurmctld hears it: stays"
             return f"not listed by the cloud ({machine.misses} of {needed} reads): then gone"
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"

@@ -9,17 +9,18 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.checkpointers.blcr import BlcrCheckpointer
-from slurm_elastic.checkpointers.ssh import Shells
+from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
+from slurm_elastic.checkpointers.ssh import Answer, Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import Image, JobRun
+from slurm_elastic.slurm.fake import FakeSlurm
 from slurm_elastic.slurm.launcher import launchers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
 from tests.real_sshd import Sshd
@@ -74,6 +75,8 @@ class BlcrBed:
             key=str(sshd.key), known_hosts=str(sshd.known_hosts), port=sshd.port,
             bin_dir=str(self.home / "bin"), scontrol=str(self.home / "bin" / "scontrol"),
         )  # fmt: skip
+        self.slurm = FakeSlurm()
+        self.slurm.set_node(HOST, "IDLE", partitions=("p",))
         self.opened: list[BlcrCheckpointer] = []
         self.checkpointer = self.reopen()
 
@@ -83,7 +86,8 @@ class BlcrBed:
         path.chmod(0o755)
 
     def reopen(self) -> BlcrCheckpointer:
-        made = BlcrCheckpointer(self.settings, self.home / "shared", self.home / "records")
+        shared, records = self.home / "shared", self.home / "records"
+        made = BlcrCheckpointer(self.settings, shared, records, self.slurm)
         self.opened.append(made)
         return made
 
@@ -193,10 +197,83 @@ def test_two_images_are_kept(bed: BlcrBed) -> None:
     assert names == ["3", "3.sum", "4", "4.sum", "last"]
 
 
-def test_a_directory_of_somebody_else_is_not_used(bed: BlcrBed) -> None:
-    (bed.home / "shared" / "blcr" / "7").mkdir()
-    with pytest.raises(CheckpointError, match="exit 40"):
-        save(bed, bed.run())
+@pytest.mark.parametrize("there", [True, False], ids=["as root has made it", "not made yet"])
+def test_roots_directory_has_one_for_each_job_and_no_user_takes_anothers(
+    bed: BlcrBed, there: bool
+) -> None:
+    blcr = bed.home / "shared" / "blcr"
+    blcr.rmdir()
+    if there:
+        blcr.mkdir(mode=0o755)
+    save(bed, bed.run())
+    save(bed, bed.run())
+    found = [(path.stat().st_uid, path.stat().st_mode & 0o7777) for path in (blcr, blcr / "7")]
+    assert found == [(0, 0o755), (USER, 0o711)]
+
+
+@pytest.mark.parametrize("squat", ["directory", "link"])
+def test_a_directory_of_somebody_else_is_not_used_and_it_is_said(bed: BlcrBed, squat: str) -> None:
+    """A user has taken the name before the job's user came to it."""
+    path = bed.home / "shared" / "blcr" / "7"
+    if squat == "link":
+        (bed.home / "elsewhere").mkdir()
+        os.chown(bed.home / "elsewhere", USER, USER)
+        path.symlink_to(bed.home / "elsewhere")
+        os.chown(path, 1, 1, follow_symlinks=False)
+    else:
+        path.mkdir()
+        os.chown(path, 1, 1)
+    run = bed.run()
+    owner = rf"{path} belongs to \S+ .uid 1.: it is not the job's user's, or a link"
+    with pytest.raises(CheckpointError, match=owner):
+        save(bed, run, stop=True)
+    assert bed.works(run)
+    assert not (bed.home / "elsewhere" / "1").exists()
+
+
+def test_where_root_is_squashed_the_jobs_user_makes_his_directory(bed: BlcrBed) -> None:
+    """What root makes there belongs to nobody, and cannot be given away."""
+    bed.program("chown", "#!/bin/sh\nexit 1\n")
+    shells = bed.checkpointer._shells
+    runs = shells.run
+
+    def squashed(host: str, command: Sequence[str], *, deadline: float) -> Answer:
+        path = f"PATH={bed.home}/bin:/usr/bin:/bin"
+        return runs(host, ("env", path, *command), deadline=deadline)
+
+    shells.run = squashed  # type: ignore[method-assign]
+    save(bed, bed.run())
+    assert (bed.home / "shared" / "blcr" / "7").stat().st_uid == USER
+
+
+def made_by(bed: BlcrBed, node: str) -> None:
+    """As if that node had made the images of job 7."""
+    image = bed.checkpointer.images(bed.run())[0]
+    bed.checkpointer._write(7, _Records(images=(replace(image, node=node),)))
+
+
+def test_images_of_a_node_that_is_gone_are_removed_on_another(bed: BlcrBed) -> None:
+    save(bed, bed.run())
+    made_by(bed, "192.0.2.1")
+    bed.slurm.set_node("192.0.2.1", "IDLE", "CLOUD", "POWERED_DOWN", partitions=("p",))
+    bed.checkpointer.remove(7)
+    assert not (bed.home / "shared" / "blcr" / "7").exists()
+    assert not (bed.home / "records" / "7.json").exists()
+
+
+@pytest.mark.parametrize("states", [{"DOWN"}, {"IDLE", "NOT_RESPONDING"}, {"IDLE", "POWERED_DOWN"}])
+def test_no_node_is_asked_to_remove_images_while_none_is_up(
+    bed: BlcrBed, monkeypatch: pytest.MonkeyPatch, states: set[str]
+) -> None:
+    save(bed, bed.run())
+    bed.slurm.set_node(HOST, *states)
+    bed.slurm.set_node("other", "IDLE", partitions=("q",))
+    asked: list[str] = []
+    monkeypatch.setattr(bed.checkpointer._shells, "run", lambda host, *_, **__: asked.append(host))
+    with pytest.raises(CheckpointError, match="partitions is up to remove them"):
+        bed.checkpointer.remove(7)
+    assert asked == []
+    assert len(bed.checkpointer.images(bed.run())) == 1
 
 
 def test_a_job_that_is_not_there_is_an_error(bed: BlcrBed) -> None:

@@ -16,7 +16,7 @@ from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
-TAKEN = "slurm-elastic: the job waits, up to 300 s, to go on from its images: job 7 is driven by"
+TAKEN = " s, to go on from its images: job 7 is driven by another process already\n"
 SILENT = " s, to go on from its images: slurmctld does not answer\n"
 
 

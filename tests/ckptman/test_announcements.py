@@ -50,7 +50,7 @@ def world() -> Iterator[CkptWorld]:
 def listen(world: CkptWorld, source: Any) -> Any:
     assert world.service is not None
     service = world.service
-    one = Poller(world.ckpt, source, 1.0, service.machines, lambda: None, lambda _: None)
+    one = Poller(world.ckpt, source, 1.0, service.machines, lambda: None, service.orders)
     world.pollers.append(one)
     return source
 

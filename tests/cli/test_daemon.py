@@ -6,6 +6,7 @@ import contextlib
 import json
 import resource
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -112,6 +113,23 @@ def test_a_ledger_that_is_none(state: Path) -> None:
     said = one_sentence(run(config(state)), 2)
     assert "ledger.db cannot be used" in said
     assert "found again by their tags" in said
+
+
+@pytest.mark.parametrize(
+    ("program", "file"), [("daemon", "ledger.db"), ("ckptman", "ledger.db"),
+                          ("ckptman", "checkpoints.db")],
+)  # fmt: skip
+def test_a_file_of_a_newer_release_is_no_reason_to_start_again(
+    state: Path, program: str, file: str
+) -> None:
+    """The units do not restart after exit 2."""
+    with contextlib.closing(sqlite3.connect(state / file)) as db:
+        db.execute("pragma user_version = 99")
+    done = subprocess.run(
+        [sys.executable, "-m", f"slurm_elastic.cli.{program}", "--config", str(config(state))],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "has schema 99, this release knows schemas up to" in one_sentence(done, 2)
 
 
 def test_one_daemon_a_state_directory(state: Path) -> None:

@@ -128,6 +128,17 @@ def test_control_characters_reach_no_terminal(
     assert said.err == "slurm-elastic: x\\x1b]0;title\\x07y\nz\n"
 
 
+def test_an_unknown_key_and_a_file_name_are_shown_without_obeying_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text('"\\e[31mkey": 1\n')
+    done = run_process("--config", str(path), "status")
+    assert done.returncode == 2
+    assert r"x.yaml:1: \x1b[31mkey: found unknown key '\x1b[31mkey'" in done.stderr
+    missing = run_process("--config", str(tmp_path / "\x1b[31m.yaml"), "status")
+    assert r"/\x1b[31m.yaml: cannot be read" in missing.stderr
+    assert "\x1b" not in done.stderr + missing.stderr
+
+
 def test_json_of_text_that_was_no_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     write_json({"a": "m\udcfcller", "b": [1.5]})
     assert json.loads(capsys.readouterr().out) == {"a": "m\udcfcller", "b": [1.5]}

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 import pytest
@@ -157,6 +158,29 @@ def test_a_broken_ledger_is_said(tmp_path: Path) -> None:
     text = text_of(seen(tmp_path), 80)
     assert "The ledger cannot be read:" in text
     assert "not a database" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_what_a_ledger_that_cannot_be_read_would_tell_is_not_0(tmp_path: Path, width: int) -> None:
+    text = text_of(seen(tmp_path), width)
+    for name in ("onprem", "aws", "general"):
+        row = next(x for x in text.splitlines() if x.startswith(name)).split()
+        assert not {"0/-", "0/4", "0/16", "0/8", "0.0000", "0.00/-", "0.00/5.00"} & {*row}, row
+        assert any(cell.startswith("-/") for cell in row), row
+
+
+def test_a_state_directory_that_may_not_be_looked_into_is_said_and_the_rest_shown(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr(status, "Ledger", refused)
+    monkeypatch.setattr(status, "read_checkpoints", refused)
+    text = text_of(seen(tmp_path), 160)
+    assert "The ledger cannot be read:" in text
+    assert "Permission denied" in text
+    assert "Not responding" in text, "Slurm's part"
 
 
 def test_json_is_the_view(

@@ -17,7 +17,7 @@ import pytest
 from ledger_cases import T0, instance, offer, pool, spec
 from msgspec.structs import replace
 
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside
@@ -427,6 +427,24 @@ def test_clearing_a_cool_down_forgives_its_strikes(ledger: Ledger) -> None:
     assert ledger.strikes(offer().key, T0) == 0
 
 
+def test_what_lasts_for_longer_than_anything_is_set_for_is_over(ledger: Ledger) -> None:
+    for key, until in (("a", T0 + 100), ("b", T0 + 101)):
+        ledger.cool_down(CoolDown(key=key, until=until, code="X", reason="x", strikes=2))
+        ledger.set_breaker(Breaker(pool=key, failures=3, until=until, reason="x"))
+        row = Hold(node=key, pool="burst", reason="x", since=T0, until=until)
+        ledger.hold([row, replace(row, kind="policy")])
+    ledger.set_breaker(Breaker(pool="closed", failures=1))
+    assert ledger.end_far(T0, 100) == 3
+    assert [c.key for c in ledger.cool_downs(T0)] == ["a"]
+    assert ledger.strikes("b", T0) == 2, "what was refused was refused"
+    assert [(b.pool, b.until) for b in ledger.breakers()] == [
+        ("a", T0 + 100), ("b", T0), ("closed", None)
+    ]  # fmt: skip
+    found = {(row.node, row.kind): row.until for row in ledger.holds()}
+    assert (found["b", "capacity"], found["b", "policy"]) == (T0, T0 + 101)
+    assert ledger.end_far(T0, 100) == 0
+
+
 def test_holds_are_per_node(ledger: Ledger) -> None:
     def hold(node: str, until: float) -> Hold:
         return Hold(node=node, pool="burst", reason="no capacity", since=T0, until=until)
@@ -540,7 +558,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
         db.execute("pragma user_version = 99")
     db.close()
     for read_only in (False, True):
-        with pytest.raises(SlurmElasticError, match="has schema 99, this release knows"):
+        with pytest.raises(ConfigError, match="has schema 99, this release knows"):
             Ledger(path, read_only=read_only)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_elastic.errors import SlurmError, TransientError
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.hostlist import compress
 from tests.lifecycle.world import World
@@ -77,6 +78,7 @@ def test_a_lost_suspend_delays_the_next_job_by_no_more_than_a_boot(
     old = up(world)
     lose(world, "suspend")
     off(world)
+    world.slurm.set_job(1, "COMPLETED", nodes=("pub1",))  # as slurmctld shows it for a while
     world.slurm.submit(2, ("pub1",), requeue=requeue)
     until_runs(world, 2, within=30)
     assert world.slurm.queue()[2].restarts == 0
@@ -224,3 +226,32 @@ def test_a_lost_suspend_and_a_clock_set_back_cost_a_grace(world: World) -> None:
     set_back(world)
     until_runs(world, 2, within=world.config.timings.grace + 120)
     assert old not in world.machines_of("pub1")
+
+
+def test_no_node_is_held_for_longer_because_the_clock_was_set_back(world: World) -> None:
+    world.clouds["pub"].limit("*", 0)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(60)
+    world.slurm.finish(1)
+    assert {row.node for row in world.ledger.holds()} == {"pub1", "pub2", "pub3"}
+    world.clouds["pub"].limit("*", None)
+    set_back(world, 36000.0)
+    world.advance(600)
+    assert world.ledger.holds() == ()
+    assert world.ledger.cool_downs(world.site.now()) == ()
+    assert not [n for n in ("pub1", "pub2", "pub3") if "DRAIN" in world.slurm.node(n).states]
+
+
+@pytest.mark.parametrize("step", [STEP_BACK, -STEP_BACK])
+def test_a_node_is_given_up_in_time_whatever_the_clock_says(world: World, step: float) -> None:
+    world._live = lambda *_: None  # type: ignore[method-assign]  # its slurmd never comes up
+    world.slurm.submit(1, ("pub1",), requeue=False)
+    world.advance(60)
+    set_back(world, step)
+    limit = given_up_after(world.config.timings.resume_timeout)
+    world.advance(limit - 70)
+    assert "boot-failed" not in world.kinds("pub1")
+    world.advance(20)
+    assert "boot-failed" in world.kinds("pub1")
+    assert 1 in world.slurm.queue()
+    assert not [kind for kind, *_ in world.requests if kind == "resume-fail"]

@@ -169,6 +169,47 @@ def test_while_slurm_does_not_answer_it_is_tried_again_and_counted_once(world: W
     assert world.slurm.queue()[1].nodes == ("pub1",)
 
 
+def test_a_failure_is_counted_once_although_no_other_node_can_be_drained(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(LATE - 2, step=1)
+    update = world.slurm.update_nodes
+    refusals = iter(range(2))
+
+    def sick(names: Sequence[str], **fields: str | None) -> None:
+        if fields.get("state") == "DRAIN" and next(refusals, None) is not None:
+            raise SlurmError(("scontrol",), None, "no answer in 60 s")
+        update(names, **fields)
+
+    world.slurm.update_nodes = sick  # type: ignore[method-assign]
+    world.advance(30, step=1)
+    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+
+
+def test_a_failure_that_slurm_tells_is_counted_although_its_jobs_cannot_be_read_at_first(
+    world: World,
+) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(20, step=1)
+    world.stop()
+    world.advance(RESUME, step=1)
+    world.start()
+    jobs, refusals = world.slurm.jobs, iter(range(1))
+
+    def sick(**options: bool) -> object:
+        if next(refusals, None) is not None:
+            raise SlurmError(("squeue",), None, "no answer in 60 s")
+        return jobs(**options)
+
+    world.slurm.jobs = sick  # type: ignore[method-assign, assignment]
+    world.advance(30, step=1)
+    assert next(refusals, None) is None
+    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert world.alive("onp") == []
+
+
 def test_an_admins_drain_is_left_to_slurm(world: World) -> None:
     mute(world, "op1")
     world.slurm.submit(1, ("op1",))

@@ -29,6 +29,8 @@ from slurm_elastic.spool import Spool
 T0 = 1_800_000_000.0
 BOOT = 10.0
 SLURMD_TIMEOUT = 60.0
+PING = SLURMD_TIMEOUT / 3
+"""Seconds until slurmctld notes that a node does not answer."""
 SHAPE = {"small": InstanceType(cpus=2, memory=4096, price=0.10)}
 ONP = ("op1", "op2")
 PUB = ("pub1", "pub2", "pub3")
@@ -114,6 +116,8 @@ class World:
         self.clouds: dict[str, FakeProvider] = {}
         self._gone_since: dict[str, float] = {}
         self.daemon: Daemon | None = None
+        self.slurmd_timeout = SLURMD_TIMEOUT
+        self.really_running: set[str] = set()
         self.start()
 
     def pools(self) -> Mapping[str, Sequence[str]]:
@@ -205,11 +209,21 @@ class World:
             for i in machines:
                 if i.launched >= self.slurm.asked(name) and self.now - i.launched >= BOOT:
                     self.slurm.register(name, i.address or "")
-        served = any(i.address == node.address for i in machines)
+        served = any(i.address == node.address and self._answers(i) for i in machines)
         if phase(node) is not Phase.UP or "DOWN" in node.states or served:
             self._gone_since.pop(name, None)
-        elif self.now - self._gone_since.setdefault(name, self.now) >= SLURMD_TIMEOUT:
+            self.slurm.hear(name)
+            return
+        gone = self.now - self._gone_since.setdefault(name, self.now)
+        if gone >= self.slurmd_timeout:
             self.slurm.lose(name)
+        elif gone >= PING:
+            self.slurm.miss(name)
+
+    def _answers(self, machine: Instance) -> bool:
+        """One that its cloud has as stopped does not, unless the cloud is wrong."""
+        stopped = machine.state is InstanceState.STOPPING
+        return not stopped or machine.id in self.really_running
 
     # what is there
 

@@ -11,19 +11,13 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.recovery import (
-    Intent,
-    Known,
-    Patience,
-    View,
-    capped,
-    mature,
-    recover,
-)
+from slurm_elastic.policies.recovery import capped, mature, recover
+from slurm_elastic.policies.recovery_view import Intent, Known, Patience, View
 from tests.policies.strategies import NOW, instance, views
 
 UP = frozenset({"IDLE", "CLOUD"})
 BUSY = frozenset({"ALLOCATED", "CLOUD"})
+SILENT = BUSY | {"NOT_RESPONDING"}
 BOOTING = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"})
 OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
 GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
@@ -35,6 +29,8 @@ SEEN = instance("i-1", "pub1", "g1")
 OLD = replace(KNOWN, decided=NOW - 4000)
 NAMED = replace(KNOWN, id="i-2")
 NAMED_SEEN = replace(SEEN, id="i-2")
+STOPPED = replace(SEEN, state=InstanceState.STOPPING)
+MISSED = replace(KNOWN, misses=3)
 ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
 
@@ -49,6 +45,15 @@ CASES = {
     "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
     "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
                       [("terminate-stopped", "i-1")]),
+    "stopped, but slurmctld hears its job": (view(BUSY, known=(KNOWN,), seen=(STOPPED,)), []),
+    "stopped, and slurmctld hears nothing": (view(SILENT, known=(KNOWN,), seen=(STOPPED,)),
+                                             [("terminate-stopped", "i-1")]),
+    "stopped, and slurmctld hears another machine in its place": (
+        view(BUSY, known=(KNOWN,), seen=(STOPPED,), at_others=frozenset({"pub1"})),
+        [("terminate-stopped", "i-1")]),
+    "stopped, and another one of the node runs": (
+        view(BUSY, known=(KNOWN, NAMED), seen=(STOPPED, NAMED_SEEN)),
+        [("terminate-stopped", "i-1")]),
     "stopped, unknown": (view(UP, seen=(replace(SEEN, state=InstanceState.STOPPING),)),
                          [("adopt-stopped", "i-1")]),
     "stopped, its end was decided": (
@@ -56,7 +61,17 @@ CASES = {
              seen=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
     "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
     "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
-    "missing three times": (view(UP, known=(replace(KNOWN, misses=3),)), [("end", "i-1")]),
+    "missing three times": (view(SILENT, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, powered down": (view(OFF, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, down": (view(DOWN, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, of no node": (view(None, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, booting": (view(BOOTING, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, but slurmctld hears it": (view(BUSY, known=(MISSED,)),
+                                                    [("doubt", "list")]),
+    "missing three times, slurmctld hears another machine in its place": (
+        view(BUSY, known=(MISSED,), at_others=frozenset({"pub1"})), [("end-missing", "i-1")]),
+    "missing three times, slurmctld hears another one of the node": (
+        view(BUSY, known=(MISSED, NAMED), seen=(NAMED_SEEN,)), [("end-missing", "i-1")]),
     "missing, its end was decided": (view(OFF, known=(replace(KNOWN, suspending=True),)),
                                      [("end", "i-1")]),
     "cloud unreadable": (view(OFF, known=(replace(KNOWN, misses=9),), seen=None), []),
@@ -77,7 +92,15 @@ CASES = {
         [("relaunch", "i-1")]),
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
-    "up without a machine": (view(BUSY), [("fail-node", "pub1")]),
+    "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
+    "up without a machine": (view(SILENT), [("fail-node", "pub1")]),
+    "up without a machine, but slurmctld hears it": (view(BUSY), [("doubt", "list")]),
+    "up without a machine, slurmctld hears another in its place": (
+        view(BUSY, at_others=frozenset({"pub1"})), [("fail-node", "pub1")]),
+    "up on another cloud's machine": (view(SILENT, elsewhere=frozenset({"pub1"})), []),
+    "moved, its node is at its own cloud's machine": (
+        view(BUSY, known=(replace(KNOWN, double_of="i-7"),), seen=(SEEN,)),
+        [("terminate-double", "i-1")]),
     "up, and its machine has ended": (view(BUSY, seen=(ENDED,)), [("fail-lost", "pub1")]),
     "up on another machine than the ended": (view(BUSY, known=(KNOWN,), seen=(SEEN, ENDED)), []),
     "powered down with a machine": (view(OFF, known=(KNOWN,), seen=(SEEN,)),
@@ -111,6 +134,61 @@ def test_the_table(name: str) -> None:
     world, expected = CASES[name]
     assert [(a.kind, a.subject) for a in recover(world, Patience())] == expected
     assert all(a.reason for a in recover(world, Patience()))
+
+
+def many(count: int, states: frozenset[str], start: int = 0) -> View:
+    """So many machines in that state, none of which the cloud lists."""
+    names = [f"pub{i}" for i in range(start, start + count)]
+    return view(
+        None,
+        nodes={n: SlurmNode(name=n, states=states) for n in names},
+        known=tuple(replace(MISSED, id=f"i-{n}", node=n, generation=n) for n in names),
+    )
+
+
+def both(one: View, other: View, **changes: object) -> View:
+    return replace(
+        one, nodes={**one.nodes, **other.nodes}, known=(*one.known, *other.known), **changes
+    )
+
+
+def kinds(world: View) -> dict[str, int]:
+    found = [a.kind for a in recover(world, Patience())]
+    return {kind: found.count(kind) for kind in found}
+
+
+def test_a_list_that_lacks_what_slurmctld_hears_ends_nothing_that_boots() -> None:
+    world = both(many(40, BUSY), many(3, BOOTING, 40))
+    assert kinds(world) == {"doubt": 1}
+    (finding,) = recover(world, Patience())
+    assert finding.reason == (
+        "it lists 0 of 43 machines that were there, but slurmctld hears the nodes pub0, pub1, "
+        "pub2, pub3, pub4 and 35 more: are these another account's credentials, or were tags "
+        "taken away?"
+    )
+
+
+def test_a_list_that_lacks_many_booting_machines_ends_none_until_slurm_gives_them_up() -> None:
+    assert kinds(many(10, BOOTING)) == {"end-missing": 10}
+    assert kinds(many(11, BOOTING)) == {"doubt": 1}
+    assert "11 of those it lacks are booting" in recover(many(11, BOOTING), Patience())[0].reason
+    assert kinds(many(11, DOWN_OFF)) == {"end-missing": 11}
+
+
+def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
+    """As when a host fails with 30 of 40 machines."""
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
+    world = both(many(30, SILENT), many(10, BUSY, 30), seen=tuple(there))
+    actions = recover(world, Patience())
+    assert {a.kind for a in actions} == {"end-missing"}
+    kept, waiting = capped(actions, 40)
+    assert (len(kept), waiting) == (10, 20)
+
+
+def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(2, 9)]
+    world = both(both(many(1, BUSY), many(1, BOOTING, 1)), many(7, BUSY, 2), seen=tuple(there))
+    assert kinds(world) == {"doubt": 1, "end-missing": 1}
 
 
 def test_of_two_machines_the_newer_stays() -> None:

@@ -351,6 +351,31 @@ class TestClouds:
         bed.world.servers[machine.id]["status"] = status
         assert [m.state for m in bed.open().instances()] == [InstanceState.STOPPING]
 
+    @pytest.mark.parametrize(
+        ("changes", "state"),
+        [
+            ({"power": 1}, InstanceState.RUNNING),
+            ({"power": 1, "status": "UNKNOWN"}, InstanceState.RUNNING),
+            ({"power": 4}, InstanceState.STOPPING),
+            ({"power": None}, InstanceState.STOPPING),
+            ({"power": 1, "task": "deleting"}, InstanceState.STOPPING),
+            ({"power": 1, "status": "SHUTOFF"}, InstanceState.STOPPING),
+        ],
+    )
+    def test_a_guest_that_runs_is_not_lost_because_something_failed_for_it(
+        self, bed: StackBed, changes: dict[str, object], state: InstanceState
+    ) -> None:
+        """nova-compute sets it to ERROR where it cannot look after it when it comes up again."""
+        (machine,) = launch(bed)
+        keys = {
+            "status": "status",
+            "power": "OS-EXT-STS:power_state",
+            "task": "OS-EXT-STS:task_state",
+        }
+        record = {keys[name]: value for name, value in ({"status": "ERROR"} | changes).items()}
+        bed.world.servers[machine.id] |= record
+        assert [m.state for m in bed.open().instances()] == [state]
+
     def test_a_deletion_under_way_shows(self) -> None:
         record = {
             "id": "i", "name": "n", "status": "ACTIVE", "metadata": {}, "created": "2026-11-20T08:00:00Z",

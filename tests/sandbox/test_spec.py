@@ -162,6 +162,22 @@ def test_a_directory_that_is_no_sandbox_is_neither_used_nor_removed(tmp_path):
     assert precious.exists()
 
 
+def test_an_empty_directory_is_no_sandbox_either(tmp_path):
+    with pytest.raises(SandboxError, match="is not a sandbox: it has no"):
+        Sandbox(SandboxSpec(dir=tmp_path)).down()
+    assert tmp_path.is_dir()
+
+
+def test_a_sandbox_that_cannot_be_marked_says_why(tmp_path, monkeypatch):
+    def full(_layout, _saved):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Layout, "save", full)
+    monkeypatch.setattr("slurm_elastic.sandbox.build.require_host", lambda *_: None)
+    with pytest.raises(OSError, match="No space left on device"):
+        Sandbox(SandboxSpec(dir=tmp_path / "box")).up()
+
+
 def test_a_sandbox_that_was_never_there_goes_down_without_complaint(tmp_path):
     Sandbox(SandboxSpec(dir=tmp_path / "none")).down()
 

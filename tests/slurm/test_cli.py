@@ -203,7 +203,7 @@ def test_each_release_is_asked_for_a_form_that_it_has(
     client = stub.client()
     assert client.nodes()["a"].states == {"IDLE", "CLOUD"}
     assert client.jobs()[0].nodes == ("a",)
-    assert stub.ran() == [f"scontrol show nodes {option}", f"squeue --all {option}"]
+    assert stub.ran() == [f"scontrol --all show nodes {option}", f"squeue --all {option}"]
 
 
 @pytest.mark.parametrize(

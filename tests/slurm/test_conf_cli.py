@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -162,6 +163,8 @@ def test_values_of_the_site_that_are_no_utf8_are_repeated_byte_for_byte(
     for action in ("render", "check", "diff"):
         assert admin(action) == 0, capsys.readouterr().err
     capsys.readouterr()
+    main(["--config", str(admin.yaml), "doctor", "--json"])
+    assert json.loads(capsys.readouterr().out)["parts"]
     assert admin("install") == 0
     fragment = (admin.conf.parent / "slurm-elastic.conf").read_bytes()
     assert b"AllowAccounts=m\xfcller" in fragment

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,7 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
         ),
         ("ClusterName=other", "{}:3: ClusterName is other, slurm-elastic has small"),
         ("SlurmUser=hpc", "{}:3: SlurmUser is hpc, slurm-elastic's slurm.user is slurm"),
+        ("SlurmUser=77777", "{}:3: SlurmUser is 77777, slurm-elastic's slurm.user is slurm"),
     ],
 )
 def test_a_conflict_names_file_line_and_both_values(
@@ -218,6 +220,19 @@ def test_a_conflict_names_file_line_and_both_values(
 )
 def test_what_is_no_conflict(tmp_path: Path, config: Config, text: str) -> None:
     assert rendered(config, site_of(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("site", "ours"), [("NUMBER", "NAME"), ("NAME", "NUMBER"), ("NUMBER", "NUMBER")]
+)
+def test_slurms_user_may_be_given_by_number(
+    tmp_path: Path, config: Config, site: str, ours: str
+) -> None:
+    who = pwd.getpwuid(1)
+    spelled = {"NUMBER": str(who.pw_uid), "NAME": who.pw_name}
+    settings = replace(config.slurm, user=spelled[ours])
+    text = site_of(tmp_path, f"SlurmUser={spelled[site]}")
+    assert rendered(replace(config, slurm=settings), text)
 
 
 def test_all_conflicts_come_at_once(tmp_path: Path, config: Config) -> None:

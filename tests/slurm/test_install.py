@@ -564,3 +564,29 @@ def test_what_is_written_below_our_lines_stays(text: bytes, more: bytes) -> None
 def test_a_continued_last_line_does_not_swallow_ours() -> None:
     added = includeline.add(b"SchedulerParameters=a,\\")
     assert b"\\\n\n# slurm-elastic" in added
+
+
+def test_what_cannot_be_made_is_named_with_its_whole_path(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for somebody else than root and SlurmUser."""
+    made = os.mkdir
+
+    def mkdir(path: str | Path, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        if dir_fd is not None:
+            raise PermissionError(13, "Permission denied", path)
+        made(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    said = f"{host.root}/state/requests: Permission denied; everything is as before"
+    with pytest.raises(SlurmElasticError, match=f"^{said}$"):
+        host.install()
+
+
+def test_slurms_user_may_be_given_by_number(host: Host) -> None:
+    text = host.conf.read_text()
+    user = pwd.getpwnam("slurm") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    host.conf.write_text(text.replace("SlurmUser=slurm", f"SlurmUser={user.pw_uid}"))
+    settings = replace(host.config.slurm, user=str(user.pw_uid))
+    host.install(replace(host.config, slurm=settings))
+    assert host.config.state.stat().st_uid == user.pw_uid

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,16 @@ os.chmod("/dev/log", 0o666)
 while True:
     print(log.recv(8192).decode(errors="replace"))
 """
+
+SCONTROL = """\
+#!/bin/sh
+if [ -e /shared/silent ] && tr '\\0' ' ' <"/proc/$PPID/cmdline" | grep -qf /shared/silent; then
+    echo 'Unable to contact slurm controller (connect failure)' >&2
+    exit 1
+fi
+exec /usr/bin/scontrol "$@"
+"""
+"""Gets no answer for the root part's commands that the file ``silent`` has, such as ``ckpt-root run``."""
 
 ASK = """
 import json, sys, time
@@ -127,14 +139,20 @@ class CriuWorld(ContainerWorld):
         (self.shared / "ckpt").mkdir(mode=0o755)
         (self.shared / "ckpt-root").write_bytes(bundle.build())
         (self.shared / "ckpt-root").chmod(0o755)
+        (self.shared / "scontrol").write_text(SCONTROL)
+        (self.shared / "scontrol").chmod(0o755)
         keys = self.directory / "keys"
         self.set_hold(self.hold)
         (keys / "ckpt.key").touch(mode=0o600)
         (keys / "ckpt.key").write_bytes(secrets.token_bytes(64))
 
     def set_hold(self, seconds: float) -> None:
-        """How long the jobs that start from now on stand still when nobody requeues them."""
+        """How long the jobs that start from now on stand still when nobody requeues them.
+
+        Their scontrol answers unless ``silence`` says otherwise.
+        """
         text = f"directory = /shared/ckpt\ncluster = containers\nhold = {seconds}\npoll = 0.2\n"
+        text += "scontrol = /shared/scontrol\n"
         (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
@@ -144,6 +162,17 @@ class CriuWorld(ContainerWorld):
         host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
         return host
+
+    @contextlib.contextmanager
+    def silence(self, *commands: str) -> Iterator[None]:
+        """slurmctld does not answer these commands of the root part: ready, run."""
+        new = self.shared / "silent.new"
+        new.write_text("".join(f"ckpt-root {command} \n" for command in commands))
+        new.rename(self.shared / "silent")
+        try:
+            yield
+        finally:
+            (self.shared / "silent").unlink()
 
     # jobs
 

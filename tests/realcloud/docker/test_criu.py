@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import IO
 
 import pytest
 
@@ -38,6 +41,111 @@ def test_an_announced_move_keeps_each_step_once_and_the_exit_code(world: CriuWor
 
 def test_a_power_cut_costs_what_came_after_the_last_image(world: CriuWorld) -> None:
     power_cut(world)
+
+
+TAKEN = "to go on from its images: job {job} is driven by another process already"
+SILENT = "to go on from its images: slurmctld does not answer"
+
+
+@contextlib.contextmanager
+def lease(world: CriuWorld, job: int) -> Iterator[None]:
+    """The job's machine is gone, and its lock stays, as a server of NFS keeps it for a while."""
+    lost = world.job(job)["NodeList"]
+    world.nodes()[lost].kill()
+    try:
+        with open(world.directory_of(job) / "lock", "rb") as lock:
+            world.wait_for(lambda: _locked(lock), "the machine's kernel lets go of it")
+            world.slurm("scontrol", "update", f"nodename={lost}", "state=down", "reason=lost")
+            world.hurry(job)
+            yield
+    finally:
+        world.start_node(lost)
+
+
+def _locked(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def waits(world: CriuWorld, job: int, why: str) -> None:
+    """It says so in its output, where nothing else is yet, and in the syslog."""
+    said = why.format(job=job)
+    world.wait_for(
+        lambda: any(line.endswith(said) for line in world.output(job)), f"job {job} waits {said}"
+    )
+    begins = "slurm-elastic: the job waits, up to "
+    assert all(line.startswith(begins) for line in world.output(job))
+    syslog = world.shared / "log" / f"{world.job(job)['NodeList']}.syslog"
+    world.wait_for(lambda: said in syslog.read_text(), "its node says so")
+
+
+def has_gone_on(world: CriuWorld, job: int) -> None:
+    """From its image, and to its end: each step is there once, and no word of a wait."""
+    status = world.directory_of(job) / "status.json"
+    world.wait_for(lambda: "goes on from image 1" in status.read_text(), f"job {job} goes on")
+    world.wait_more(job)
+    assert world.end(job)["Restarts"] == "1"
+    gone(world, job)
+
+
+def test_a_lock_that_outlives_its_machine_is_waited_for(world: CriuWorld) -> None:
+    job = started(world)
+    assert world.ask(job, "go")["ok"]["number"] == 1
+    with lease(world, job):
+        waits(world, job, TAKEN)
+    has_gone_on(world, job)
+
+
+def test_scancel_ends_the_wait_for_a_lock(world: CriuWorld) -> None:
+    job = started(world)
+    assert "ok" in world.ask(job, "go")
+    with lease(world, job):
+        waits(world, job, TAKEN)
+        world.slurm("scancel", str(job))
+        shown = world.wait_job(job, "CANCELLED")
+        assert shown["ExitCode"] == "0:15"
+    host = next(iter(world.nodes().values()))
+    assert f"job {job}: removed" in host.run([PROGRAM, "sweep"]).stdout
+    gone(world, job)
+
+
+def test_a_restart_waits_for_a_slurmctld_that_does_not_answer(world: CriuWorld) -> None:
+    job = started(world)
+    assert world.ask(job, "stop")["ok"]["number"] == 1
+    with world.silence("ready", "run"):
+        world.move(job)
+        waits(world, job, SILENT)
+    has_gone_on(world, job)
+
+
+PRINTS = """\
+#!/bin/bash
+echo "$(id) $(umask) $PWD $HOME $INPUT $SLURM_JOB_NUM_NODES $# $2 $(ulimit -S -a) $(ulimit -H -a)"
+echo "job $SLURM_JOB_ID"
+exit 3
+"""
+
+
+@pytest.mark.parametrize("silent", [("ready", "run"), ("run",)], ids=["at first", "then"])
+def test_a_job_that_cannot_be_driven_is_as_if_it_had_no_launcher(
+    world: CriuWorld, silent: tuple[str, ...]
+) -> None:
+    """Its user, limits, directory and environment, whenever slurmctld falls silent."""
+    outputs = []
+    for comment in ("ckpt=none", "ckpt=criu"):
+        with world.silence(*silent):
+            options = ("-o", "out-%j", f"--comment={comment}", "--export=ALL,INPUT=/data/x")
+            job = world.sbatch(PRINTS, *options)
+            assert world.wait_job(job, "FAILED")["ExitCode"] == "3:0"
+        *lines, last = world.output(job)
+        assert last == f"job {job}"
+        outputs.append(lines)
+    assert outputs[0] == outputs[1]
+    assert "uid=2000(alice)" in outputs[0][0]
+    assert "/data/x 1" in outputs[0][0]
 
 
 def test_what_cannot_be_saved_goes_on_unharmed(world: CriuWorld) -> None:

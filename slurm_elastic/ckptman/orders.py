@@ -1,0 +1,67 @@
+"""What people and agents ask for that is no notice: from when a source tells it until it was
+carried out. Only then is it acknowledged there, so that whoever starts after a crash is told it
+once more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+
+from slurm_elastic.ckptman.sources import AnyOrder
+
+
+class Asked(Struct, frozen=True):
+    """An order, and the handle that its source knows it by; that may be used again for another."""
+
+    handle: str
+    order: AnyOrder
+
+
+class Orders:
+    """Safe for several threads: pollers tell, the loop takes, the crew carries out. ``woken`` is
+    called when there is a new one.
+    """
+
+    def __init__(self, woken: Callable[[], None]) -> None:
+        self._woken = woken
+        self._lock = threading.Lock()
+        self._waiting: dict[Asked, None] = {}
+        self._begun: set[Asked] = set()
+        self._carried: set[Asked] = set()
+
+    def tell(self, asked: Asked) -> bool:
+        """Take it in, however often it is told; whether it was carried out by now."""
+        with self._lock:
+            if asked in self._carried:
+                return True
+            if asked in self._waiting or asked in self._begun:
+                return False
+            self._waiting[asked] = None
+        self._woken()
+        return False
+
+    def waiting(self) -> list[Asked]:
+        """Those that nothing was done for yet, in the order in which they came."""
+        with self._lock:
+            return list(self._waiting)
+
+    def begun(self, asked: Asked) -> None:
+        """It is under way."""
+        with self._lock:
+            self._waiting.pop(asked, None)
+            self._begun.add(asked)
+
+    def carried(self, asked: Asked) -> None:
+        """It was carried out, or refused."""
+        with self._lock:
+            self._waiting.pop(asked, None)
+            self._begun.discard(asked)
+            self._carried.add(asked)
+
+    def forget(self, done: Iterable[Asked]) -> None:
+        """Their source does not tell them any more."""
+        with self._lock:
+            self._carried.difference_update(done)

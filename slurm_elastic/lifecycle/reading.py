@@ -1,0 +1,138 @@
+"""What a round of repair reads: Slurm's nodes, and all that is known of one cloud as a ``View``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Hold, Machine
+from slurm_elastic.ledger.rows import CAPACITY
+from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.model import Instance
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.phase import Phase, at_anothers_address, phase
+from slurm_elastic.policies.recovery_view import Intent, Known, View
+
+
+def all_nodes(site: Site) -> Mapping[str, SlurmNode]:
+    """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
+    view = site.slurm.nodes()
+    if not view:
+        raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
+    return view
+
+
+def machines_of(site: Site, cloud: str) -> list[Machine]:
+    """The live machines of one cloud, by the ledger."""
+    return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
+
+
+def full(site: Site) -> list[Hold]:
+    """Holds of nodes for which no offer was left."""
+    return [row for row in site.ledger.holds() if row.kind == CAPACITY]
+
+
+def world(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], seen: tuple[Instance, ...] | None
+) -> View:
+    """The cloud's part of the world; ``view`` has all of Slurm's nodes."""
+    machines = site.ledger.machines()
+    mine = [m for m in machines if m.instance.cloud == cloud]
+    at_home = _at_home(site, view, machines)
+    names = dict.fromkeys(n for pool in site.pools_of_cloud(cloud) for n in pool.nodes)
+    names |= dict.fromkeys(m.instance.node for m in mine)
+    intents = tuple(
+        Intent(generation=row.generation, nodes=row.nodes, created=row.created)
+        for row in site.ledger.open_launches()
+        if row.cloud == cloud
+    )
+    return View(
+        now=site.now(),
+        nodes={n: view[n] for n in names if n in view},
+        known=tuple(_known(site, m, at_home) for m in mine),
+        intents=intents,
+        seen=seen,
+        held=frozenset(row.node for row in full(site)),
+        elsewhere=_elsewhere(site, cloud, view, machines),
+        at_others=at_anothers_address([m.instance for m in machines], view.values()),
+    )
+
+
+def _known(site: Site, machine: Machine, at_home: Mapping[str, str]) -> Known:
+    one = machine.instance
+    moved = _home(site, one.node) not in (None, one.cloud)
+    return Known(
+        id=one.id,
+        node=one.node,
+        generation=one.generation,
+        decided=generation_time(one.generation) or one.launched,
+        misses=machine.misses,
+        suspending=machine.suspending is not None,
+        address=one.address,
+        max_age=_max_age(site, machine),
+        shown=_was_shown(site, machine),
+        registered=machine.registered is not None,
+        double_of=at_home.get(one.node, "") if moved else "",
+    )
+
+
+def _home(site: Site, node: str) -> str | None:
+    """The cloud that has the node by the configuration."""
+    pool = site.pool_of.get(node)
+    return None if pool is None else pool.cloud
+
+
+def _at_home(
+    site: Site, view: Mapping[str, SlurmNode], machines: Sequence[Machine]
+) -> dict[str, str]:
+    """By node, the machine of its own cloud at whose address it is."""
+    return {
+        m.instance.node: m.instance.id
+        for m in machines
+        if m.suspending is None
+        and m.instance.address
+        and m.instance.node in view
+        and view[m.instance.node].address == m.instance.address
+        and _home(site, m.instance.node) == m.instance.cloud
+    }
+
+
+def _elsewhere(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], machines: Sequence[Machine]
+) -> frozenset[str]:
+    """Nodes that machines and open launches of other clouds serve, as after a pool was given to
+    another cloud. What has not come up in ResumeTimeout serves no node that is powering up; nor
+    does what it was up on before (``lifecycle.past``), where the configuration lacks the cloud that
+    could end it.
+    """
+    oldest = site.now() - site.config.timings.resume_timeout
+    booting = {n for n, node in view.items() if phase(node) is Phase.POWERING_UP}
+    nodes: set[str] = set()
+    for m in machines:
+        one = m.instance
+        if one.cloud == cloud or m.suspending is not None:
+            continue
+        decided = generation_time(one.generation) or one.launched
+        comes = one.cloud in site.providers if m.registered else decided > oldest
+        if comes or one.node not in booting:
+            nodes.add(one.node)
+    for row in site.ledger.open_launches():
+        if row.cloud != cloud:
+            nodes |= {n for n in row.nodes if n not in booting or row.created > oldest}
+    return frozenset(nodes)
+
+
+def _max_age(site: Site, machine: Machine) -> float | None:
+    """Its pool's; of a machine whose pool is not known any more, the longest of its cloud."""
+    if machine.pool in site.pools:
+        return site.pools[machine.pool].max_age
+    ages = [pool.max_age for pool in site.pools_of_cloud(machine.instance.cloud)]
+    return max((age for age in ages if age is not None), default=None) if all(ages) else None
+
+
+def _was_shown(site: Site, machine: Machine) -> bool:
+    """Whether any read of the cloud has had it: a fresh machine may be missing for minutes."""
+    if machine.misses == 0:
+        return True
+    row = site.ledger.launch(machine.instance.generation)
+    return row is None or row.finished is None or machine.last_seen > row.finished

@@ -1,0 +1,124 @@
+"""Machines that the cloud does not list, or has as stopped: which of them work all the same? Pure.
+
+A list may be read without an error and yet be wrong: with the credentials of another account or
+project, or of machines whose tags somebody took away. The other witness is slurmctld, which pings
+every node each third of SlurmdTimeout: one that does not answer is NOT_RESPONDING, and DOWN when
+SlurmdTimeout is over (src/slurmctld/ping_nodes.c). So nothing is lost but some of that time by
+asking for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.phase import Phase, is_answering, phase
+from slurm_elastic.policies.recovery_view import Known, Patience, View
+
+CAP_SHARE = 0.2
+CAP_FLOOR = 10
+TOLD = 5
+"""Nodes that a doubt names."""
+
+
+class Listing(Struct, frozen=True, kw_only=True):
+    """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
+    node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
+    """
+
+    states: Mapping[str, InstanceState]
+    running: Mapping[str, Sequence[Instance]]
+    gone: frozenset[str]
+    doubt: str = ""
+
+
+def cap(live: int) -> int:
+    """How many machines or nodes of so many a round may give up that nobody asked for."""
+    return max(int(live * CAP_SHARE), CAP_FLOOR)
+
+
+def is_heard(view: View, node: SlurmNode) -> bool:
+    """Whether slurmctld has the node up and answering, and not another machine in its place."""
+    return is_answering(node) and node.name not in view.at_others
+
+
+def answers(view: View, machine: Known, running: Mapping[str, Sequence[Instance]]) -> bool:
+    """Whether it is this machine, by all signs, that slurmctld hears as its node."""
+    node = view.nodes.get(machine.node)
+    if node is None or not is_heard(view, node):
+        return False
+    others = [i for i in running.get(machine.node, ()) if i.id != machine.id]
+    if any(other.address == node.address for other in others):
+        return False
+    at_it = bool(machine.address) and machine.address == node.address
+    return at_it or not (others or machine.node in view.elsewhere)
+
+
+def weigh(view: View, patience: Patience) -> Listing:
+    """What the list tells, and what it does not. A missing machine is gone unless slurmctld hears
+    it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
+    than the cap are missing and may run, or most are missing and some of them do run.
+    """
+    states = {i.id: i.state for i in view.seen or ()}
+    running: dict[str, list[Instance]] = {}
+    for i in view.seen or ():
+        if i.state is InstanceState.RUNNING:
+            running.setdefault(i.node, []).append(i)
+    if view.seen is None:
+        return Listing(states=states, running=running, gone=frozenset())
+    live = [m for m in view.known if not m.suspending]
+    missing = [m for m in live if m.id not in states and _is_overdue(view, m, patience)]
+    heard = [m for m in missing if answers(view, m, running)]
+    boots = [m for m in missing if _boots(view, m)]
+    most = bool(heard) and 2 * len(missing) > len(live)
+    doubtful = most or len(heard) + len(boots) > cap(len(live))
+    kept = {m.id for m in (*heard, *(boots if doubtful else ()))}
+    nodes = [*(m.node for m in heard), *_unserved(view)]
+    doubt = ""
+    if nodes or doubtful:
+        there = sum(m.id in states for m in live)
+        of = len(live) + len(nodes) - len(heard)
+        doubt = _doubt(there, of, nodes, boots)
+    gone = frozenset(m.id for m in missing if m.id not in kept)
+    return Listing(states=states, running=running, gone=gone, doubt=doubt)
+
+
+def served(view: View) -> set[str]:
+    """Nodes that have a machine, or an open launch that may have made one, of whichever cloud."""
+    nodes = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
+    nodes |= {i.node for i in view.seen or () if i.state is not InstanceState.TERMINATED}
+    return nodes | view.elsewhere
+
+
+def _is_overdue(view: View, machine: Known, patience: Patience) -> bool:
+    """Missing often enough. A fresh one that no read has had may be hidden for a while."""
+    hidden = not machine.shown and view.now - machine.decided < patience.fresh
+    return machine.misses >= patience.misses and not hidden
+
+
+def _boots(view: View, machine: Known) -> bool:
+    node = view.nodes.get(machine.node)
+    return node is not None and phase(node) is Phase.POWERING_UP
+
+
+def _unserved(view: View) -> list[str]:
+    """Nodes that slurmctld hears, though neither the ledger nor the cloud knows of a machine."""
+    told = served(view) | {i.node for i in view.seen or ()}
+    return [
+        name
+        for name, node in view.nodes.items()
+        if name not in told and name not in view.held and is_heard(view, node)
+    ]
+
+
+def _doubt(there: int, of: int, heard: Sequence[str], boots: Sequence[Known]) -> str:
+    text = f"it lists {there} of {of} machines that were there"
+    if heard:
+        more = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
+        text += f", but slurmctld hears the nodes {', '.join(heard[:TOLD])}{more}"
+    elif boots:
+        text += f", and {len(boots)} of those it lacks are booting"
+    return f"{text}: are these another account's credentials, or were tags taken away?"

@@ -1,0 +1,70 @@
+"""Restoring with the user's own rights on files: what CRIU is started as."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from slurm_elastic.ckptroot import criu, payload
+from slurm_elastic.ckptroot.images import Identity
+
+ALICE = Identity(uid=2000, gid=2001, groups=frozenset({2001, 2005}))
+SYS_ADMIN, SYS_RESOURCE, CHECKPOINT_RESTORE, SETPCAP = 1 << 21, 1 << 24, 1 << 40, 1 << 8
+ALL = (1 << 41) - 1
+
+SHOW = """
+import os
+print(os.getresuid(), os.getresgid(), sorted(os.getgroups()))
+with open("/proc/self/status") as file:
+    print(*(line.split()[1].lstrip("0") for line in file if line.startswith(("CapPrm", "CapEff"))))
+try:
+    os.setuid(0)
+except PermissionError:
+    print("stays")
+"""
+
+
+@pytest.mark.parametrize(
+    ("have", "kept"),
+    [
+        (ALL, "-all,+cap_8,+cap_24,+cap_40"),
+        (ALL & ~CHECKPOINT_RESTORE, "-all,+cap_8,+cap_24,+cap_21"),
+        (SYS_ADMIN | SETPCAP, "-all,+cap_8,+cap_21"),
+    ],
+)
+def test_what_restores_is_the_user_with_no_right_on_others_files(
+    monkeypatch: pytest.MonkeyPatch, have: int, kept: str
+) -> None:
+    monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
+    command = criu.as_user(ALICE, (2001, 2005))
+    assert command == [
+        "/usr/bin/setpriv", "--reuid", "2000", "--regid", "2001", "--groups", "2001,2005",
+        "--inh-caps", kept, "--ambient-caps", kept,
+    ]  # fmt: skip
+    assert "--clear-groups" in criu.as_user(ALICE, ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+def test_it_becomes_that_user_for_good() -> None:
+    command = [*criu.as_user(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
+    ids, capabilities, stays = done.stdout.splitlines()
+    assert ids == "(2000, 2000, 2000) (2001, 2001, 2001) [2001, 2005]"
+    for mask in capabilities.split():
+        assert int(mask, 16) & ~(SETPCAP | SYS_RESOURCE | CHECKPOINT_RESTORE | SYS_ADMIN) == 0
+    assert stays == "stays"
+
+
+MOUNTS = rb"""
+22 27 0:21 / /proc rw shared:5 - proc proc rw
+23 22 0:22 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw
+24 22 0:21 /sys /proc/sys ro - proc proc rw
+25 27 0:21 / /srv/root\040of\040trixie/proc rw - proc proc rw
+26 27 8:1 / / rw - ext4 /dev/vda1 rw
+""".strip()
+
+
+def test_proc_elsewhere_is_found() -> None:
+    assert payload.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]
