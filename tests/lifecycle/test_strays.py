@@ -204,13 +204,14 @@ def test_a_machine_that_ended_by_misses_and_comes_back_stopped_is_ended(world: W
     world.slurm.submit(1, ("pub1",))
     world.advance(30)
     (machine,) = world.alive()
-    world.accounts["pub"].machines[machine.id].visible_from = world.now + 400
-    world.advance(420)
-    assert row(world, machine).ended is not None
+    missing = "the cloud did not list it 3 times in a row"
+    world.ledger.ended("pub", [machine.id], missing, world.now)
     stop(world, machine)
     world.advance(600)
     assert machine.id not in {i.id for i in world.alive()}
-    assert row(world, machine).ended is not None
+    found = row(world, machine)
+    assert found.ended is not None
+    assert found.why != missing
 
 
 # a machine whose node is told later
