@@ -266,3 +266,18 @@ def test_a_node_is_given_up_in_time_whatever_the_clock_says(world: World, step: 
     assert "boot-failed" in world.kinds("pub1")
     assert 1 in world.slurm.queue()
     assert not [kind for kind, *_ in world.requests if kind == "resume-fail"]
+
+
+@pytest.mark.parametrize("step", [0.0, STEP_BACK])
+def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
+    world: World, step: float
+) -> None:
+    machine = up(world)
+    set_back(world, step)
+    world.clouds["pub"].take(machine)
+    world._live = lambda *_: None  # type: ignore[method-assign]  # SlurmdTimeout is long
+    world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
+    timings = world.config.timings
+    world.advance((timings.misses + 1) * timings.reconcile)
+    assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
+    assert world.ledger.machines() == ()
