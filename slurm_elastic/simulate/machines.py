@@ -52,7 +52,7 @@ class Machines:
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
         self.tracks = False
-        # reclaimed: machines that the cloud took;
+        # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
         # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
@@ -61,7 +61,7 @@ class Machines:
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
         self.spot_live = self.spot_area = self.reclaimed = self.billed = 0
-        self.draining = 0
+        self.draining = self.promised = 0
         self.held: set[int] = set()
         self.coming: dict[int, int] = {}
         self.fall = -1
