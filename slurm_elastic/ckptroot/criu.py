@@ -58,7 +58,7 @@ class Criu:
         images.show(image)
         log = self._work() / "restore.log"
         command = [
-            *as_user(self._identity, groups), self._site.criu, "restore", "--unprivileged",
+            *restorer(self._identity, groups), self._site.criu, "restore", "--unprivileged",
             "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
@@ -68,10 +68,10 @@ class Criu:
         except Refused as error:
             raise Refused(f"{error}: {_last_error(log)}") from error
 
-    def dump(self, image: Path, within: float) -> dict[str, int]:
+    def dump(self, image: Path, within: float) -> tuple[images.OpenFile, ...]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 
-        What they have open for writing, with sizes. Refused: they go on as if nothing had been.
+        What they have open for writing. Refused: they go on as if nothing had been.
         CRIU is never killed: its victims would not survive that. So it may end after ``within``.
         """
         self._check_tasks(image, within)
@@ -86,7 +86,7 @@ class Criu:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
             images.check(image, self._identity)
-            return {file.path: file.size for file in images.writing(image)}
+            return images.writing(image)
         except BaseException:
             self.go_on()
             raise
@@ -212,8 +212,8 @@ def available(site: Site) -> None:
             raise Refused(f"{program} is not installed")
 
 
-def as_user(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
-    """Become the job's user for good, with no right on files but his (capabilities(7)).
+def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
+    """What makes CRIU the job's user for good, with no right on files but his (capabilities(7)).
 
     What stays is what restoring takes: process numbers and memory maps (checkpoint_restore, else
     sys_admin, which included it before Linux 5.9), smaller bounding sets (setpcap), limits above

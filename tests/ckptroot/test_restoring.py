@@ -38,17 +38,17 @@ def test_what_restores_is_the_user_with_no_right_on_others_files(
     monkeypatch: pytest.MonkeyPatch, have: int, kept: str
 ) -> None:
     monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
-    command = criu.as_user(ALICE, (2001, 2005))
+    command = criu.restorer(ALICE, (2001, 2005))
     assert command == [
         "/usr/bin/setpriv", "--reuid", "2000", "--regid", "2001", "--groups", "2001,2005",
         "--inh-caps", kept, "--ambient-caps", kept,
     ]  # fmt: skip
-    assert "--clear-groups" in criu.as_user(ALICE, ())
+    assert "--clear-groups" in criu.restorer(ALICE, ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
 def test_it_becomes_that_user_for_good() -> None:
-    command = [*criu.as_user(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
+    command = [*criu.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     ids, capabilities, stays = done.stdout.splitlines()
     assert ids == "(2000, 2000, 2000) (2001, 2001, 2001) [2001, 2005]"

@@ -133,3 +133,34 @@ def test_a_job_with_all_of_that_moves_and_its_image_stays_its_own(world: CriuWor
     lines = ended(world, job)
     assert lines[0] == "start 0"
     assert lines[1:] == [f"step {n} aaaa aaaa sub" for n in range(len(lines) - 1)]
+
+
+APPENDS = """\
+#!/bin/bash
+exec 7>>"results-$SLURM_JOB_ID"
+for ((step = 0; ; step++)); do
+    [ ! -e "end-$SLURM_JOB_ID" ] || break
+    echo "A $step" >&7
+    echo "step $step"
+    sleep 0.2
+done
+"""
+
+
+def test_what_another_job_appended_meanwhile_is_not_lost(world: CriuWorld) -> None:
+    world.resume("n1", "n2")
+    job = world.sbatch(APPENDS, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in world.ask(job, "go")
+    results = world.shared / "jobs" / f"results-{job}"
+    words = ["sh", "-c", f"echo B 1 >>/shared/jobs/{results.name}"]
+    world.head.run(words, user="alice")
+    world.wait_more(job)
+    moved(world, job)
+    ended(world, job)
+    lines = results.read_text().splitlines()
+    assert lines == [f"A {n}" for n in range(len(lines))]
+    aside = results.with_name(f"{results.name}.cut-{job}-1")
+    assert "B 1" in aside.read_text().splitlines()
+    assert aside.stat().st_uid == 2000
