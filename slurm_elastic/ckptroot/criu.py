@@ -68,10 +68,14 @@ class Criu:
         except Refused as error:
             raise Refused(f"{error}: {_last_error(log)}") from error
 
-    def dump(self, image: Path, within: float) -> tuple[images.OpenFile, ...]:
+    def alone(self, image: Path, /) -> frozenset[str]:
+        """The files that the tasks of a verified image write, but do not append to."""
+        return frozenset(file.path for file in images.writing(image) if not file.appends)
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 
-        What they have open for writing. Refused: they go on as if nothing had been.
+        What they have open for writing, with sizes. Refused: they go on as if nothing had been.
         CRIU is never killed: its victims would not survive that. So it may end after ``within``.
         """
         self._check_tasks(image, within)
@@ -86,7 +90,7 @@ class Criu:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
             images.check(image, self._identity)
-            return images.writing(image)
+            return {file.path: file.size for file in images.writing(image)}
         except BaseException:
             self.go_on()
             raise

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_elastic.ckptroot.caller import Caller
-from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, become, calm
 from slurm_elastic.ckptroot.rights import as_user
@@ -50,7 +49,11 @@ class Dmtcp:
             raise Refused("the image has no file of DMTCP")
         self._run([self._program("dmtcp_restart"), *self._coordinator(), *files])
 
-    def dump(self, image: Path, within: float) -> tuple[OpenFile, ...]:
+    def alone(self, _image: Path, /) -> frozenset[str]:
+        """Nothing is known of other files than the outputs."""
+        return frozenset()
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save into ``image``, which becomes the user's for so long. Refused: they go on."""
         os.chown(image, self._caller.uid, self._caller.gid, follow_symlinks=False)
         image.chmod(0o700)
@@ -61,7 +64,7 @@ class Dmtcp:
             image.chmod(0o2751)
         if not any(name.endswith(".dmtcp") for name in os.listdir(image)):
             raise Refused("dmtcp_command: no image was written")
-        return ()
+        return {}
 
     def go_on(self) -> None:
         """After a dump they run already."""

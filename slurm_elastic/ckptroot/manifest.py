@@ -11,7 +11,7 @@ import hmac
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,7 @@ _MOST = 1 << 20
 @dataclass(frozen=True)
 class Manifest:
     """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
-    writing; ``alone``: those of them that it did not append to. ``pid`` is the first process's in
-    its namespace, 0 where there is none.
+    writing. ``pid`` is the first process's in its namespace, 0 where there is none.
     """
 
     cluster: str
@@ -44,7 +43,6 @@ class Manifest:
     versions: dict[str, str]
     files: dict[str, tuple[int, str]]
     writing: dict[str, int]
-    alone: list[str] = field(default_factory=list)
 
     @property
     def size(self) -> int:

@@ -4,7 +4,9 @@ slurmstepd truncates a job's output file at each start, before the script runs (
 JobFileAppend). So after each image what the outputs have gained is added to copies of root's, and a
 later run gets them back into its fresh file, whose inode slurmstepd keeps open. All files that the
 job had open for writing are cut back to their length at the image: what was written after it will
-be written again. What others may have appended meanwhile is kept beside the file.
+be written again. What others may have appended meanwhile is kept beside the file. (CRIU takes files
+that a job can only append to as they are, whatever their length: should_check_size in
+criu/files-reg.c. Those are not cut.)
 
 Everything that is done to a file of the user's is done with his rights on files only.
 """
@@ -65,7 +67,8 @@ def give_back(
                 _fill(file, kept, one.size, caller)
                 done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
             if found > one.size:
-                aside = _aside(file, one, caller, number) if one.appends else ""
+                lose = _given_back(file, kept) if kept else not one.appends
+                aside = "" if lose else _aside(file, one, caller, number)
                 _cut(file, one.size, caller)
                 done.append(f"{one.path}: cut from {found} to {one.size} bytes{aside}")
         finally:

@@ -47,8 +47,11 @@ class Method(Protocol):
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Bring back what the image holds, or Refused."""
 
-    def dump(self, image: Path, within: float) -> tuple[OpenFile, ...]:
-        """Save; the files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
+    def alone(self, image: Path, /) -> frozenset[str]:
+        """The files that a verified image's tasks write, but do not append to."""
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
+        """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
 
     def go_on(self) -> None:
         """Run on after a dump."""
@@ -149,8 +152,8 @@ class Session:
         manifest = manifests.read(image, self._site.key)
         self._check(manifest, image)
         manifests.compare(image, manifest)
-        written = [OpenFile(p, s, p not in manifest.alone) for p, s in manifest.writing.items()]
-        files = self._meta.outputs
+        files, alone = self._meta.outputs, self._method.alone(image)
+        written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
         for line in outputs.give_back(self._keep, files, written, self._caller, manifest.number):
             self._say(line)
         self._method.restore(image, manifest)
@@ -260,9 +263,9 @@ class Session:
         begun, image = time.monotonic(), self._store.new_image()
         dumped = False
         try:
-            written = self._method.dump(image, within)
+            writing = self._method.dump(image, within)
             dumped = True
-            manifest = self._complete(image, written, begun)
+            manifest = self._complete(image, writing, begun)
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
@@ -281,10 +284,10 @@ class Session:
         text = f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s"
         return text, manifest.number
 
-    def _complete(self, image: Path, written: tuple[OpenFile, ...], begun: float) -> Manifest:
+    def _complete(self, image: Path, writing: dict[str, int], begun: float) -> Manifest:
         """All that belongs to an image, on disk."""
-        sizes = {file.path: file.size for file in written}
-        sizes = sizes or outputs.sizes(self._meta.outputs, self._caller)
+        # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
+        sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller)
         return Manifest(
             cluster=self._site.cluster,
@@ -301,7 +304,6 @@ class Session:
             versions=self._method.versions(),
             files=manifests.digests(image),
             writing=sizes,
-            alone=[file.path for file in written if not file.appends],
             seconds=time.monotonic() - begun,
         )
 

@@ -187,6 +187,14 @@ def test_the_copies_go_back_with_the_job(place: Path) -> None:
     assert Path(out).read_bytes() == new
 
 
+def test_what_others_wrote_to_its_output_is_kept_however_it_was_opened(place: Path) -> None:
+    out = write(place / "home" / "log", b"A\n")
+    outputs.keep(place / "keep", [out], {out: 2}, CALLER)
+    write(place / "home" / "log", b"A\nB\n")
+    back(place, [out], {out: 2}, appends=False)
+    assert Path(f"{out}.cut-7-3").read_bytes() == b"B\n"
+
+
 def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> None:
     """An older image was tried, too, and in vain; the newest may still come back."""
     out = write(place / "home" / "out", b"one\ntwo\n")
@@ -195,6 +203,7 @@ def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> Non
     for size in (8, 4, 8):
         back(place, [out], {out: size})
     assert Path(out).read_bytes() == b"one\ntwo\n"
+    assert [path.name for path in (place / "home").iterdir()] == ["out"]
 
 
 def test_a_job_that_starts_anew_has_no_copies(place: Path) -> None:
