@@ -30,7 +30,8 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     """A node as Slurm sees it. ``states``: base state and flags, upper case.
 
     Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
-    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c).
+    POWER_DOWN POWER_UP DRAIN NOT_RESPONDING ...``; src/common/slurm_protocol_defs.c). ``port`` is
+    its slurmd's, 0 where that is not known: one host may be several nodes.
     """
 
     name: str
@@ -39,6 +40,7 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     reason_user: str = ""
     partitions: tuple[str, ...] = ()
     address: str = ""
+    port: int = 0
     cpus: int = 0
     memory: int = 0
     last_busy: float = 0.0

@@ -204,6 +204,18 @@ def test_two_machines_of_one_node_are_told_apart(tmp_path: Path) -> None:
     assert nexts == {"i-old": "double of i-new: one of them will be deleted", "i-new": "in use"}
 
 
+def test_a_machine_that_its_cloud_does_not_end_is_shown_as_such(tmp_path: Path) -> None:
+    ending = [
+        Machine(instance=instance("i-1", "pub1"), pool="x", suspending=NOW - 60, why="idle"),
+        Machine(instance=instance("i-2", "pub2"), pool="x", suspending=NOW - 3600, why="idle"),
+    ]
+    view = status_view(config(tmp_path), Facts(now=NOW, nodes={}, machines=ending))
+    assert {i.id: i.next for i in view.instances} == {
+        "i-1": "terminating: idle",
+        "i-2": "stray: its cloud was asked again and again to end it, and still has it",
+    }
+
+
 def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
     machines = [
         Machine(instance=instance("i-1", ""), pool=""),

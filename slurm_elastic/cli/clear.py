@@ -1,4 +1,6 @@
-"""``slurm-elastic clear``: end cool-downs and pauses at once, as what was wrong is put right."""
+"""``slurm-elastic clear``: end cool-downs and pauses at once, as what was wrong is put right; and
+have machines of clouds that left the configuration counted as gone.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -26,16 +29,24 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "clear",
-        help="end cool-downs and pauses of pools",
+        help="end cool-downs and pauses of pools; forget machines of former clouds",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
         "asked again. Nodes that were held for them are looked at with the daemon's next round. "
+        "With --gone: count machines of clouds that have left the configuration as gone. "
         "For root and SlurmUser.",
     )
     parser.add_argument(
         "subjects",
-        metavar="OFFER|POOL|CLOUD",
+        metavar="OFFER|POOL|CLOUD|MACHINE",
         nargs="*",
-        help="an offer as `status` shows it (cloud/type/zone/market), a pool or a cloud",
+        help="an offer as `status` shows it (cloud/type/zone/market), a pool or a cloud; with "
+        "--gone a machine or launch that `status` tells as stray, or a cloud with all of its",
+    )
+    parser.add_argument(
+        "--gone",
+        action="store_true",
+        help="you have seen in the cloud, which the configuration has no more, that these machines "
+        "are gone: they are no longer counted as paid",
     )
     parser.add_argument("--all", action="store_true", help="everything")
     parser.set_defaults(run=run)
@@ -44,7 +55,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Clear, and print what was cleared; 1 for who may not, 2 for no subject or an unknown one."""
     if bool(args.subjects) == args.all:
-        print("clear what? Name offers, pools or clouds, or say --all", file=sys.stderr)
+        print(
+            "clear what? Name offers, pools or clouds, machines with --gone, or say --all",
+            file=sys.stderr,
+        )
+        return 2
+    if args.gone and args.all:
+        print("--all does not go with --gone: name the machines or clouds", file=sys.stderr)
         return 2
     config = load(Path(args.config))
     require_right(config)
@@ -53,7 +70,10 @@ def run(args: argparse.Namespace) -> int:
         raise SlurmElasticError(f"there is no ledger at {path}: nothing is cooling down")
     try:
         with contextlib.closing(Ledger(path)) as ledger:
-            cleared = clear(config, ledger, None if args.all else args.subjects, time.time())
+            if args.gone:
+                cleared = gone(config, ledger, args.subjects, time.time())
+            else:
+                cleared = clear(config, ledger, None if args.all else args.subjects, time.time())
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be used: {error}") from error
     for line in cleared:

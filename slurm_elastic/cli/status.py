@@ -121,7 +121,9 @@ def _ledger_facts(config: Config, now: float) -> Facts:
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))
-    except (sqlite3.Error, OSError) as error:
+    except OSError as error:
+        return Facts(now=now, ledger_error=f"{path}: {error.strerror or error}")
+    except sqlite3.Error as error:
         return Facts(now=now, ledger_error=f"{path}: {error}")
 
 

@@ -33,39 +33,30 @@ from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.marks import STRIKES_KEPT, Marks
+from slurm_elastic.ledger.machines import Machines
+from slurm_elastic.ledger.marks import STRIKES_KEPT
 from slurm_elastic.ledger.rows import (
     DONE,
     FAILED,
-    GONE,
     INTENT,
     LAUNCH_COLUMNS,
-    MACHINE_COLUMNS,
-    MACHINE_JOBS,
-    MACHINE_VALUES,
-    SEEN,
     Decision,
     Health,
     Hold,
     Launch,
     Machine,
     decision_from,
-    launch_from,
     launch_of_spec,
     launch_row,
-    machine_from,
-    machine_row,
     same_call,
-    seen_values,
     to_json,
-    worst_price,
 )
-from slurm_elastic.model import Instance, InstanceState, LaunchSpec
+from slurm_elastic.model import Instance, LaunchSpec
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
 
-class Ledger(Marks):
+class Ledger(Machines):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
 
@@ -146,85 +137,6 @@ class Ledger(Marks):
         with self._lock:
             return self._launch(generation)
 
-    # machines
-
-    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
-        """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
-        where, values = "ended is null", ()  # type: tuple[str, tuple[float, ...]]
-        if ended_since is not None:
-            where, values = "ended is null or ended >= ?", (ended_since,)
-        sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
-        return tuple(machine_from(row) for row in self._select(sql, *values))
-
-    def booting(self, cloud: str) -> tuple[Machine, ...]:
-        """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
-        sql = (
-            f"select {MACHINE_COLUMNS} from machines where cloud = ? and ended is null "
-            "and suspending is null and registered is null order by launched, id"
-        )
-        return tuple(machine_from(row) for row in self._select(sql, cloud))
-
-    def observe(self, cloud: str, seen: Sequence[Instance], now: float) -> None:
-        """Take in a complete read of ``cloud`` that *began* at ``now``.
-
-        Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
-        one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
-        (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
-        last seen at ``now`` or later. Machines that the ledger does not know are not inserted:
-        see ``adopt``.
-        """
-        ids = to_json([i.id for i in seen])
-        with self._transaction() as db:
-            db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
-            db.execute(
-                "update machines set misses = misses + 1 where cloud = ? and ended is null "
-                "and last_seen < ? and launched < ? and id not in (select value from json_each(?))",
-                (cloud, now, now, ids),
-            )
-
-    def adopt(self, instance: Instance, pool: str, now: float, worst: float = 0.0) -> None:
-        """Take in a machine that bears our tags but that the ledger does not know.
-
-        One that it knows is brought up to date as by ``observe``. ``worst`` is what it may come
-        to ($/h), for where its launch is not known.
-        """
-        with self._transaction() as db:
-            launch = self._launch(instance.generation)
-            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
-            db.execute(SEEN, seen_values(instance, instance.cloud, now))
-
-    def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
-        """Slurm has the nodes of these machines up; the first time counts."""
-        with self._transaction() as db:
-            db.executemany(
-                "update machines set registered = ? "
-                "where cloud = ? and id = ? and registered is null",
-                [(now, cloud, id_) for id_ in ids],
-            )
-
-    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
-        """Write down that these are to be terminated, before the cloud is called.
-
-        The first intent stands; machines that have ended or are not known are left alone.
-        """
-        with self._transaction() as db:
-            db.executemany(
-                "update machines set suspending = ?, why = ? "
-                "where cloud = ? and id = ? and suspending is null and ended is null",
-                [(now, why, cloud, id_) for id_ in ids],
-            )
-
-    def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
-        """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
-        end stand.
-        """
-        with self._transaction() as db:
-            db.executemany(
-                "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
-                "where cloud = ? and id = ? and ended is null",
-                [(now, str(InstanceState.TERMINATED), why, cloud, id_) for id_ in ids],
-            )
-
     # decisions, heartbeat, health
 
     def record(self, *decisions: Decision) -> None:
@@ -302,49 +214,8 @@ class Ledger(Marks):
 
     # inside
 
-    def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
-        sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
-        return tuple(launch_from(row) for row in self._select(sql, *values))
-
-    def _launch(self, generation: str) -> Launch | None:
-        rows = self._launches("generation = ?", generation)
-        return rows[0] if rows else None
-
     def _known(self, generation: str) -> Launch:
         launch = self._launch(generation)
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
-
-    def _insert(
-        self,
-        instance: Instance,
-        pool: str,
-        launch: Launch | None,
-        now: float,
-        worst: float = 0.0,
-    ) -> None:
-        """Insert a machine unless it is known; it must then be of the same launch."""
-        sql = "select generation from machines where cloud = ? and id = ?"
-        rows = self._select(sql, instance.cloud, instance.id)
-        if rows:
-            known = rows[0]["generation"]
-            if known != instance.generation:
-                raise SlurmElasticError(
-                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
-                    f"{known}; the cloud now has it as {instance.generation}"
-                )
-            return
-        over = instance.state == InstanceState.TERMINATED
-        machine = Machine(
-            instance=instance,
-            pool=pool,
-            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
-            accounts=launch.accounts.get(instance.node, {}) if launch else {},
-            last_seen=now,
-            ended=now if over else None,
-            why=GONE if over else None,
-            worst_price=worst_price(instance, launch) or worst,
-        )
-        sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
-        self._db.execute(sql, machine_row(machine))

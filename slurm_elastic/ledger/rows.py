@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 
 import msgspec
@@ -154,15 +155,15 @@ SEEN = """
         misses = 0,
         why = case
             when :state = 'terminated' and ended is null then coalesce(why, :gone)
-            when :live and ended is not null and suspending is null then null
+            when :lives and ended is not null and suspending is null then null
             else why end,
         ended = case
             when :state = 'terminated' then coalesce(ended, :now)
-            when :live then null
+            when :lives then null
             else ended end
-    where id = :id and cloud = :cloud and (ended is null or (:live and ended < :now))
+    where id = :id and cloud = :cloud and (ended is null or (:lives and ended < :before))
 """
-"""One machine of a complete read of its cloud, as ``Ledger.observe`` describes it."""
+"""One machine of a complete read of its cloud, as ``Ledger.observe`` and ``adopt`` describe it."""
 
 
 def to_json(value: object) -> str:
@@ -336,13 +337,20 @@ def cool_down_from(row: sqlite3.Row) -> CoolDown:
     )
 
 
-def seen_values(instance: Instance, cloud: str, now: float) -> dict[str, object]:
-    """Values for SEEN."""
+def seen_values(
+    instance: Instance, cloud: str, now: float, *, adopted: bool = False
+) -> dict[str, object]:
+    """Values for SEEN. A row that has ended lives again where its machine serves since; where it is
+    ``adopted`` in any state but TERMINATED, and whatever the head's clock says.
+    """
+    serves = instance.state in (InstanceState.PENDING, InstanceState.RUNNING)
+    there = instance.state is not InstanceState.TERMINATED
     return {
         "id": instance.id,
         "cloud": cloud,
         "state": str(instance.state),
-        "live": instance.state in (InstanceState.PENDING, InstanceState.RUNNING),
+        "lives": there if adopted else serves,
+        "before": math.inf if adopted else now,
         "address": instance.address,
         "now": now,
         "gone": GONE,

@@ -220,9 +220,7 @@ def _begun(site: Site, jobs: Jobs) -> set[int]:
     """Jobs for which machines boot already, while others wait for their turn: half of a job's
     machines are of no use.
     """
-    ledger = site.ledger
-    booting = {m.instance.node for m in ledger.machines() if m.boots}
-    booting |= {node for row in ledger.open_launches() for node in row.nodes}
+    booting = {m.instance.node for m in site.serving() if m.boots} | site.launching()
     return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
 
 

@@ -18,6 +18,8 @@ from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.policies.fleet import PoolRules, stops
 
 NO_BUDGET = Budget()
+UNKNOWN_LEASE = 1
+"""Seconds that are paid as one of a cloud that the configuration has no more."""
 
 
 def stop_of(
@@ -46,7 +48,7 @@ def stop_of(
 
 def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
     """Dollars of this day and month: of each cloud with a budget, and of all (``""``) if the
-    cluster has one.
+    cluster has one; all are those, too, that have left the configuration meanwhile.
     """
     of_all = config.policies.budget != NO_BUDGET
     wanted = [c for c in config.clouds if of_all or c.policies.budget != NO_BUDGET]
@@ -60,9 +62,12 @@ def spending(config: Config, ledger: Ledger, now: float) -> dict[str, Spent]:
         )
     found = {c.name: by_cloud[c.name] for c in wanted if c.policies.budget != NO_BUDGET}
     if of_all:
+        former = _former(config, ledger, month)
         found[""] = Spent(
-            day=sum(spent.day for spent in by_cloud.values()),
-            month=sum(spent.month for spent in by_cloud.values()),
+            day=sum(spent.day for spent in by_cloud.values())
+            + sum(ledger.dollars(name, day, now, UNKNOWN_LEASE) for name in former),
+            month=sum(spent.month for spent in by_cloud.values())
+            + sum(ledger.dollars(name, month, now, UNKNOWN_LEASE) for name in former),
         )
     return found
 
@@ -72,11 +77,11 @@ def spending_of_accounts(config: Config, ledger: Ledger, now: float) -> dict[str
     accounts = config.policies.account_budgets
     if not accounts:
         return {}
+    leases = {cloud.name: lease_of(config, cloud) for cloud in config.clouds}
+    leases |= dict.fromkeys(_former(config, ledger, _begins(now)[1]), UNKNOWN_LEASE)
     day, month = (
         charged(
-            paid
-            for cloud in config.clouds
-            for paid in ledger.paid(cloud.name, since, now, lease_of(config, cloud))
+            paid for name, lease in leases.items() for paid in ledger.paid(name, since, now, lease)
         )
         for since in _begins(now)
     )
@@ -91,6 +96,12 @@ def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
         for name, own in spent.items()
     }
     return {name: why for name, why in found.items() if why is not None}
+
+
+def _former(config: Config, ledger: Ledger, since: float) -> list[str]:
+    """Clouds that the configuration has no more and whose machines were paid since then."""
+    names = {cloud.name for cloud in config.clouds}
+    return [name for name in ledger.clouds(since) if name not in names]
 
 
 def _begins(now: float) -> tuple[float, float]:

@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -31,9 +31,9 @@ from slurm_elastic.lifecycle.resume import resume
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
 from slurm_elastic.lifecycle.settle import Settler
 from slurm_elastic.lifecycle.site import Site
+from slurm_elastic.lifecycle.strays import Strays
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
-from slurm_elastic.policies.strays import stray
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
 
@@ -59,9 +59,6 @@ MAX_BACKOFF = 30.0
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
 KEEP_HISTORY = 30 * 86400.0
-STRAYS = "paid machines"
-"""What the health of all machines goes by; no cloud's name, which has no space."""
-STRAYS_TOLD = 5
 
 
 def one_thread(cloud: str) -> Executor:
@@ -114,7 +111,7 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
-        self._strays: Mapping[tuple[str, str], str] | None = None
+        self._strays = Strays(site)
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -252,29 +249,9 @@ class Daemon:
             running = self._repairing.get(name)
             if running is None or running.done():
                 self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
-        self._report_strays()
+        self._strays.report()
         end_far(self._site)
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
-
-    def _report_strays(self) -> None:
-        """Machines that are paid and serve nobody: those of a cloud that has left the configuration
-        are never deleted, the others not at once, so somebody must be told.
-        """
-        site = self._site
-        found = {
-            (m.instance.cloud, m.instance.id): why
-            for m in site.ledger.machines()
-            if (why := stray(m.instance, site.providers, site.pool_of))
-        }
-        if found == self._strays:
-            return
-        for (cloud, id_), why in found.items():
-            if (cloud, id_) not in (self._strays or {}):
-                log.error(
-                    "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
-                )
-        self._strays = found
-        site.ledger.report_health(_health_of(found, site.now()))
 
     def _reconcile(self, round_: Round) -> None:
         def look() -> None:
@@ -282,13 +259,3 @@ class Daemon:
             self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
 
         guarded(self._site, look, "repair")
-
-
-def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
-    """What ``status`` says of machines that are paid but not served."""
-    if not strays:
-        return Health(name=STRAYS, checked=now)
-    some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:STRAYS_TOLD])
-    more = f"; and {len(strays) - STRAYS_TOLD} more" if len(strays) > STRAYS_TOLD else ""
-    error = f"{len(strays)} serve nobody: {some}{more}"
-    return Health(name=STRAYS, checked=now, error=error, code="stray")

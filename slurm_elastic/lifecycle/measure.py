@@ -84,7 +84,7 @@ def read(site: Site) -> View:
         at=int(now),
         nodes=nodes,
         jobs=jobs,
-        machines={m.instance.node: m for m in site.ledger.machines() if m.suspending is None},
+        machines={m.instance.node: m for m in site.serving()},
         policy={row.node: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
         stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),

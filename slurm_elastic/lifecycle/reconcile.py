@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Health
+from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.past import of_the_past
@@ -70,7 +70,7 @@ class Round:
         began = site.now()
         seen = self._read_cloud()
         if seen is not None:
-            site.ledger.observe(self._cloud, seen, began)
+            site.ledger.observe(self._cloud, seen, began, site.pool_of)
         part = world(site, self._cloud, view, seen)
         timings = site.config.timings
         actions = recover(part, self._patience)
@@ -235,6 +235,7 @@ class Round:
             m.instance
             for m in machines_of(self._site, self._cloud)
             if m.instance.address
+            and m.suspending is None
             and m.instance.node in view
             and view[m.instance.node].address != m.instance.address
             and phase(view[m.instance.node]) is Phase.POWERING_UP
@@ -245,16 +246,27 @@ class Round:
 def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
     wanted = {a.subject: a.reason for a in actions}
     found = [i for i in seen if i.id in wanted]
+    clouds = site.providers.keys()
     worst = _worst_prices(site, found)
     for instance in found:
         pool = site.pool_of.get(instance.node)
         name = pool.name if pool else ""
+        price = worst.get(instance.offer_key, 0.0)
         try:
-            site.ledger.adopt(instance, name, site.now(), worst.get(instance.offer_key, 0.0))
+            before = site.ledger.adopt(instance, name, site.now(), price, clouds)
         except SlurmElasticError as error:
             log.warning("not adopted id=%s error=%s", instance.id, error)
             continue
-        site.record(CORRELATION, "adopted", (instance.node,), wanted[instance.id])
+        why = wanted[instance.id] if before is None else _back(before, instance)
+        site.record(CORRELATION, "adopted", (instance.node,), why)
+
+
+def _back(before: Machine, instance: Instance) -> str:
+    """Why a machine is adopted that the ledger knew."""
+    cloud = before.instance.cloud
+    if cloud != instance.cloud:
+        return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
+    return f"the ledger had it ended, but its cloud has it, {instance.state}"
 
 
 def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:

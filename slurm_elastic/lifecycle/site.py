@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.lifecycle.budget import stop_of
 from slurm_elastic.lifecycle.restarts import Restarts
 from slurm_elastic.model import Pool, Usage
@@ -74,8 +74,20 @@ class Site:
 
     def served(self) -> set[str]:
         """Nodes that have a machine, or an open launch that may have made one."""
-        with_machine = {m.instance.node for m in self.ledger.machines() if m.suspending is None}
-        return with_machine | {n for row in self.ledger.open_launches() for n in row.nodes}
+        return {m.instance.node for m in self.serving()} | self.launching()
+
+    def serving(self) -> list[Machine]:
+        """Live machines whose end is not decided. One of a cloud that has left the configuration is
+        paid, and counts in all bounds, but serves nobody.
+        """
+        clouds = self.providers
+        live = self.ledger.machines()
+        return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
+
+    def launching(self) -> set[str]:
+        """Nodes of open launches, but of clouds that have left the configuration."""
+        rows = self.ledger.open_launches()
+        return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
         """What is paid for now, by the ledger."""

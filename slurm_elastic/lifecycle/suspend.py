@@ -10,6 +10,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.lifecycle.past import of_the_past
 from slurm_elastic.lifecycle.site import Site, generation_time
+from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.hostlist import compress
@@ -54,7 +55,9 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
     After an error the intent stays and reconcile repeats the call. Providers count what is gone
-    already as done.
+    already as done. What was stopped, or on its way out, before the call may stay so although the
+    cloud took it, as after a deletion that failed: that has ended when the cloud no longer lists
+    it, and until then reconcile asks again, which is told once.
     """
     if not machines:
         return
@@ -71,10 +74,22 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        site.record(correlation, "terminate-failed", nodes, str(error))
+        _record_once(site, correlation, "terminate-failed", nodes, str(error))
         return
     reach("suspend.after-call")
-    site.ledger.ended(cloud, ids, why, site.now())
+    gone = [m.instance.id for m in machines if m.instance.state is not InstanceState.STOPPING]
+    site.ledger.ended(cloud, gone, why, site.now())
     reach("suspend.after-result")
-    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
-    site.record(correlation, "terminated", nodes, why)
+    new = [m.instance.node for m in machines if m.instance.id in gone or m.suspending is None]
+    if new:
+        log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(new), why)
+        site.record(correlation, "terminated", new, why)
+
+
+def _record_once(
+    site: Site, correlation: str, kind: str, nodes: Sequence[str], reason: str
+) -> None:
+    """What is tried each round is told when it changes."""
+    last = site.ledger.decisions(nodes[0], 1)
+    if not last or (last[0].kind, last[0].reason) != (kind, reason):
+        site.record(correlation, kind, nodes, reason)

@@ -65,20 +65,28 @@ def is_anothers_address(
     back (22.05). A lost node whose address nobody has keeps it for this order, as a machine that
     cannot be seen, but runs, has to hear it; it is set to nowhere with the next round ("clear").
     """
-    others = {other.address for other in nodes if other.name != node.name}
-    others |= {machine.address or "" for machine in machines if machine.node != node.name}
-    return bool(node.address) and node.address in others
+    return node.name in at_anothers_address(machines, (node, *nodes))
 
 
 def at_anothers_address(
     machines: Collection[Instance], nodes: Collection[SlurmNode]
 ) -> frozenset[str]:
-    """All nodes of which ``is_anothers_address`` is true."""
-    holders: dict[str, set[str]] = {}
-    for name, address in (
-        *((node.name, node.address) for node in nodes),
-        *((machine.node, machine.address or "") for machine in machines),
-    ):
-        if address:
-            holders.setdefault(address, set()).add(name)
-    return frozenset(n.name for n in nodes if len(holders.get(n.address, ())) > 1)
+    """All nodes of which ``is_anothers_address`` is true. On one host each has a port of its own; a
+    machine has its node's, and any where that is not among ``nodes``.
+    """
+    ports = {node.name: node.port for node in nodes}
+    holders: dict[tuple[str, int | None], set[str]] = {}
+    for node in nodes:
+        holders.setdefault((node.address, node.port), set()).add(node.name)
+    for machine in machines:
+        place = (machine.address or "", ports.get(machine.node))
+        holders.setdefault(place, set()).add(machine.node)
+    return frozenset(
+        node.name
+        for node in nodes
+        if node.address
+        and (
+            len(holders[node.address, node.port]) > 1
+            or not holders.get((node.address, None), set()) <= {node.name}
+        )
+    )

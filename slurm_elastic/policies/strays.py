@@ -1,10 +1,15 @@
-"""Machines that are paid, but that no node of the configuration stands for. Pure."""
+"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 
 from slurm_elastic.model import Instance, Pool
+
+UNENDING = 900.0
+"""Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
+meanwhile. The slowest that we know, which copy a disk back first, take some minutes.
+"""
 
 
 def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:
@@ -17,3 +22,17 @@ def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool
     if pool is None or pool.cloud != instance.cloud:
         return f"no pool of cloud {instance.cloud} has node {instance.node} any more"
     return None
+
+
+def unending(suspending: float | None, now: float) -> str | None:
+    """Why somebody should look at a machine whose end was decided at ``suspending`` (Unix s)."""
+    if suspending is None or now - suspending <= UNENDING:
+        return None
+    return "its cloud was asked again and again to end it, and still has it"
+
+
+def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:
+    """Why nobody will ever know what an open launch of so many nodes has made."""
+    if cloud in clouds:
+        return None
+    return f"its launch of {nodes} node(s) has no answer, and the configuration has no {cloud}"

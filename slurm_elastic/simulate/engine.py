@@ -15,10 +15,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.simulate.grow import WINDOW_LOOK
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.moves import ARRIVE, CHECK, LOOK, POOLS, Moves
+from slurm_elastic.simulate.moves import ARRIVE, CHECK, POOLS, Moves
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
@@ -59,7 +58,7 @@ class Engine(Moves):
         for machines in self.pools:
             machines.stand(begin)
         if self.grower.watches and self.count:
-            self._push(begin, LOOK, 0)
+            self._look_at(begin)
         return self._finish(self._loop(begin))
 
     def _loop(self, now: int) -> int:  # noqa: C901 - one function on purpose: calls cost
@@ -145,9 +144,11 @@ class Engine(Moves):
         if period is None:
             if waiting and not self.direct:
                 self._launch(now)
+                if not self.grower.free_of_bounds and self.grower.is_stopped(now):
+                    self.look_later(now)
         elif self.looks < now and (waiting or self.grower.watches):
             self.looks = -(-now // period) * period
-            self._push(self.looks, LOOK, 0)
+            self._look_at(self.looks)
         if self.parked and not waiting:
             self.parked = False
             for pool in range(len(self.pools)):
@@ -168,23 +169,19 @@ class Engine(Moves):
             if machines.yields or not self.queue.waiting:
                 keep = self.warm.kept(machines, now)
                 if machines.release_due(now, keep) and self.queue.waiting:
-                    self._push(now, LOOK, 0)
+                    self._look_at(now)
                 return
             machines.parked += machines.due.pop(now, ())
             self.parked = True
             return
+        self.due_looks.discard(now)
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)
         elif self.queue.waiting:
             self.queue.schedule(now)
-        self._look_again(now)
-
-    def _look_again(self, now: int) -> None:
-        """Bounds open with time alone; all else waits for something to happen."""
         if self.queue.waiting and not self.grower.free_of_bounds:
-            self.looks = now + max(self.grower.period or 1, WINDOW_LOOK)
-            self._push(self.looks, LOOK, 0)
+            self.look_later(now)
 
     def _finish(self, now: int) -> Outcome:
         """Give the rest back, and close the books."""

@@ -27,10 +27,10 @@ from slurm_elastic.policies.fleet import (
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.purses import Purses
 from slurm_elastic.simulate.scenario import Scenario
 
 DAY = 86400
-MONTH = 30 * DAY
 WINDOW_LOOK = 60
 _KNOWN = 1000
 _NOTHING = Spent()
@@ -89,7 +89,7 @@ class Grower:
         self._once = counts_once(self.policy)
         self._known = _Known(jobs, self.need)
         self._costs_nothing = self.money == UNBOUNDED
-        self._budget: dict[str, tuple[int, float]] = {"day": (-1, 0.0), "month": (-1, 0.0)}
+        self._purse = Purses({}, [machines for _, machines in self.growing], start)
 
     def wanted(
         self,
@@ -162,6 +162,10 @@ class Grower:
         demand = self.demand((), None, 0, now)
         return bounded(Growth(lack, ""), demand, self.caps, _NOTHING).machines if may else 0
 
+    def is_stopped(self, now: int) -> bool:
+        """Whether time or money stops public machines, which will be over by itself."""
+        return not self._is_open(now) or (not self._costs_nothing and self._is_spent(now))
+
     def _is_open(self, now: int) -> bool:
         """Whether this is a time of the day at which machines may be started."""
         return not self.times.windows or stopped(now + self.start, self.times, _NOTHING) is None
@@ -208,14 +212,5 @@ class Grower:
         )
 
     def spent(self, now: int) -> Spent:
-        """Dollars of this day and month, machine-seconds at the on-demand price."""
-        if self.bounds.per_day is None and self.bounds.per_month is None:
-            return _NOTHING
-        total = 0.0
-        for _, machines in self.growing:
-            total += machines.up_seconds(now) / 3600 * machines.pool.price
-        clock = now + self.start
-        for name, length in (("day", DAY), ("month", MONTH)):
-            if self._budget[name][0] != clock // length:
-                self._budget[name] = (clock // length, total)
-        return Spent(day=total - self._budget["day"][1], month=total - self._budget["month"][1])
+        """Dollars of this day and month (UTC), machine-seconds at the on-demand price."""
+        return _NOTHING if self._costs_nothing else self._purse.of_cluster(now)

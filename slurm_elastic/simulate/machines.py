@@ -52,6 +52,7 @@ class Machines:
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
         self.tracks = False
+        # reclaimed: machines that the cloud took;
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
         # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
@@ -59,7 +60,7 @@ class Machines:
         self.parked: list[tuple[int, int]] = []
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
-        self.spot_live = self.billed = 0
+        self.spot_live = self.spot_area = self.reclaimed = self.billed = 0
         self.draining = 0
         self.held: set[int] = set()
         self.coming: dict[int, int] = {}
@@ -73,6 +74,7 @@ class Machines:
         self._due, self._stays = pool.release.due, pool.release.stays
         self._lease = pool.billing.lease
         self._grid = pool.grid
+        self._born = 0
         self._boots: dict[int, int] = {}
         self._flagged = isinstance(pool.release, Flagged)
         steady = isinstance(pool.release, Delayed) and pool.public and self._lease > 1
@@ -103,11 +105,20 @@ class Machines:
             seconds = self._boots[count] = self.pool.boot.seconds(count)
         return seconds
 
-    def up_seconds(self, now: int) -> int:
-        """Machine-seconds until ``now``, without those of machines that still boot."""
-        booting = (*self.held, *self.coming)
-        unborn = sum(self.batch_live[batch] * self.batch_start[batch] for batch in booting)
-        return self.up_area + (self.idle + self.busy) * now + unborn
+    def seconds_up(self, now: int) -> tuple[int, int]:
+        """Machine-seconds until ``now`` on the spot market and on demand."""
+        starts, live, spot = self.batch_start, self.batch_live, self.batch_spot
+        while self._born < len(starts) and starts[self._born] <= now:
+            self._born += 1
+        on_spot = self.spot_area + self.spot_live * now
+        others = self.up_area - self.spot_area + (self.up - self.spot_live) * now
+        for batch in range(self._born, len(starts)):
+            early = live[batch] * max(starts[batch] - now, 0)
+            if spot[batch]:
+                on_spot += early
+            else:
+                others += early
+        return on_spot, others
 
     def stand(self, now: int) -> None:
         """The standing machines, there from the first second on: batch 0."""
@@ -221,6 +232,9 @@ class Machines:
         self.up_area += count * (now if now > start else start)
         if spot:
             self.spot_live -= count
+            self.spot_area += count * (now if now > start else start)
+            if reclaimed:
+                self.reclaimed += count
         if start > now:
             return  # taken back while it booted, on a bill that begins with its readiness
         seconds, price = self.bill(batch, now, reclaimed=reclaimed)
@@ -363,6 +377,7 @@ class Machines:
         self.up_area -= count * start
         if spot:
             self.spot_live += count
+            self.spot_area -= count * start
         return len(self.batch_start) - 1
 
     def _spot_room(self, count: int, now: int) -> int:

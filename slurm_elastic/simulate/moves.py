@@ -30,7 +30,9 @@ _CHECK = CHECK << 32
 
 class Moves:
     """The state of a run, and all that changes it. ``events``: a heap of those to come; ``asked``:
-    something happened that the growth policy is to be asked about.
+    something happened that the growth policy is to be asked about; ``looks``: when a growth
+    policy that is asked at intervals is asked next, or was last; ``opens``: the same of bounds that
+    time opens; ``due_looks``: all times at which a look is due.
 
     ``origin``: Unix time of the history's second 0, for budgets and windows.
     """
@@ -56,7 +58,8 @@ class Moves:
         self.last_ready = -NEVER
         self.reuse = scenario.reuse
         self.asked = False
-        self.looks = -1
+        self.looks = self.opens = -1
+        self.due_looks: set[int] = set()
 
     def _give_back(self, run: Run, now: int) -> bool:
         """A job's machines, to whoever is next; False if it does not end now."""
@@ -174,10 +177,10 @@ class Moves:
             self._push(when, CHECK, pool)
 
     def look_later(self, now: int) -> None:
-        """Bounds open with time alone."""
-        if self.looks <= now:
-            self.looks = now + WINDOW_LOOK
-            self._push(self.looks, LOOK, 0)
+        """Bounds open with time alone; but one such look is to come, whoever asks for it."""
+        if self.opens <= now:
+            self.opens = now + max(self.grower.period or 1, WINDOW_LOOK)
+            self._look_at(self.opens)
 
     def _watch(self, pool: int, now: int) -> None:
         """Learn when the next spot machines of a pool are lost."""
@@ -255,7 +258,16 @@ class Moves:
 
     def _later(self, when: int, job: int | None) -> None:
         """A job comes back then, or the queue is looked at."""
-        self._push(when, LOOK if job is None else ARRIVE, job or 0)
+        if job is None:
+            self._look_at(when)
+        else:
+            self._push(when, ARRIVE, job)
+
+    def _look_at(self, when: int) -> None:
+        """At that second, once."""
+        if when not in self.due_looks:
+            self.due_looks.add(when)
+            self._push(when, LOOK, 0)
 
     def _push(self, when: int, kind: int, payload: int) -> None:
         heappush(self.events, (when << 3 | kind) << 32 | payload)

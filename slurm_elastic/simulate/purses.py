@@ -1,8 +1,8 @@
-"""What each account has spent in a simulation, by ``policies.accounts``'s rule.
+"""What the cluster and each account have spent in a simulation, by ``policies.accounts``'s rule.
 
-Money is read off the pools' own books (batches and leases), so that a run without budgets of
-accounts pays nothing for this. Machine-seconds count at the on-demand price, as for the cluster's
-budget.
+Money is read off the pools' own books (batches and leases), so that a run without budgets pays
+nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
+daemon's do, at midnight UTC, whenever the first look after that is.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from slurm_elastic.policies.accounts import Overdrawn, Shares, charged, overdrawn
+from slurm_elastic.policies.accounts import NONE, Overdrawn, Shares, charged, overdrawn
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.simulate.machines import Machines
 
@@ -53,6 +53,11 @@ class Purses:
         day, month = (total - self._before[k][1].get(account, 0.0) for k in ("day", "month"))
         return Spent(day=day, month=month)
 
+    def of_cluster(self, now: int) -> Spent:
+        """The same of all machines, where no account pays any."""
+        self.pay({})
+        return self.spent(NONE, now)
+
     def total(self, now: int) -> Mapping[str, float]:
         """Dollars of all accounts from the first second on."""
         self._advance(now)
@@ -79,50 +84,69 @@ class Purses:
         return found
 
 
+class _Paid:
+    """Machine-seconds that the same accounts pay: ``area`` is the sum of machines x (end - begin),
+    which lacks the ends of machines that are ``up``.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self.up = self.area = 0
+
+
 class _Book:
-    """One pool's batches: who pays them, and what is over of them."""
+    """One pool's batches: who pays them, and for how long."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
         self._price = machines.pool.price / 3600
-        self._shares: list[Shares] = []
-        self._live: dict[int, int] = {}
+        self._paid: dict[tuple[tuple[str, int], ...], _Paid] = {}
+        self._payer: list[_Paid] = []
+        self._unborn: dict[int, int] = {}
+        self._read = self._seen = 0
         if machines.pool.standing:  # batch 0, for nobody
-            self._shares.append({})
-            self._live[0] = machines.pool.standing
-        self._read = 0
-        self._over: dict[str, float] = {}
+            self._book(machines.pool.standing, {})
 
     def enter(self, shares: Shares) -> None:
-        """New batches."""
-        live = self._machines.batch_live
-        for batch in range(len(self._shares), len(live)):
-            self._shares.append(shares)
-            self._live[batch] = live[batch]
+        """New batches: what is left of them, and what has gone since the last call."""
+        machines, first = self._machines, len(self._payer)
+        for count in machines.batch_live[first:]:
+            self._book(count, shares)
+        for lease in range(self._seen, len(machines.lease_end)):
+            batch = machines.lease_batch[lease]
+            if batch >= first:
+                self._unborn[batch] += machines.lease_count[lease]
+        self._seen = len(machines.lease_end)
 
     def charged(self, now: int) -> dict[str, float]:
         """Dollars by account until ``now``: of leases that were over by then and of what was up."""
+        self._begin(now)
         self._close(now)
+        sums = [(p.shares, (p.area + p.up * now) * self._price) for p in self._paid.values()]
+        return charged(sums)
+
+    def _book(self, count: int, shares: Shares) -> None:
+        paid = self._paid.setdefault(tuple(sorted(shares.items())), _Paid(shares))
+        self._unborn[len(self._payer)] = count
+        self._payer.append(paid)
+
+    def _begin(self, now: int) -> None:
+        """What is paid by ``now``; the rest still boots."""
         start = self._machines.batch_start
-        found = dict(self._over)
-        for batch, count in self._live.items():
-            self._add(found, batch, count * max(now - start[batch], 0))
-        return found
+        for batch in [batch for batch in self._unborn if start[batch] <= now]:
+            count, paid = self._unborn.pop(batch), self._payer[batch]
+            paid.up += count
+            paid.area -= count * start[batch]
 
     def _close(self, now: int) -> None:
         """Read the leases that have ended by ``now``; they are in the order of their ends."""
-        machines = self._machines
-        ends = machines.lease_end
+        machines, ends = self._machines, self._machines.lease_end
         while self._read < len(ends) and ends[self._read] <= now:
             batch, count = machines.lease_batch[self._read], machines.lease_count[self._read]
-            seconds = max(ends[self._read] - machines.batch_start[batch], 0)
-            self._add(self._over, batch, count * seconds)
-            self._live[batch] -= count
-            if not self._live[batch]:
-                del self._live[batch]
+            end, start = ends[self._read], machines.batch_start[batch]
+            if batch in self._unborn:
+                self._unborn[batch] -= count
+            else:
+                self._payer[batch].up -= count
+                self._payer[batch].area += count * max(end, start)
             self._read += 1
-
-    def _add(self, found: dict[str, float], batch: int, seconds: int) -> None:
-        dollars = seconds * self._price
-        for account, part in charged([(self._shares[batch], dollars)]).items():
-            found[account] = found.get(account, 0.0) + part

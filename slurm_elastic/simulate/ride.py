@@ -87,7 +87,10 @@ def ride(how: Checkpoints, trip: Trip) -> Ride:
         situation = _at(situation, trip, now)
         if how.policy.decide(situation) is None:
             continue
-        over = now + how.dump
+        over, end = now + how.dump, now + trip.work - work
+        if not how.blocking and end < over and (trip.until is None or end <= trip.until):
+            dumping += end - now  # the job's end stops the save
+            return Ride(end=end, saved=saved, checkpoints=written, dumping=dumping, done=True)
         if trip.until is not None and over > trip.until:
             return Ride(
                 end=trip.until,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slurm_elastic.model import Notice, NoticeKind
-from slurm_elastic.policies.checkpoint import Never, observed_mtti
+from slurm_elastic.policies.checkpoint import Never, joint_mtti, observed_mtti
 from slurm_elastic.simulate.idle import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -19,9 +19,9 @@ from slurm_elastic.simulate.scenario import Scenario
 class Run(NamedTuple):
     """One run of a job: allocated at ``given``, running from ``ready`` to ``end``.
 
-    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: what was
-    known of interruptions (None: not on the spot market); ``expected``: as ``machines`` goes by
-    it. ``pieces``: the ``idle`` machines first.
+    ``work``: seconds to do, ``restart`` of them to come back from a checkpoint; ``mtti``: mean
+    seconds to an interruption of the job, by what was known (None: not on the spot market);
+    ``expected``: as ``machines`` goes by it. ``pieces``: the ``idle`` machines first.
     """
 
     job: int
@@ -58,9 +58,10 @@ class Runs:
         self.saved: dict[int, int] = {}
         self.kept: list[tuple[int, int, int]] = []
         self.held = self.useful = self.lost = self.overhead = 0
-        self.interruptions = self.checkpoints = self.on_spot = 0
+        self.interruptions = self.checkpoints = 0
         self._saves = not isinstance(scenario.checkpoints.policy, Never)
         self._rides = self._saves and not quiet(scenario.checkpoints)
+        self._works_on = self._rides and not scenario.checkpoints.blocking
 
     @property
     def running(self) -> int:
@@ -93,8 +94,7 @@ class Runs:
         if machines.spot_live:
             for batch, _ in pieces:
                 if machines.batch_spot[batch]:
-                    known = self._saves  # nobody else asks
-                    mtti = observed_mtti(self.on_spot, self.interruptions) if known else 0.0
+                    mtti = self._mtti(machines, pieces, now) if self._saves else 0.0
                     break
         end = ready + work
         expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
@@ -132,10 +132,8 @@ class Runs:
         self.overhead += need * (now - ready - work + restart)
         if self.saved:
             self.saved.pop(job, None)
-        if mtti is not None:
-            self.on_spot += now - ready
-            if now - ready > work:
-                self.checkpoints += self._ride(run, None).checkpoints
+        if mtti is not None and (now - ready > work or self._works_on):
+            self.checkpoints += self._ride(run, None).checkpoints
 
     def interrupt(self, job: int, now: int) -> Run:
         """A run is cut off: what it saved counts, the rest is lost."""
@@ -145,7 +143,6 @@ class Runs:
             self.held += run.idle * (now - run.given)
             return run
         self.held += run.idle * (run.ready - run.given)
-        self.on_spot += now - run.ready
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
         if self._saves:
             cut = self._ride(run, now)
@@ -161,6 +158,18 @@ class Runs:
             self.saved[job] = self.saved.get(job, 0) + kept
             self.kept.append((job, run.pool, kept))
         return run
+
+    def _mtti(self, machines: Machines, pieces: Pieces, now: int) -> float:
+        """Of a job, from what was seen of such machines, on the spot market and on demand, as the
+        daemon has it.
+        """
+        spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
+        others = sum([count for _, count in pieces]) - spot
+        on_spot, on_demand = machines.seconds_up(now)
+        times = [observed_mtti(on_spot, machines.reclaimed) / spot]
+        if others:
+            times.append(observed_mtti(on_demand, 0) / others)
+        return joint_mtti(times)
 
     def _ride(self, run: Run, until: int | None) -> Ride:
         market = run.machines.pool.spot

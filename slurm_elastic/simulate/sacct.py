@@ -182,13 +182,14 @@ def _procs(row: Mapping[str, str], run: int) -> int:
 
 
 def _time(text: str) -> int:
-    """Unix time of Unix time, or of ISO 8601 (local without an offset)."""
-    if text.isdecimal():
-        return int(text)
+    """Unix time of Unix time, or of ISO 8601 (local without an offset). Slurm's 0 is no time."""
     try:
-        return int(datetime.fromisoformat(text).timestamp())
+        when = int(text) if text.isdecimal() else int(datetime.fromisoformat(text).timestamp())
     except (ValueError, OverflowError):
-        raise ValueError(f"Submit: found {text!r}, expected a time") from None
+        when = 0
+    if when < 1:
+        raise ValueError(f"Submit: found {text!r}, expected a time")
+    return when
 
 
 def _from_json(text: str, history: History, most: int | None) -> None:
@@ -228,9 +229,12 @@ def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
     procs = int(next(iter(allocated), None) or number(raw["required"]["CPUs"]) or 0)
     if procs < 1 and run > 0:
         raise ValueError("neither allocated nor required CPUs say how many processors")
+    submitted = int(number(times["submission"]) or 0)
+    if submitted < 1:
+        raise ValueError(f"time.submission: found {submitted}, expected a time")
     return Job(
         number=int(raw["job_id"]),
-        submit=int(number(times["submission"]) or 0),
+        submit=submitted,
         run=run,
         limit=run if limit is None else int(limit) * 60,
         procs=max(procs, 1),

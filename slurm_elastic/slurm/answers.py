@@ -50,6 +50,7 @@ def node(raw: JsonObject) -> SlurmNode:
         reason_user=raw.get("reason_set_by_user") or "",
         partitions=tuple(raw.get("partitions") or ()),
         address=raw.get("address") or "",
+        port=_whole(raw.get("port"), 0),
         cpus=int(number(raw.get("cpus")) or 0),
         memory=int(number(raw.get("real_memory")) or 0),
         last_busy=number(raw.get("last_busy")) or 0.0,

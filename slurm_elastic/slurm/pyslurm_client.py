@@ -112,6 +112,7 @@ def _node(raw: Any) -> SlurmNode:  # noqa: ANN401 - a pyslurm.Node
         reason_user=raw.reason_user or "",
         partitions=tuple(raw.partitions or ()),
         address=raw.address or "",
+        port=int(getattr(raw, "port", 0) or 0),
         cpus=int(raw.total_cpus or 0),
         memory=int(raw.real_memory or 0),
         last_busy=float(raw.last_busy_time or 0),

@@ -15,7 +15,7 @@ from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.accounts import overdrawn
 from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.strays import stray
+from slurm_elastic.policies.strays import stray, unending
 from slurm_elastic.slurm.hostlist import compress, expand
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 from slurm_elastic.view.outlook import (
@@ -260,13 +260,15 @@ def _instance(join: _Join, machine: Machine) -> InstanceView:
 
 
 def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
-    i = machine.instance
+    i, now = machine.instance, join.facts.now
     newest = join.newest.get(i.node, machine) if i.node else machine
     if machine.suspending is None and newest is not machine:
         return f"double of {newest.instance.id}: one of them will be deleted"
     why = stray(i, join.clouds, join.pool_of)
-    if why and machine.suspending is None and (i.cloud not in join.clouds or not i.node):
+    if why and (i.cloud not in join.clouds or (machine.suspending is None and not i.node)):
         return f"stray: {why}"
+    if (stuck := unending(machine.suspending, now)) is not None:
+        return f"stray: {stuck}"
     pool = join.pool_by_name.get(machine.pool)
     if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
         return "unknown: Slurm does not answer"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ledger_cases import instance, offer
 from status_cases import NOW, busy_ledger, config, config_file
 
 from slurm_elastic.cli import clear
@@ -99,6 +100,46 @@ def test_the_command(
     assert main(["clear", "--config", file]) == 2
     assert "clear what?" in capsys.readouterr().err
     assert main(["clear", "x", "--config", file]) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may")
+def test_machines_of_a_former_cloud_are_gone_by_the_operators_word(
+    tmp_path: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = {m.instance.id for m in ledger.machines()}
+    for number in (1, 2):
+        left = instance(f"far-{number}", f"x{number}", bought=offer(cloud="far"))
+        ledger.adopt(left, "", NOW)
+    file = str(config_file(tmp_path))
+    assert main(["clear", "--gone", "far-1", "--config", file]) == 0
+    said = capsys.readouterr().out
+    assert said == ("machine far-1 of cloud far, node x1\nthe daemon takes it up within 30 s\n")
+    assert {m.instance.id for m in ledger.machines()} == {*live, "far-2"}
+    assert [d.kind for d in ledger.decisions("x1")] == ["cleared"]
+    assert main(["clear", "--gone", "far", "--config", file]) == 0
+    assert {m.instance.id for m in ledger.machines()} == live
+    capsys.readouterr()
+    assert main(["clear", "--gone", "--all", "--config", file]) == 2
+    assert "--all does not go with --gone" in capsys.readouterr().err
+    assert main(["clear", "--gone", "--config", file]) == 2
+
+
+@pytest.mark.parametrize(
+    ("subject", "said"),
+    [
+        ("aws", r"'aws' is of the configuration: the daemon sees by the cloud's list"),
+        ("far", r"'far' is no machine, launch or cloud that has left .* there are: none"),
+    ],
+)
+def test_only_what_has_left_the_configuration_is_gone_by_word(
+    tmp_path: Path, ledger: Ledger, subject: str, said: str
+) -> None:
+    live = ledger.machines()
+    with pytest.raises(SlurmElasticError, match=said):
+        clear.gone(config(tmp_path), ledger, [subject], NOW)
+    with pytest.raises(SlurmElasticError, match="is of the configuration"):
+        clear.gone(config(tmp_path), ledger, [live[0].instance.id], NOW)
+    assert ledger.machines() == live
 
 
 def test_only_root_and_slurms_user_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,8 +273,8 @@ def test_budgets_of_the_configuration_stop_public_machines(
 ) -> None:
     """The second job waits for the next day, and with it nothing is different but its wait."""
     file = tmp_path / "sacct.txt"
-    rows = ("1|ann|physics|0|7200|120|32|32", "2|ann|physics|3600|60|10|32|32",
-            "3|bob|chemistry|3600|60|10|32|32")  # fmt: skip
+    rows = ("1|ann|physics|86400|7200|120|32|32", "2|ann|physics|90000|60|10|32|32",
+            "3|bob|chemistry|90000|60|10|32|32")  # fmt: skip
     head = "JobIDRaw|User|Account|Submit|ElapsedRaw|TimelimitRaw|ReqCPUS|AllocCPUS"
     file.write_text("\n".join((head, *rows)) + "\n")
     waits = []

@@ -177,9 +177,8 @@ def test_a_state_directory_that_may_not_be_looked_into_is_said_and_the_rest_show
 
     monkeypatch.setattr(status, "Ledger", refused)
     monkeypatch.setattr(status, "read_checkpoints", refused)
-    text = text_of(seen(tmp_path), 160)
-    assert "The ledger cannot be read:" in text
-    assert "Permission denied" in text
+    text = text_of(seen(tmp_path), 400)
+    assert f"The ledger cannot be read: {tmp_path}/ledger.db: Permission denied" in text
     assert "Not responding" in text, "Slurm's part"
 
 

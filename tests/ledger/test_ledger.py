@@ -258,6 +258,14 @@ def test_a_read_that_began_before_the_launch_is_no_miss(ledger: Ledger) -> None:
     assert ledger.machines()[0].misses == 1
 
 
+def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: Ledger) -> None:
+    launched(ledger, "i-1", "i-2", at=T0)
+    ledger.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10)
+    for later in (0, 30, 60):
+        ledger.observe("aws", [instance("i-1")], T0 - 7200 + later)
+    assert [m.misses for m in ledger.machines()] == [0, 3]
+
+
 def test_observe_does_not_adopt(ledger: Ledger) -> None:
     ledger.observe("aws", [instance("i-9")], T0)
     assert ledger.machines(ended_since=0) == ()
@@ -318,6 +326,61 @@ def test_adopt_takes_in_a_machine_once(ledger: Ledger) -> None:
     ledger.ended("aws", ["i-9"], "x", T0 + 6)
     ledger.adopt(instance("i-9", generation="lost"), "burst", T0 + 7)
     assert len(ledger.machines()) == 1
+
+
+@pytest.mark.parametrize("state", [InstanceState.STOPPING, InstanceState.RUNNING])
+def test_adopt_takes_one_that_had_ended_back_whatever_the_clock_says(
+    ledger: Ledger, state: InstanceState
+) -> None:
+    launched(ledger, "i-1")
+    ledger.suspending("aws", ["i-1"], "idle", T0 + 100)
+    ledger.ended("aws", ["i-1"], "idle", T0 + 100)
+    ledger.observe("aws", [instance("i-1", state=InstanceState.STOPPING)], T0 + 200)
+    assert ledger.machines() == (), "not by one read alone"
+    before = ledger.adopt(instance("i-1", state=state), "burst", T0 + 50)
+    assert before is not None
+    assert before.ended == T0 + 100
+    (machine,) = ledger.machines()
+    assert (machine.suspending, machine.why) == (T0 + 100, "idle")
+    assert machine.instance.state is state
+
+
+def test_a_machine_without_a_node_takes_it_with_those_who_pay(ledger: Ledger) -> None:
+    ledger.want({"pub1": {"physics": 1}}, T0)
+    ledger.intend(spec(nodes=("pub1",)), "r", T0)
+    ledger.adopt(instance("i-1", node=""), "", T0)
+    ledger.observe("aws", [instance("i-1", node="")], T0 + 1, {"pub1": pool()})
+    assert ledger.machines()[0].pool == ""
+    ledger.observe("aws", [instance("i-1", node="pub1")], T0 + 2, {"pub1": pool()})
+    (machine,) = ledger.machines()
+    assert (machine.instance.node, machine.pool) == ("pub1", "burst")
+    assert machine.accounts == {"physics": 1}
+    ledger.observe("aws", [instance("i-1", node="pub2")], T0 + 3, {"pub2": pool()})
+    assert ledger.machines()[0].instance.node == "pub1", "a node is taken once"
+
+
+def test_a_machine_goes_on_under_its_clouds_new_name(ledger: Ledger) -> None:
+    launched(ledger, "i-1")
+    ledger.registered("aws", ["i-1"], T0 + 5)
+    moved = instance("i-1", bought=offer(cloud="east"))
+    before = ledger.adopt(moved, "burst", T0 + 10, 0.0, {"east"})
+    assert before is not None
+    assert before.instance.cloud == "aws"
+    (machine,) = ledger.machines()
+    assert (machine.instance.cloud, machine.registered) == ("east", T0 + 5)
+    assert ledger.clouds(T0) == ("east",)
+    found = ledger.launch("g1")
+    assert found is not None
+    assert found.cloud == "east"
+
+
+def test_another_clouds_machine_of_the_same_name_is_another(ledger: Ledger) -> None:
+    launched(ledger, "i-1")
+    other = instance("i-1", bought=offer(cloud="east"))
+    assert ledger.adopt(other, "burst", T0, 0.0, {"east", "aws"}) is None, "both are configured"
+    third = instance("i-1", generation="g9", bought=offer(cloud="west"))
+    assert ledger.adopt(third, "burst", T0, 0.0, {"west"}) is None, "of another launch"
+    assert ledger.clouds(T0) == ("aws", "east", "west")
 
 
 def test_adopt_knows_the_launch_where_there_is_one(ledger: Ledger) -> None:

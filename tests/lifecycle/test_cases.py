@@ -18,9 +18,9 @@ from slurm_elastic.ledger import Hold
 from slurm_elastic.lifecycle.daemon import Daemon
 from slurm_elastic.lifecycle.refuse import give_back, refuse
 from slurm_elastic.lifecycle.settle import Settler
-from slurm_elastic.model import CoolDown, Instance, InstanceState, Market, NodeRequest
+from slurm_elastic.model import CoolDown, NodeRequest
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from tests.lifecycle.world import ONP, PUB, Inline, Silent, World, make_config
+from tests.lifecycle.world import ONP, PUB, Inline, Silent, World
 
 SPOT = "pub/small/zone-1/spot"
 
@@ -291,79 +291,3 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
     world.now += 5
     settler.tick()
     assert asked == [1, 2, 3, 1]
-
-
-# machines that nobody serves
-
-
-def adopted(world: World, cloud: str, node: str, *, generation: str = "g0") -> str:
-    """A machine with our tags that another hand, or another configuration, left."""
-    account = world.accounts[cloud]
-    left = Instance(
-        id=f"{cloud}-left", cloud=cloud, node=node, generation=generation, instance_type="small",
-        zone="zone-1", market=Market.ON_DEMAND, price=0.1, state=InstanceState.RUNNING,
-        launched=world.now,
-    )  # fmt: skip
-    account.add_foreign(left, owner="uuid-1")
-    return left.id
-
-
-def strays(world: World) -> str | None:
-    return next(h.error for h in world.ledger.health() if h.name == "paid machines")
-
-
-def test_a_machine_whose_node_slurm_has_no_more_ends_after_an_hour(world: World) -> None:
-    left = adopted(world, "pub", "former1")
-    world.advance(3000, step=60)
-    assert left in {i.id for i in world.alive()}
-    assert "no pool of cloud pub has node former1 any more" in (strays(world) or "")
-    world.advance(1200, step=60)
-    assert world.alive() == []
-    assert strays(world) is None
-
-
-def test_an_empty_answer_of_slurm_ends_no_machine(world: World) -> None:
-    left = adopted(world, "pub", "former1")
-    world.advance(60)
-    world.slurm.nodes = lambda names=None: {}  # type: ignore[method-assign]
-    world.advance(5000, step=60)
-    assert left in {i.id for i in world.alive()}
-
-
-def test_a_machine_of_a_former_pool_stays_while_slurm_has_its_node_up(world: World) -> None:
-    world.slurm.set_node("former1", "ALLOCATED", "CLOUD")
-    world.slurm._since["former1"] = world.now
-    left = adopted(world, "pub", "former1")
-    world.advance(5000, step=60)
-    assert left in {i.id for i in world.alive()}
-    world.slurm.set_node("former1", "IDLE", "CLOUD", "POWERED_DOWN")
-    world.advance(300, step=60)
-    assert world.alive() == []
-
-
-def test_a_machine_without_a_nodes_name_is_told_of_and_ends_at_the_maximum_age(
-    tmp_path: Path,
-) -> None:
-    pools = [replace(p, max_age=7200.0) for p in make_config(tmp_path).pools]
-    world = World(tmp_path, pools=tuple(pools))
-    left = adopted(world, "pub", "")
-    world.advance(7000, step=60)
-    assert left in {i.id for i in world.alive()}
-    assert strays(world) == f"1 serve nobody: {left}: its tags name no node"
-    world.advance(600, step=60)
-    assert world.alive() == []
-    world.close()
-
-
-def test_a_machine_of_a_cloud_that_left_the_configuration_is_told_of_every_round(
-    world: World,
-) -> None:
-    gone = Instance(
-        id="far-1", cloud="far", node="far1", generation="g0", instance_type="small", zone="z",
-        market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=world.now,
-    )  # fmt: skip
-    world.advance(30)  # it is none at the start
-    assert strays(world) is None
-    world.ledger.adopt(gone, "", world.now)
-    world.advance(60)
-    assert strays(world) == "1 serve nobody: far-1: the configuration has no cloud far any more"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint import (
@@ -45,6 +46,16 @@ def test_a_checkpoint_beside_the_work_costs_no_time() -> None:
     how = Checkpoints(policy=Hour(), dump=160, look=30, blocking=False)
     found = ride(how, Trip(job=1, start=0, work=7000, launched=0))
     assert (found.end, found.checkpoints) == (7000, 1)
+
+
+def test_work_that_is_done_during_a_checkpoint_beside_it_is_done() -> None:
+    how = Checkpoints(policy=Daly(mtti=100, least=30), dump=60, look=30, blocking=False)
+    trip = Trip(job=1, start=0, work=100, launched=0)
+    for until in (None, 100, 120):
+        found = ride(how, replace(trip, until=until))
+        assert (found.end, found.saved, found.checkpoints, found.done) == (100, 0, 0, True)
+    cut = ride(how, replace(trip, until=99))
+    assert (cut.end, cut.saved, cut.done) == (99, 0, False)
 
 
 def test_a_rising_price_is_noticed_at_the_next_look() -> None:

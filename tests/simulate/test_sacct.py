@@ -95,6 +95,8 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         ("17|ann", "line 8: found 2 fields, expected 9"),
         ("x|a|b|1|1|1|1|1|COMPLETED", "line 8: cannot be used: JobIDRaw: found 'x', expected a number"),
         ("17|a|b|soon|1|1|1|1|COMPLETED", "line 8: cannot be used: Submit: found 'soon', expected a time"),
+        ("17|a|b|0|1|1|1|1|COMPLETED", "line 8: cannot be used: Submit: found '0', expected a time"),
+        ("17|a|b|1970-01-01T00:00:00+00:00|1|1|1|1|COMPLETED", "line 8: cannot be used: Submit: found '1970-01-01T00:00:00+00:00', expected a time"),
         ("17|a|b|1|1|1|0|0|COMPLETED", "line 8: cannot be used: neither AllocCPUS nor ReqCPUS says how many processors"),
         (f"17|a|b|1|{'9' * 20}|1|1|1|COMPLETED", f"line 8: cannot be used: run {'9' * 20} is beyond all measure"),
         (f"17|a|b|{'9' * 20}|1|1|1|1|COMPLETED", f"line 8: cannot be used: submit {'9' * 20} is beyond all measure"),
@@ -143,6 +145,19 @@ def test_a_bad_element_is_left_out_and_answered(tmp_path: Path) -> None:
     history = sacct.load(written(tmp_path, text))
     assert len(history.jobs) == 1
     assert [shown.split(":")[0] for shown in history.complaints.shown] == ["job 2", "job 3"]
+
+
+@pytest.mark.parametrize("when", [0, {"set": True, "infinite": False, "number": 0}, None])
+def test_a_job_without_a_submission_does_not_begin_the_history_in_1970(
+    tmp_path: Path, when: object
+) -> None:
+    odd = element(2, time={"submission": when, "elapsed": 60})
+    history = sacct.load(written(tmp_path, json.dumps({"jobs": [element(1), odd]})))
+    assert (len(history.jobs), history.start) == (1, 1700000000)
+    (complaint,) = history.complaints.shown
+    assert (
+        complaint == "job 2: cannot be used: ValueError time.submission: found 0, expected a time"
+    )
 
 
 @pytest.mark.parametrize("when", ["1e30", "1e400", "NaN", "-1e30", "1" + "0" * 400])

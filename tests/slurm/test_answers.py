@@ -13,12 +13,14 @@ def num(value: int) -> dict[str, object]:
 
 OLD_NODE = {
     "name": "pub1", "state": "allocated", "state_flags": ["CLOUD", "POWERING_UP"], "reason": "",
-    "reason_set_by_user": None, "partitions": ["public"], "address": "10.0.0.9", "cpus": 2,
+    "reason_set_by_user": None, "partitions": ["public"], "address": "10.0.0.9",
+    "port": 6818, "cpus": 2,
     "real_memory": 1000, "last_busy": 1700000000, "boot_time": 0,
 }  # fmt: skip
 NEW_NODE = OLD_NODE | {
     "state": ["ALLOCATED", "CLOUD", "POWERING_UP"], "reason_set_by_user": "",
     "last_busy": num(1700000000), "boot_time": num(0),
+    "port": num(6818),
 }  # fmt: skip
 OLD_JOB = {
     "job_id": 7, "job_state": "PENDING", "user_name": "ann", "account": "", "nodes": "",

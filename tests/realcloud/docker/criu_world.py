@@ -42,6 +42,8 @@ exit CODE
 UNSAVABLE = COUNTER.replace("CODE", "0").replace("for", "exec 3<>/dev/tcp/head/6817 || exit 9\nfor")
 """A connection that is open cannot be moved."""
 
+EQUIPPED = "/run/equipped"
+
 SYSLOG = """
 import os, socket
 log = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -109,6 +111,7 @@ class CriuWorld(ContainerWorld):
     """
 
     conf_lines = CONF + "JobSubmitPlugins=lua\n"
+    awaited = (*ContainerWorld.awaited, EQUIPPED, "/dev/log")
 
     def __init__(
         self, engine: Engine, image: str, *, nodes: int = 3, hold: float = 300.0, conf: str = "",
@@ -156,11 +159,12 @@ class CriuWorld(ContainerWorld):
         (self.directory / "keys" / "ckpt-root.conf").write_text(text)
 
     def start_node(self, name: str, *, hostname: str | None = None) -> Host:
-        """A host with the root part; ready before its slurmd registers is not needed."""
+        """A host with the root part, before its slurmd starts: a job may be waiting for the node."""
         host = super().start_node(name, hostname=hostname)
         host.put("/etc/sudoers.d/slurm-elastic", SUDOERS.read_text(), mode=0o440)
         host.run(["install", "-m", "755", "/shared/ckpt-root", PROGRAM])
         host.start(["python3", "-uc", SYSLOG], f"{name}.syslog")
+        host.run(["touch", EQUIPPED])
         return host
 
     @contextlib.contextmanager

@@ -158,6 +158,8 @@ class ContainerWorld:
     capabilities = CRIU_CAPS
     """Of the nodes, where CRIU is wanted."""
     cgroup_conf = "CgroupPlugin=disabled\n"
+    awaited: Sequence[str] = ("/shared/head-is-up",)
+    """Files that a node waits for before its slurmd starts."""
     before_slurmd = "true"
     """What the shell of a node does first."""
     node_options: Mapping[str, Any] = {}
@@ -245,7 +247,9 @@ class ContainerWorld:
         log = f"/shared/log/{name}.boot"
         criu = criu_options(self.capabilities) if self.criu else {}
         options: dict[str, Any] = {**criu, **self.node_options}
-        boot = f"{_ADD_USER}; {_WAIT}; {{ {self.before_slurmd}; }} >>{log} 2>&1"
+        there = " && ".join(f"[ -e {file} ]" for file in self.awaited)
+        wait = f"until {there}; do sleep 0.1; done"
+        boot = f"{_ADD_USER}; {wait}; {{ {self.before_slurmd}; }} >>{log} 2>&1"
         return self._start(
             hostname or name,
             environment={"SLURM_ELASTIC_NODE": name, "SLURM_ELASTIC_HEAD": HEAD},
@@ -409,7 +413,6 @@ def wait_for(
     return value
 
 
-_WAIT = "while [ ! -e /shared/head-is-up ]; do sleep 0.1; done"
 _ADD_USER = f"id {USER} >/dev/null 2>&1 || useradd -u {UID} -m -s /bin/bash {USER}"
 
 

@@ -1,0 +1,71 @@
+"""``slurm-elastic clear --gone``: an operator's word that machines of a former cloud are gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence, Set
+
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.ledger import Decision, Launch, Ledger, Machine
+
+
+def gone(config: Config, ledger: Ledger, subjects: Sequence[str], now: float) -> tuple[str, ...]:
+    """Count these machines and open launches (or all of these clouds) as gone; say which, a line
+    each. Raises ConfigError for what is not of a cloud that has left the configuration.
+
+    The daemon cannot look: it has no such cloud. Should the cloud come back and have one of them
+    yet, it is adopted.
+    """
+    clouds = {cloud.name for cloud in config.clouds}
+    live = ledger.machines()
+    machines = [m for m in live if m.instance.cloud not in clouds]
+    launches = [row for row in ledger.open_launches() if row.cloud not in clouds]
+    seen_by_daemon = clouds | {m.instance.id for m in live if m.instance.cloud in clouds}
+    _check(subjects, _names(machines, launches), seen_by_daemon)
+    meant = set(subjects)
+    machines = [m for m in machines if meant & {m.instance.id, m.instance.cloud}]
+    launches = [row for row in launches if meant & {row.generation, row.cloud}]
+    why = f"gone, by the operator (uid {os.getuid()})"
+    for machine in machines:
+        ledger.ended(machine.instance.cloud, [machine.instance.id], why, now)
+    for row in launches:
+        ledger.failed(row.generation, why, now)
+    lines = (*(_machine(m) for m in machines), *(_launch(row) for row in launches))
+    nodes = [m.instance.node for m in machines] + [n for row in launches for n in row.nodes]
+    about = tuple(dict.fromkeys(n for n in nodes if n))
+    reason = f"{why}: {'; '.join(lines)}"
+    ledger.record(
+        Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=reason)
+    )
+    return lines
+
+
+def _names(machines: Sequence[Machine], launches: Sequence[Launch]) -> set[str]:
+    of_machines = {name for m in machines for name in (m.instance.id, m.instance.cloud)}
+    return of_machines | {name for row in launches for name in (row.generation, row.cloud)}
+
+
+def _check(subjects: Sequence[str], names: Set[str], seen_by_daemon: Set[str]) -> None:
+    for subject in subjects:
+        if subject in names:
+            continue
+        if subject in seen_by_daemon:
+            raise ConfigError(
+                f"{subject!r} is of the configuration: the daemon sees by the cloud's list what is "
+                "gone, nobody has to say it"
+            )
+        there = ", ".join(sorted(names)) or "none"
+        raise ConfigError(
+            f"{subject!r} is no machine, launch or cloud that has left the configuration; "
+            f"there are: {there}"
+        )
+
+
+def _machine(machine: Machine) -> str:
+    i = machine.instance
+    return f"machine {i.id} of cloud {i.cloud}, node {i.node or 'unknown'}"
+
+
+def _launch(row: Launch) -> str:
+    return f"launch {row.generation} of cloud {row.cloud}, {len(row.nodes)} node(s)"

@@ -1,0 +1,240 @@
+"""What the ledger keeps of machines: which there are, which were, and what was paid for them.
+
+Part of ``ledger.Ledger``, which opens the file and describes its tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger.marks import Marks
+from slurm_elastic.ledger.rows import (
+    DONE,
+    GONE,
+    INTENT,
+    LAUNCH_COLUMNS,
+    MACHINE_COLUMNS,
+    MACHINE_JOBS,
+    MACHINE_VALUES,
+    SEEN,
+    Launch,
+    Machine,
+    launch_from,
+    machine_from,
+    machine_row,
+    seen_values,
+    to_json,
+    worst_price,
+)
+from slurm_elastic.model import Instance, InstanceState, Pool
+
+AHEAD = 900.0
+"""Seconds. No read of a cloud takes so long, nor do its clock and the head's differ by so much:
+what is dated later than that is from before the head's clock was set back.
+"""
+
+
+class Machines(Marks):
+    """All methods are one transaction each."""
+
+    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
+        """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
+        where, values = "ended is null", ()  # type: tuple[str, tuple[float, ...]]
+        if ended_since is not None:
+            where, values = "ended is null or ended >= ?", (ended_since,)
+        sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
+        return tuple(machine_from(row) for row in self._select(sql, *values))
+
+    def clouds(self, since: float) -> tuple[str, ...]:
+        """Those that have machines, or had some at ``since`` or later, by name."""
+        sql = (
+            "select cloud from machines where ended is null "
+            "union select cloud from machines where ended >= ? order by cloud"
+        )
+        return tuple(row["cloud"] for row in self._select(sql, since))
+
+    def booting(self, cloud: str) -> tuple[Machine, ...]:
+        """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
+        sql = (
+            f"select {MACHINE_COLUMNS} from machines where cloud = ? and ended is null "
+            "and suspending is null and registered is null order by launched, id"
+        )
+        return tuple(machine_from(row) for row in self._select(sql, cloud))
+
+    def observe(
+        self,
+        cloud: str,
+        seen: Sequence[Instance],
+        now: float,
+        pool_of: Mapping[str, Pool] | None = None,
+    ) -> None:
+        """Take in a complete read of ``cloud`` that *began* at ``now``.
+
+        Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
+        one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
+        (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
+        last seen between ``now`` and AHEAD of it. One that had no node yet takes the cloud's, and
+        the pool of that node by ``pool_of``. Machines that the ledger does not know are not
+        inserted: see ``adopt``.
+        """
+        ids = to_json([i.id for i in seen])
+        sql = "select id from machines where cloud = ? and ended is null and node = ''"
+        nameless = {row["id"] for row in self._select(sql, cloud)}
+        with self._transaction() as db:
+            db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
+            for instance in seen:
+                if instance.id in nameless:
+                    pool = (pool_of or {}).get(instance.node)
+                    self._name(instance, pool.name if pool else "")
+            db.execute(
+                "update machines set misses = misses + 1 where cloud = ? and ended is null "
+                "and last_seen not between ? and ? and launched not between ? and ? "
+                "and id not in (select value from json_each(?))",
+                (cloud, *(now, now + AHEAD) * 2, ids),
+            )
+
+    def adopt(
+        self,
+        instance: Instance,
+        pool: str,
+        now: float,
+        worst: float = 0.0,
+        clouds: Collection[str] | None = None,
+    ) -> Machine | None:
+        """Take in a machine that bears our tags but that the ledger has no live row of.
+
+        One that it knows is brought up to date as by ``observe``, and is live again in whatever
+        state its cloud has it: it is paid. A live row of the same machine whose cloud is none of
+        ``clouds``, those that are configured, was its own under that cloud's earlier name and
+        goes on under the new one, so that it is paid once. ``worst`` is what it may come to
+        ($/h), for where its launch is not known. Returns its row as it was before, if any.
+        """
+        with self._transaction() as db:
+            before = self._machine(instance.cloud, instance.id)
+            launch = self._launch(instance.generation)
+            if clouds is not None and launch is not None and launch.cloud not in clouds:
+                self._follow(launch, instance.cloud, now)
+            if clouds is not None and before is None:
+                before = self._renamed(instance, pool, clouds)
+            self._insert(instance, pool, launch, now, 0.0 if launch else worst)
+            self._name(instance, pool)
+            db.execute(SEEN, seen_values(instance, instance.cloud, now, adopted=True))
+            return before
+
+    def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
+        """Slurm has the nodes of these machines up; the first time counts."""
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set registered = ? "
+                "where cloud = ? and id = ? and registered is null",
+                [(now, cloud, id_) for id_ in ids],
+            )
+
+    def suspending(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+        """Write down that these are to be terminated, before the cloud is called.
+
+        The first intent stands; machines that have ended or are not known are left alone.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set suspending = ?, why = ? "
+                "where cloud = ? and id = ? and suspending is null and ended is null",
+                [(now, why, cloud, id_) for id_ in ids],
+            )
+
+    def ended(self, cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+        """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
+        end stand.
+        """
+        with self._transaction() as db:
+            db.executemany(
+                "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
+                "where cloud = ? and id = ? and ended is null",
+                [(now, str(InstanceState.TERMINATED), why, cloud, id_) for id_ in ids],
+            )
+
+    # inside
+
+    def _machine(self, cloud: str, id_: str) -> Machine | None:
+        sql = f"select {MACHINE_COLUMNS} from machines where cloud = ? and id = ?"
+        rows = self._select(sql, cloud, id_)
+        return machine_from(rows[0]) if rows else None
+
+    def _name(self, instance: Instance, pool: str) -> None:
+        """Its node, pool and payers, where it had none, as a fleet's machine not tagged yet."""
+        launch = self._launch(instance.generation)
+        accounts = to_json(launch.accounts.get(instance.node, {})) if launch else None
+        self._db.execute(
+            "update machines set node = ?, pool = ?, accounts = coalesce(?, accounts) "
+            "where cloud = ? and id = ? and node = ''",
+            (instance.node, pool, accounts, instance.cloud, instance.id),
+        )
+
+    def _renamed(self, instance: Instance, pool: str, clouds: Collection[str]) -> Machine | None:
+        """Move the machine's live row from a cloud that is not configured any more. A generation is
+        of one launch alone, so it tells that it is the same machine.
+        """
+        sql = (
+            f"select {MACHINE_COLUMNS} from machines "
+            "where id = ? and generation = ? and generation != '' and ended is null"
+        )
+        rows = [machine_from(row) for row in self._select(sql, instance.id, instance.generation)]
+        former = next((m for m in rows if m.instance.cloud not in clouds), None)
+        if former is not None:
+            self._db.execute(
+                "update machines set cloud = ?, pool = ? where cloud = ? and id = ?",
+                (instance.cloud, pool or former.pool, former.instance.cloud, instance.id),
+            )
+        return former
+
+    def _follow(self, launch: Launch, cloud: str, now: float) -> None:
+        """Have the launch of a machine of a renamed cloud under the new name, too. An open one is
+        done: it cannot be repeated by that name, and what it has made is adopted.
+        """
+        self._db.execute(
+            "update launches set cloud = ?, finished = coalesce(finished, ?), "
+            "state = case when state = ? then ? else state end where generation = ?",
+            (cloud, now, INTENT, DONE, launch.generation),
+        )
+
+    def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
+        sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
+        return tuple(launch_from(row) for row in self._select(sql, *values))
+
+    def _launch(self, generation: str) -> Launch | None:
+        rows = self._launches("generation = ?", generation)
+        return rows[0] if rows else None
+
+    def _insert(
+        self,
+        instance: Instance,
+        pool: str,
+        launch: Launch | None,
+        now: float,
+        worst: float = 0.0,
+    ) -> None:
+        """Insert a machine unless it is known; it must then be of the same launch."""
+        sql = "select generation from machines where cloud = ? and id = ?"
+        rows = self._select(sql, instance.cloud, instance.id)
+        if rows:
+            known = rows[0]["generation"]
+            if known != instance.generation:
+                raise SlurmElasticError(
+                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
+                    f"{known}; the cloud now has it as {instance.generation}"
+                )
+            return
+        over = instance.state == InstanceState.TERMINATED
+        machine = Machine(
+            instance=instance,
+            pool=pool,
+            jobs=launch.jobs[:MACHINE_JOBS] if launch else (),
+            accounts=launch.accounts.get(instance.node, {}) if launch else {},
+            last_seen=now,
+            ended=now if over else None,
+            why=GONE if over else None,
+            worst_price=worst_price(instance, launch) or worst,
+        )
+        sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
+        self._db.execute(sql, machine_row(machine))

@@ -1,0 +1,151 @@
+"""The cluster's budget in the simulator: days, months and dollars as the daemon has them."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.lifecycle.budget import spending
+from slurm_elastic.model import Location
+from slurm_elastic.policies.capacity import AnyGrowth, Bounds, OnDemand, SemiElastic, Slurm, Spent
+from slurm_elastic.policies.release import AtOnce, Idle
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.outcome import Outcome
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from tests.lifecycle.world import SHAPE, make_config
+from tests.test_spending import machine
+
+HOUR, DAY, MINUTE = 3600, 86400, 60
+CLOUD = PoolModel(name="pub", machines=5, price=1.0, boot=BootTimes(((1, 60),)), release=Idle(60))
+PLENTY = 1e9
+
+
+def jobs(*rows: tuple[int, int]) -> Jobs:
+    """(submit, run), each of one node."""
+    return Jobs(Job(i, s, r, r, 1) for i, (s, r) in enumerate(rows))
+
+
+def run(history: Jobs, bounds: Bounds, origin: int = 0, pool: PoolModel = CLOUD) -> Outcome:
+    return Engine(history, Scenario(pools=(pool,), bounds=bounds), origin).run()
+
+
+def unix(month: int, day: int) -> int:
+    return int(datetime(2026, month, day, tzinfo=UTC).timestamp())
+
+
+def test_what_a_day_cost_is_counted_from_midnight_and_not_from_its_first_look() -> None:
+    history = jobs((22 * HOUR, 12 * HOUR), (DAY + 10 * HOUR + 1800, HOUR))
+    found = run(history, Bounds(per_day=5.0))
+    assert found.starts[1] == 2 * DAY + 60, "ten dollars since midnight"
+
+
+@pytest.mark.parametrize(
+    ("first", "asked", "started"),
+    [
+        ((1, 2), (1, 4), (2, 1)),
+        ((1, 2), (1, 25), (2, 1)),
+        ((1, 28), (2, 2), (2, 2)),
+    ],
+)
+def test_a_month_is_one_of_the_calendar(
+    first: tuple[int, int], asked: tuple[int, int], started: tuple[int, int]
+) -> None:
+    origin = unix(*first)
+    history = jobs((0, 20 * HOUR), (unix(*asked) - origin, HOUR))
+    found = run(history, Bounds(per_month=15.0), origin)
+    assert found.starts[1] == unix(*started) - origin + 60
+
+
+def test_a_policy_that_is_asked_when_jobs_come_and_go_is_asked_again_on_the_next_day() -> None:
+    history = Jobs([Job(1, 0, 7200, 7200, 1), Job(2, 7000, 100, 100, 4)])
+    pool = replace(CLOUD, release=AtOnce())
+    scenario = Scenario(pools=(pool,), growth=SemiElastic(), bounds=Bounds(per_day=1.0))
+    found = Engine(history, scenario).run()
+    assert found.figures.unserved == 0
+    assert DAY <= found.starts[1] <= DAY + 120
+
+
+def minutes(most: int) -> st.SearchStrategy[int]:
+    return st.integers(1, most).map(lambda count: count * MINUTE)
+
+
+histories = st.lists(
+    st.builds(
+        lambda gap, run, nodes: (gap, run, nodes),
+        minutes(4 * 24 * 60),
+        minutes(2 * 24 * 60),
+        st.integers(1, 4),
+    ),
+    min_size=2,
+    max_size=20,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    rows=histories,
+    origin=minutes(60 * 24 * 60).map(lambda later: unix(1, 1) + later),
+    growth=st.sampled_from((Slurm(), OnDemand(period=60))),
+    clock=st.sampled_from(tuple(Clock)),
+)
+def test_at_any_look_it_has_spent_what_the_daemons_ledger_says(
+    rows: list[tuple[int, int, int]], origin: int, growth: AnyGrowth, clock: Clock
+) -> None:
+    """All happens at whole minutes, the least that the ledger counts of a machine."""
+    at, history = 0, Jobs()
+    for number, (gap, length, nodes) in enumerate(rows):
+        at += gap
+        history.append(Job(number, at, length, length, nodes))
+    bounds = Bounds(per_day=PLENTY, per_month=PLENTY)
+    pool = replace(CLOUD, clock=clock)
+    engine = Engine(history, Scenario(pools=(pool,), growth=growth, bounds=bounds), origin)
+    looks: dict[int, Spent] = {}
+    ours = engine.grower.spent
+
+    def spent(now: int) -> Spent:
+        looks[now] = ours(now)
+        return looks[now]
+
+    engine.grower.spent = spent  # type: ignore[method-assign]
+    engine.run()
+    assert looks
+    with tempfile.TemporaryDirectory() as directory:
+        theirs = by_ledger(Path(directory), engine, origin, list(looks))
+    for now, found in looks.items():
+        assert found.day == pytest.approx(theirs[now].day, abs=1e-6)
+        assert found.month == pytest.approx(theirs[now].month, abs=1e-6)
+
+
+def by_ledger(place: Path, engine: Engine, origin: int, looks: list[int]) -> dict[int, Spent]:
+    """What the daemon's budget would have counted at these times."""
+    cloud = FakeCloud(name="pub", location=Location.PUBLIC, types=SHAPE)
+    plain = make_config(place)
+    policies = SitePolicies(budget=Budget(per_day=PLENTY, per_month=PLENTY))
+    config = replace(plain, clouds=(cloud,), pools=plain.pools[1:], policies=policies)
+    (pool,) = engine.pools
+    rows = zip(pool.lease_batch, pool.lease_end, pool.lease_count, strict=True)
+    machines = [(pool.batch_start[batch], end) for batch, end, n in rows for _ in range(n)]
+    found, up, over = {}, set(), set()
+    ledger = Ledger(place / "ledger.db")
+    for now in sorted(looks):
+        for number, (start, end) in enumerate(machines):
+            if start < min(now, end) and number not in up:
+                ledger.adopt(machine(number, 1.0, origin + start, "pub"), "burst", origin + now)
+                up.add(number)
+            if number in up and end <= now and number not in over:
+                ledger.ended("pub", [f"i-{number}"], "over", float(origin + end))
+                over.add(number)
+        found[now] = spending(config, ledger, float(origin + now))[""]
+    ledger.close()
+    return found

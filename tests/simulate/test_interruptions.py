@@ -1,0 +1,119 @@
+"""What the simulator knows of interruptions: by machines, as the daemon's ``ckptman.facts``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from simulate.histories import histories
+
+from slurm_elastic.ckptman.facts import mean_times
+from slurm_elastic.ledger.rows import Machine
+from slurm_elastic.model import Market
+from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, joint_mtti
+from slurm_elastic.policies.release import Idle
+from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.ride import Checkpoints
+from slurm_elastic.simulate.runs import Run
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from tests.policies.strategies import instance
+
+SAVES = Checkpoints(policy=Daly(), dump=5, restart=5, look=5)
+
+
+def scenario(
+    *available: tuple[int, int], growth: AnyGrowth | None = None, clock: Clock = Clock.READY
+) -> Scenario:
+    market = SpotMarket(Curve.flat(0.1), available=available)
+    pool = PoolModel(
+        name="cloud", machines=40, price=1.0, boot=BootTimes(((1, 20),)), release=Idle(60),
+        spot=market, clock=clock,
+    )  # fmt: skip
+    return Scenario(pools=(pool,), growth=growth or Slurm(), checkpoints=SAVES)
+
+
+def begun(engine: Engine) -> list[Run]:
+    """All runs, as they were when they began."""
+    found: list[Run] = []
+    begin = engine.runs.begin
+
+    def noted(job: int, *others: Any) -> tuple[int, int]:
+        answer = begin(job, *others)
+        found.append(engine.runs.now[job])
+        return answer
+
+    engine.runs.begin = noted  # type: ignore[method-assign]
+    engine.run()
+    return found
+
+
+def test_a_job_on_many_machines_is_interrupted_with_the_first_of_them() -> None:
+    jobs = Jobs([Job(1, 0, 100, 100, 1), Job(2, 0, 100, 100, 16)])
+    assert [run.mtti for run in begun(Engine(jobs, scenario((0, 40))))] == [
+        DEFAULT_MTTI,
+        pytest.approx(DEFAULT_MTTI / 16),
+    ]
+
+
+def test_machines_count_and_not_jobs() -> None:
+    """Eight machines run for 980 s, idle for 20 and are lost together."""
+    jobs = Jobs([Job(1, 0, 980, 980, 8), Job(2, 1100, 50, 50, 1)])
+    runs = begun(Engine(jobs, scenario((0, 40), (1020, 0), (1030, 40))))
+    assert runs[-1].mtti == pytest.approx((8 * 1000 + DEFAULT_MTTI) / 9)
+
+
+def test_machines_on_demand_beside_them_count_as_those_that_are_seldom_lost() -> None:
+    jobs = Jobs([Job(1, 0, 100, 100, 6)])
+    (run,) = begun(Engine(jobs, scenario((0, 4))))
+    assert run.mtti == pytest.approx(DEFAULT_MTTI / 6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    history=histories,
+    falls=st.lists(st.integers(1, 900), max_size=4, unique_by=lambda at: at // 60),
+    growth=st.sampled_from((Slurm(), OnDemand())),
+    clock=st.sampled_from(tuple(Clock)),
+)
+def test_what_is_known_when_a_job_begins_is_what_the_daemon_would_know(
+    history: Jobs, falls: list[int], growth: AnyGrowth, clock: Clock
+) -> None:
+    steps = {0: 9} | dict.fromkeys(falls, 0) | {at + 50: 9 for at in falls}
+    engine = Engine(history, scenario(*sorted(steps.items()), growth=growth, clock=clock))
+    (pool,) = engine.pools
+    for run in begun(engine):
+        if run.mtti is None:
+            continue
+        spot = sum(count for batch, count in run.pieces if pool.batch_spot[batch])
+        each = daemons(engine, run.given)
+        times = [each.get(Market.SPOT, DEFAULT_MTTI)] * spot
+        times += [each.get(Market.ON_DEMAND, DEFAULT_MTTI)] * (run.need - spot)
+        assert run.mtti == pytest.approx(joint_mtti(times))
+
+
+def daemons(engine: Engine, now: int) -> dict[str, float]:
+    """``mean_times`` of the machines that had been there by then, by market."""
+    (pool,) = engine.pools
+    machines: list[Machine] = []
+    taken: Counter[str] = Counter()
+    rows = zip(
+        pool.lease_batch, pool.lease_end, pool.lease_count, pool.lease_reclaimed, strict=True
+    )
+    for batch, end, count, reclaimed in rows:
+        market = Market.SPOT if pool.batch_spot[batch] else Market.ON_DEMAND
+        start = pool.batch_start[batch]
+        one = replace(instance("i", "n", "g"), market=market, launched=float(start))
+        if min(start, end) <= now:
+            machines += [Machine(instance=one, pool="cloud", ended=float(min(end, now)))] * count
+            taken[one.offer_key] += count if reclaimed and end <= now else 0
+    times = mean_times(machines, taken, float(now))
+    return {offer.rsplit("/", 1)[1]: seconds for offer, seconds in times.items()}
