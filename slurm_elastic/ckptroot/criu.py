@@ -225,10 +225,9 @@ def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
     "Ptrace access mode checking"), and it can become nobody else.
     """
     have = _capabilities(os.getpid(), "CapEff")
-    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE)
+    restores = _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
+    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, restores)
     keeps = [number for number in wanted if have >> number & 1]
-    if _CAP_CHECKPOINT_RESTORE not in keeps:
-        keeps.append(_CAP_SYS_ADMIN)
     capabilities = ",".join(["-all", *(f"+cap_{number}" for number in keeps)])
     listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
     return [
