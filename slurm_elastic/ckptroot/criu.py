@@ -58,7 +58,7 @@ class Criu:
         images.show(image)
         log = self._work() / "restore.log"
         command = [
-            *as_user(self._identity, groups), self._site.criu, "restore", "--unprivileged",
+            *restorer(self._identity, groups), self._site.criu, "restore", "--unprivileged",
             "-D", "/proc/self/fd/0", "-W", "/", "-d", "-S", *_BOTH,
         ]  # fmt: skip
         order = {"command": command, "images": str(image), "log": str(log), "pid": manifest.pid}
@@ -67,6 +67,10 @@ class Criu:
             self.pid = int(self._wait(3600.0)["pid"])
         except Refused as error:
             raise Refused(f"{error}: {_last_error(log)}") from error
+
+    def alone(self, image: Path, /) -> frozenset[str]:
+        """The files that the tasks of a verified image write, but do not append to."""
+        return frozenset(file.path for file in images.writing(image) if not file.appends)
 
     def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
@@ -212,8 +216,8 @@ def available(site: Site) -> None:
             raise Refused(f"{program} is not installed")
 
 
-def as_user(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
-    """Become the job's user for good, with no right on files but his (capabilities(7)).
+def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
+    """What makes CRIU the job's user for good, with no right on files but his (capabilities(7)).
 
     What stays is what restoring takes: process numbers and memory maps (checkpoint_restore, else
     sys_admin, which included it before Linux 5.9), smaller bounding sets (setpcap), limits above
@@ -221,10 +225,9 @@ def as_user(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
     "Ptrace access mode checking"), and it can become nobody else.
     """
     have = _capabilities(os.getpid(), "CapEff")
-    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE)
+    restores = _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
+    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, restores)
     keeps = [number for number in wanted if have >> number & 1]
-    if _CAP_CHECKPOINT_RESTORE not in keeps:
-        keeps.append(_CAP_SYS_ADMIN)
     capabilities = ",".join(["-all", *(f"+cap_{number}" for number in keeps)])
     listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
     return [

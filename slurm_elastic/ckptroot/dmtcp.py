@@ -49,6 +49,10 @@ class Dmtcp:
             raise Refused("the image has no file of DMTCP")
         self._run([self._program("dmtcp_restart"), *self._coordinator(), *files])
 
+    def alone(self, _image: Path, /) -> frozenset[str]:
+        """Nothing is known of other files than the outputs."""
+        return frozenset()
+
     def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save into ``image``, which becomes the user's for so long. Refused: they go on."""
         os.chown(image, self._caller.uid, self._caller.gid, follow_symlinks=False)

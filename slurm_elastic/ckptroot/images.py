@@ -21,6 +21,7 @@ _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each imag
 _CORE = 0x55053847
 _FILES = 0x56303138
 _WRITING = 0o3  # O_WRONLY, O_RDWR
+_APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
 _DEAD = 2  # criu/include/pid.h: TASK_DEAD
 _NAMESPACE = re.compile(r"(mountpoints|netns|netdev|ifaddr|route|rule|iptables|nftables|utsns|ipcns"
                         r"|userns|autofs|binfmt-misc|tmpfs|ipcns-\w+)\b")  # fmt: skip
@@ -37,10 +38,14 @@ class Identity:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A regular file that a task has open for writing, with its size (bytes) at the dump."""
+    """A regular file that a task has open for writing, with its size (bytes) at the dump.
+
+    ``appends``: at its end (O_APPEND), where others may append, too; else the task says where.
+    """
 
     path: str
     size: int
+    appends: bool = True
 
 
 def check(directory: Path, identity: Identity) -> tuple[int, ...]:
@@ -77,16 +82,17 @@ def show(directory: Path) -> None:
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
     """The regular files that the tasks have open for writing, each once."""
-    found: dict[str, int] = {}
+    found: dict[str, OpenFile] = {}
     for entry in _entries(directory / "files.img", _FILES):
         for raw in _messages(entry, 3):
             reg = _fields(raw)
             flags, size = _number(reg, 2), _number(reg, 8, missing=-1)
             name = _one(reg, 6)
             if flags & _WRITING and size >= 0 and isinstance(name, bytes):
-                path = name.decode("utf-8", "surrogateescape")
-                found[path if path.startswith("/") else f"/{path}"] = size
-    return tuple(OpenFile(path, size) for path, size in sorted(found.items()))
+                path = "/" + name.decode("utf-8", "surrogateescape").removeprefix("/")
+                appends = bool(flags & _APPEND) or (path in found and found[path].appends)
+                found[path] = OpenFile(path, size, appends)
+    return tuple(found[path] for path in sorted(found))
 
 
 def _check_core(path: Path, identity: Identity) -> tuple[int, ...] | None:

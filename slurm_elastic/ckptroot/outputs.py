@@ -4,7 +4,11 @@ slurmstepd truncates a job's output file at each start, before the script runs (
 JobFileAppend). So after each image what the outputs have gained is added to copies of root's, and a
 later run gets them back into its fresh file, whose inode slurmstepd keeps open. All files that the
 job had open for writing are cut back to their length at the image: what was written after it will
-be written again. The user's files are opened with his rights only.
+be written again. What others may have appended meanwhile is kept beside the file. (CRIU takes files
+that a job can only append to as they are, whatever their length: should_check_size in
+criu/files-reg.c. Those are not cut.)
+
+Everything that is done to a file of the user's is done with his rights on files only.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused
 
@@ -47,34 +52,59 @@ def keep(directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: 
 
 
 def give_back(
-    directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller
+    directory: Path, outputs: list[str], written: Collection[OpenFile], caller: Caller, number: int
 ) -> list[str]:
-    """Before a restore: the files as they were at the image. What was done, a sentence each."""
+    """Before a restore of image ``number``: the files as they were at the image. What was done, a
+    sentence each. Refused where what is to be cut cannot be kept.
+    """
     done = []
-    for path, size in sizes.items():
-        kept = directory / str(outputs.index(path)) if path in outputs else None
-        create = os.O_CREAT if kept else 0
-        file = _open(path, os.O_RDWR | create, caller)
+    for one in written:
+        kept = directory / str(outputs.index(one.path)) if one.path in outputs else None
+        file = _open(one.path, os.O_RDWR | (os.O_CREAT if kept else 0), caller)
         try:
             found = os.fstat(file).st_size
-            if found < size and kept is not None:
-                _fill(file, kept, size)
-                done.append(f"{path}: {size} bytes given back, {found} were there")
-            if found > size:
-                os.ftruncate(file, size)
-                done.append(f"{path}: cut from {found} to {size} bytes")
+            if found < one.size and kept is not None:
+                _fill(file, kept, one.size, caller)
+                done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
+            if found > one.size:
+                lose = _given_back(file, kept) if kept else not one.appends
+                aside = "" if lose else _aside(file, one, caller, number)
+                _cut(file, one.size, caller)
+                done.append(f"{one.path}: cut from {found} to {one.size} bytes{aside}")
         finally:
             os.close(file)
     return done
 
 
-def clear(outputs: list[str], caller: Caller) -> None:
-    """The job starts anew after all: its output is what slurmstepd made it, empty."""
-    for path in outputs:
+def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
+    """After a restore: the copies hold what the image knows and no more, as what came after it in
+    an earlier run comes anew, and may come otherwise.
+    """
+    for index, path in enumerate(outputs):
+        kept = directory / str(index)
+        if path in sizes and kept.exists() and kept.stat().st_size > sizes[path]:
+            os.truncate(kept, sizes[path])
+
+
+def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
+    """The job starts anew after all: its output is what slurmstepd made it, empty, and there is no
+    copy of it. What was done, a sentence each.
+    """
+    done = []
+    for index, path in enumerate(outputs):
+        kept = directory / str(index)
         with contextlib.suppress(Refused):
-            file = _open(path, os.O_WRONLY, caller)
-            os.ftruncate(file, 0)
-            os.close(file)
+            file = _open(path, os.O_RDWR, caller)
+            try:
+                found = os.fstat(file).st_size
+                if found and not _given_back(file, kept):
+                    aside = _aside(file, OpenFile(path, 0), caller, 0)
+                    done.append(f"{path}: {found} bytes of earlier runs, or of others{aside}")
+                _cut(file, 0, caller)
+            finally:
+                os.close(file)
+        kept.unlink(missing_ok=True)
+    return done
 
 
 def sizes(outputs: list[str], caller: Caller) -> dict[str, int]:
@@ -100,6 +130,58 @@ def _open(path: str, flags: int, caller: Caller) -> int:
     return file
 
 
+def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
+    """Keep what comes after the image's bytes in a file of its own, and say where."""
+    with as_user(caller.uid, caller.gid, caller.groups):
+        path = target = None
+        try:
+            path, target = _fresh(f"{one.path}.cut-{caller.job}-{number}", file)
+            _copy(file, target, one.size, os.fstat(file).st_size, to=0)
+            os.fsync(target)
+        except OSError as error:
+            if path is not None:
+                os.unlink(path)
+            why = f"what others may have appended to it cannot be kept: {error.strerror}"
+            raise Refused(f"{one.path}: {why}") from error
+        finally:
+            if target is not None:
+                os.close(target)
+    return f", what was there is in {path}"
+
+
+def _fresh(path: str, like: int) -> tuple[str, int]:
+    """A new file with that name, or the next that is free, as readable as the other."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
+    for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
+        with contextlib.suppress(FileExistsError):
+            target = os.open(name, flags, 0o600)
+            os.fchmod(target, stat.S_IMODE(os.fstat(like).st_mode) & 0o666)
+            return name, target
+    raise FileExistsError(0, "too many such files", path)
+
+
+def _cut(file: int, size: int, caller: Caller) -> None:
+    with as_user(caller.uid, caller.gid, caller.groups):
+        os.ftruncate(file, size)
+
+
+def _given_back(file: int, kept: Path) -> bool:
+    """Whether nothing is in the file but what a copy of root's gave back."""
+    try:
+        source = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(file).st_size
+        return size <= os.fstat(source).st_size and all(
+            os.pread(file, min(_BLOCK, size - at), at)
+            == os.pread(source, min(_BLOCK, size - at), at)
+            for at in range(0, size, _BLOCK)
+        )
+    finally:
+        os.close(source)
+
+
 def _extend(kept: Path, source: int, size: int) -> None:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     target = os.open(kept, flags, 0o600)
@@ -112,19 +194,20 @@ def _extend(kept: Path, source: int, size: int) -> None:
         os.close(target)
 
 
-def _fill(target: int, kept: Path, size: int) -> None:
+def _fill(target: int, kept: Path, size: int, caller: Caller) -> None:
     source = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _copy(source, target, 0, size)
+        with as_user(caller.uid, caller.gid, caller.groups):
+            _copy(source, target, 0, size)
     finally:
         os.close(source)
 
 
-def _copy(source: int, target: int, start: int, end: int) -> None:
-    at = start
+def _copy(source: int, target: int, start: int, end: int, to: int | None = None) -> None:
+    """The bytes from ``start`` to ``end``, to the same place or to ``to``."""
+    at, away = start, 0 if to is None else start - to
     while at < end:
         block = os.pread(source, min(_BLOCK, end - at), at)
         if not block:
             raise Refused(f"a copy of the output ends at byte {at} of {end}")
-        written = os.pwrite(target, block, at)
-        at += written
+        at += os.pwrite(target, block, at - away)

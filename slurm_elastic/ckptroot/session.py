@@ -22,11 +22,14 @@ from slurm_elastic.ckptroot import caller as callers
 from slurm_elastic.ckptroot import manifest as manifests
 from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.signals import SIGNALS, Relay
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Request, Store
 
+_AGAIN = 10.0
+"""Seconds until slurmctld is asked again about a held job that nobody requeued."""
 _SENT = (signal.SIGTERM, signal.SIGKILL)
 _ENDING = {"COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "FAILED", "NODE_FAIL", "PENDING",
            "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "GONE"}  # fmt: skip
@@ -43,6 +46,9 @@ class Method(Protocol):
 
     def restore(self, image: Path, manifest: Manifest) -> None:
         """Bring back what the image holds, or Refused."""
+
+    def alone(self, image: Path, /) -> frozenset[str]:
+        """The files that a verified image's tasks write, but do not append to."""
 
     def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
@@ -81,6 +87,8 @@ class Session:
         self._held_until: float | None = None
         self._answered = ""
         self._answer: dict[str, object] = {}
+        self._keep = store.path / "keep"
+        self._stays = ""
         self._node = caller.node or os.uname().nodename
         self._relay = Relay(os.getppid())
 
@@ -98,7 +106,8 @@ class Session:
             return
         if self._attempt:
             self._say("no image to go on from: the job starts anew")
-            outputs.clear(self._meta.outputs, self._caller)
+            for line in outputs.clear(self._keep, self._meta.outputs, self._caller):
+                self._say(line)
         self._method.start()
         self._publish("running")
 
@@ -143,10 +152,12 @@ class Session:
         manifest = manifests.read(image, self._site.key)
         self._check(manifest, image)
         manifests.compare(image, manifest)
-        kept = self._store.path / "keep"
-        for line in outputs.give_back(kept, self._meta.outputs, manifest.writing, self._caller):
+        files, alone = self._meta.outputs, self._method.alone(image)
+        written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
+        for line in outputs.give_back(self._keep, files, written, self._caller, manifest.number):
             self._say(line)
         self._method.restore(image, manifest)
+        outputs.settle(self._keep, files, manifest.writing)
         seconds = time.monotonic() - begun
         self._say(f"goes on from image {image.name} on {self._node}, restored in {seconds:.3f} s")
 
@@ -167,17 +178,32 @@ class Session:
             self._say(f"signal {number} came while the job was held: not delivered")
 
     def _hold_ends(self) -> bool:
-        """Whether a held job's run is over; brings it back when nobody requeues it."""
-        if self._relay.terminated:
-            found = callers.ask(self._site, self._caller.job, 5.0)
-            if found is not None and ending(found, self._attempt):
-                return True
-            # Not Slurm's doing: a signal that the user sent himself.
-            self._relay.terminated = found is None
-        if self._held_until is not None and time.monotonic() > self._held_until:
+        """Whether a held job's run is over; brings it back when nobody requeues it.
+
+        Only slurmctld knows: a node that is cut off from it may hold a job that runs elsewhere.
+        """
+        late = self._held_until is not None and time.monotonic() > self._held_until
+        if not late and not self._relay.terminated:
+            return False
+        found = callers.ask(self._site, self._caller.job, 5.0)
+        if found is not None and ending(found, self._attempt):
+            return True
+        # If slurmctld knows of no end, the user has sent that signal himself.
+        self._relay.terminated = self._relay.terminated and found is None
+        if late and found is not None and _runs(found, self._attempt):
             self._say(f"no requeue in {self._site.hold:.0f} s: the job goes on here")
             self._bring_back()
+        elif late:
+            self._stay_held(found)
         return False
+
+    def _stay_held(self, found: callers.JobState | None) -> None:
+        """Ask again later; said once."""
+        self._held_until = time.monotonic() + min(self._site.hold, _AGAIN)
+        said = f"slurmctld says {found.state}" if found else "slurmctld does not answer"
+        if said != self._stays:
+            self._say(f"no requeue in {self._site.hold:.0f} s, but {said}: the job stays held")
+            self._stays = said
 
     def _bring_back(self) -> bool:
         """A held job runs on where it was stopped; whether that worked."""
@@ -188,6 +214,7 @@ class Session:
                 self._say(f"image {image.name} could not be brought back: {error}")
                 continue
             self._held_until = None
+            self._stays = ""
             self._publish("running")
             return True
         self._held_until = time.monotonic() + self._site.hold
@@ -213,10 +240,18 @@ class Session:
             case "checkpoint":
                 return self._checkpoint(request.stop, request.within)
             case "release":
-                if self._held_until is not None and not self._bring_back():
-                    raise Refused("no image could be brought back")
+                if self._held_until is not None:
+                    self._release()
                 return "the job goes on here", 0
         raise Refused(f"unknown request {request.verb!r}")
+
+    def _release(self) -> None:
+        """The head wants the job to go on, unless slurmctld has given it another run since."""
+        found = callers.ask(self._site, self._caller.job, 5.0)
+        if found is not None and ending(found, self._attempt):
+            raise Refused(f"slurmctld says {found.state}, restart {found.restarts}")
+        if not self._bring_back():
+            raise Refused("no image could be brought back")
 
     def _checkpoint(self, stop: bool, within: float) -> tuple[str, int]:
         """Save the job. Refused, and the job goes on, wherever that is not possible in time."""
@@ -251,8 +286,9 @@ class Session:
 
     def _complete(self, image: Path, writing: dict[str, int], begun: float) -> Manifest:
         """All that belongs to an image, on disk."""
-        sizes = writing or outputs.sizes(self._meta.outputs, self._caller)
-        outputs.keep(self._store.path / "keep", self._meta.outputs, sizes, self._caller)
+        # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
+        sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
+        outputs.keep(self._keep, self._meta.outputs, sizes, self._caller)
         return Manifest(
             cluster=self._site.cluster,
             job=self._caller.job,
@@ -307,6 +343,10 @@ def finish(status: int) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     os.kill(os.getpid(), number)
     return 128 + number
+
+
+def _runs(found: callers.JobState, attempt: int) -> bool:
+    return found.state == "RUNNING" and found.restarts == attempt
 
 
 def ending(found: callers.JobState, attempt: int) -> bool:

@@ -29,6 +29,11 @@ from slurm_elastic.ledger.rows import (
 )
 from slurm_elastic.model import Instance, InstanceState, Pool
 
+AHEAD = 900.0
+"""Seconds. No read of a cloud takes so long, nor do its clock and the head's differ by so much:
+what is dated later than that is from before the head's clock was set back.
+"""
+
 
 class Machines(Marks):
     """All methods are one transaction each."""
@@ -69,9 +74,9 @@ class Machines(Marks):
         Machines seen: state, address and last_seen are updated, misses are forgotten; a TERMINATED
         one has ended; one that had ended before ``now`` but is PENDING or RUNNING is live again
         (the cloud is the truth). Live ones not seen: one more miss, unless they were launched or
-        last seen at ``now`` or later. One that had no node yet takes the cloud's, and the pool of
-        that node by ``pool_of``. Machines that the ledger does not know are not inserted: see
-        ``adopt``.
+        last seen between ``now`` and AHEAD of it. One that had no node yet takes the cloud's, and
+        the pool of that node by ``pool_of``. Machines that the ledger does not know are not
+        inserted: see ``adopt``.
         """
         ids = to_json([i.id for i in seen])
         sql = "select id from machines where cloud = ? and ended is null and node = ''"
@@ -84,8 +89,9 @@ class Machines(Marks):
                     self._name(instance, pool.name if pool else "")
             db.execute(
                 "update machines set misses = misses + 1 where cloud = ? and ended is null "
-                "and last_seen < ? and launched < ? and id not in (select value from json_each(?))",
-                (cloud, now, now, ids),
+                "and last_seen not between ? and ? and launched not between ? and ? "
+                "and id not in (select value from json_each(?))",
+                (cloud, *(now, now + AHEAD) * 2, ids),
             )
 
     def adopt(

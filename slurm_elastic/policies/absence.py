@@ -94,8 +94,10 @@ def served(view: View) -> set[str]:
 
 
 def _is_overdue(view: View, machine: Known, patience: Patience) -> bool:
-    """Missing often enough. A fresh one that no read has had may be hidden for a while."""
-    hidden = not machine.shown and view.now - machine.decided < patience.fresh
+    """Missing often enough. A fresh one that no read has had may be hidden for a while; one that is
+    younger than nothing is no fresh one, the clock was set back.
+    """
+    hidden = not machine.shown and 0 <= view.now - machine.decided < patience.fresh
     return machine.misses >= patience.misses and not hidden
 
 

@@ -182,7 +182,7 @@ class Grower:
         for _, machines in reversed(self.growing):
             gone = machines.release_idle(min(count, machines.idle), now)
             count -= gone
-            drained = min(count, machines.busy - machines.draining)
+            drained = min(count, machines.busy - machines.promised - machines.draining)
             machines.draining += max(drained, 0)
             count -= max(drained, 0)
 

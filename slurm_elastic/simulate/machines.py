@@ -52,7 +52,7 @@ class Machines:
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
         self.tracks = False
-        # reclaimed: machines that the cloud took;
+        # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
         # held: batches that boot for a job, coming: others that boot, with when they are ready;
         # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
         # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
@@ -61,7 +61,7 @@ class Machines:
         self.due: dict[int, list[tuple[int, int]]] = {}
         self.launched = self.released = self.launches = self.releases = self.peak = 0
         self.spot_live = self.spot_area = self.reclaimed = self.billed = 0
-        self.draining = 0
+        self.draining = self.promised = 0
         self.held: set[int] = set()
         self.coming: dict[int, int] = {}
         self.fall = -1
@@ -229,12 +229,11 @@ class Machines:
         self.batch_live[batch] -= count
         self.released += count
         start, spot = self.batch_start[batch], self.batch_spot[batch]
-        self.up_area += count * (now if now > start else start)
+        area = count * (now if now > start else start)
+        self.up_area += area
         if spot:
             self.spot_live -= count
-            self.spot_area += count * (now if now > start else start)
-            if reclaimed:
-                self.reclaimed += count
+            self.spot_area += area
         if start > now:
             return  # taken back while it booted, on a bill that begins with its readiness
         seconds, price = self.bill(batch, now, reclaimed=reclaimed)
@@ -374,10 +373,11 @@ class Machines:
         self.batch_spot.append(spot)
         self.batch_due.append(-1)
         self.launched += count
-        self.up_area -= count * start
+        area = count * start
+        self.up_area -= area
         if spot:
             self.spot_live += count
-            self.spot_area -= count * start
+            self.spot_area -= area
         return len(self.batch_start) - 1
 
     def _spot_room(self, count: int, now: int) -> int:

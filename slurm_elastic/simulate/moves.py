@@ -200,7 +200,9 @@ class Moves:
         while over > 0 and batch:
             batch -= 1
             if machines.batch_spot[batch] and machines.batch_live[batch]:
-                over -= self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
+                lost = self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
+                machines.reclaimed += lost
+                over -= lost
         self.queue.full = self.asked = True
         self._watch(pool, now)
 

@@ -14,6 +14,8 @@ from slurm_elastic.policies.accounts import NONE, Overdrawn, Shares, charged, ov
 from slurm_elastic.policies.capacity import Bounds, Spent
 from slurm_elastic.simulate.machines import Machines
 
+DAY = 86400
+
 
 class Purses:
     """``bounds``: by account (the number that the history gives it, as text); ``start``: Unix time
@@ -25,7 +27,7 @@ class Purses:
     ) -> None:
         self.bounds, self.start = bounds, start
         self._books = [_Book(machines) for machines in pools]
-        self._at = -(2**62)
+        self._at = self._tomorrow = -(2**62)
         self._total: dict[str, float] = {}
         self._before: dict[str, tuple[int, dict[str, float]]] = {}
         self._over: dict[str, Overdrawn | None] = {}
@@ -67,6 +69,11 @@ class Purses:
         """Up to ``now``, with what had been spent when its day and its month began."""
         if now == self._at:
             return
+        if now >= self._tomorrow:
+            self._begin_day(now)
+        self._at, self._total, self._over = now, self._charged(now), {}
+
+    def _begin_day(self, now: int) -> None:
         today = datetime.fromtimestamp(now + self.start, UTC).replace(
             hour=0, minute=0, second=0, microsecond=0
         )
@@ -74,7 +81,7 @@ class Purses:
             second = int(begin.timestamp()) - self.start
             if name not in self._before or self._before[name][0] != second:
                 self._before[name] = second, self._charged(max(second, self._at))
-        self._at, self._total, self._over = now, self._charged(now), {}
+        self._tomorrow = self._before["day"][0] + DAY
 
     def _charged(self, now: int) -> dict[str, float]:
         found: dict[str, float] = {}

@@ -124,3 +124,4 @@ def _fill(machines: Machines, pool: PoolNow, now: int) -> None:
     for one in pool.idle:
         machines.found_idle(one.started, one.since, now)
     machines.busy, machines.booting = len(pool.taken) + pool.promised, pool.booting
+    machines.promised = pool.promised  # to jobs that have no node yet

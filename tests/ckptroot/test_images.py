@@ -119,7 +119,11 @@ def test_files_open_for_writing_are_told(tmp_path: Path) -> None:
         forged.file_entry("/shared/out", 0o2001, 80),
         forged.file_entry("/usr/bin/python3", 0o100000, 7),
         forged.file_entry("scratch", 0o2, 5),
+        forged.file_entry("/shared/out", 0o1, 80),
     )
     files = forged.image(forged.FILES, *entries)
     image = forged.write(tmp_path / "image", forged.core(forged.creds()), files=files)
-    assert writing(image) == (OpenFile("/scratch", 5), OpenFile("/shared/out", 80))
+    assert writing(image) == (
+        OpenFile("/scratch", 5, appends=False),
+        OpenFile("/shared/out", 80, appends=True),
+    )

@@ -12,6 +12,7 @@ import pytest
 
 from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.site import Refused
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
@@ -36,11 +37,19 @@ def write(path: Path, content: bytes) -> str:
     return str(path)
 
 
+def back(
+    place: Path, files: list[str], sizes: dict[str, int], *, appends: bool = True
+) -> list[str]:
+    """Restored from image 3."""
+    written = [OpenFile(path, size, appends) for path, size in sizes.items()]
+    return outputs.give_back(place / "keep", files, written, CALLER, 3)
+
+
 def test_a_truncated_output_comes_back(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\nthree\n")
     outputs.keep(place / "keep", [out], {out: 8}, CALLER)
     write(place / "home" / "out", b"")
-    outputs.give_back(place / "keep", [out], {out: 8}, CALLER)
+    back(place, [out], {out: 8})
     assert Path(out).read_bytes() == b"one\ntwo\n"
 
 
@@ -56,7 +65,7 @@ def test_an_older_image_takes_less(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\n")
     outputs.keep(place / "keep", [out], {out: 8}, CALLER)
     write(place / "home" / "out", b"")
-    outputs.give_back(place / "keep", [out], {out: 4}, CALLER)
+    back(place, [out], {out: 4})
     assert Path(out).read_bytes() == b"one\n"
     outputs.keep(place / "keep", [out], {out: 4}, CALLER)
     assert (place / "keep" / "0").read_bytes() == b"one\n"
@@ -67,7 +76,7 @@ def test_what_was_written_after_the_image_is_cut(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\nthree\n")
     data = write(place / "home" / "data", b"123456")
     outputs.keep(place / "keep", [out], {out: 8, data: 3}, CALLER)
-    outputs.give_back(place / "keep", [out], {out: 8, data: 3}, CALLER)
+    back(place, [out], {out: 8, data: 3})
     assert Path(out).read_bytes() == b"one\ntwo\n"
     assert Path(data).read_bytes() == b"123"
 
@@ -76,7 +85,7 @@ def test_an_output_under_the_old_nodes_name_is_made_anew(place: Path) -> None:
     out = write(place / "home" / "out-n1", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER)
     Path(out).unlink()
-    outputs.give_back(place / "keep", [out], {out: 4}, CALLER)
+    back(place, [out], {out: 4})
     assert Path(out).read_bytes() == b"one\n"
     assert Path(out).stat().st_uid == USER
 
@@ -97,8 +106,8 @@ def test_nothing_but_the_users_own_file_is_touched(place: Path, kind: str) -> No
     with pytest.raises(Refused):
         outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER)
     with pytest.raises(Refused):
-        outputs.give_back(place / "keep", [str(out)], {str(out): 4}, CALLER)
-    outputs.clear([str(out)], CALLER)
+        back(place, [str(out)], {str(out): 4})
+    outputs.clear(place / "keep", [str(out)], CALLER)
     assert secret.read_bytes() == b"root's own"
 
 
@@ -107,7 +116,7 @@ def test_a_copy_that_is_too_short_is_refused(place: Path) -> None:
     outputs.keep(place / "keep", [out], {out: 4}, CALLER)
     write(place / "home" / "out", b"")
     with pytest.raises(Refused, match="byte 4 of 9"):
-        outputs.give_back(place / "keep", [out], {out: 9}, CALLER)
+        back(place, [out], {out: 9})
 
 
 def test_our_rights_come_back(place: Path) -> None:
@@ -115,3 +124,103 @@ def test_our_rights_come_back(place: Path) -> None:
     before = (os.geteuid(), os.getegid(), os.getgroups())
     outputs.sizes([out, "/nowhere/at/all"], CALLER)
     assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+
+
+def test_what_others_appended_is_kept_beside(place: Path) -> None:
+    """Job 7 and another of its user append to the same file."""
+    file = write(place / "home" / "results.csv", b"A,1\nB,1\nB,2\nA,2\nB,3\n")
+    Path(file).chmod(0o640)
+    said = back(place, [], {file: 8})
+    aside = Path(f"{file}.cut-7-3")
+    assert said == [f"{file}: cut from 20 to 8 bytes, what was there is in {aside}"]
+    assert Path(file).read_bytes() == b"A,1\nB,1\n"
+    assert aside.read_bytes() == b"B,2\nA,2\nB,3\n"
+    assert (aside.stat().st_uid, aside.stat().st_mode & 0o777) == (USER, 0o640)
+    assert back(place, [], {file: 8}) == []
+    write(Path(file), b"A,1\nB,1\nA,2\n")
+    back(place, [], {file: 8})
+    assert Path(f"{aside}.1").read_bytes() == b"A,2\n"
+    assert aside.read_bytes() == b"B,2\nA,2\nB,3\n"
+
+
+def test_nobody_else_appends_to_what_a_job_writes_at_its_own_places(place: Path) -> None:
+    file = write(place / "home" / "state", b"123456")
+    assert back(place, [], {file: 3}, appends=False) == [f"{file}: cut from 6 to 3 bytes"]
+    assert [path.name for path in (place / "home").iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize("owner", [0, USER])
+def test_what_cannot_be_kept_is_not_cut(place: Path, owner: int) -> None:
+    """In a directory where its user may make no file."""
+    file = write(place / "home" / "log", b"one\ntwo\n")
+    os.chown(place / "home", owner, owner)
+    (place / "home").chmod(0o555)
+    with pytest.raises(Refused, match="what others may have appended to it cannot be kept"):
+        back(place, [], {file: 4})
+    assert Path(file).read_bytes() == b"one\ntwo\n"
+    assert [path.name for path in (place / "home").iterdir()] == ["log"]
+
+
+def test_a_link_in_the_place_of_what_is_kept_leads_nowhere(place: Path) -> None:
+    secret = place / "secret"
+    secret.write_bytes(b"root's own")
+    file = write(place / "home" / "log", b"one\ntwo\n")
+    Path(f"{file}.cut-7-3").symlink_to(secret)
+    back(place, [], {file: 4})
+    assert secret.read_bytes() == b"root's own"
+    assert Path(f"{file}.cut-7-3.1").read_bytes() == b"two\n"
+
+
+def test_the_copies_go_back_with_the_job(place: Path) -> None:
+    """Image 2 is damaged: the job goes on from image 1, and writes other bytes from there."""
+    out = write(place / "home" / "out", b"step1step2 OLDstep3 OLD")
+    for size in (5, 23):
+        outputs.keep(place / "keep", [out], {out: size}, CALLER)
+    write(place / "home" / "out", b"")
+    back(place, [out], {out: 5})
+    outputs.settle(place / "keep", [out], {out: 5})
+    new = b"step1step2 NEWstep3 NEWstep4 NEW"
+    write(place / "home" / "out", new)
+    outputs.keep(place / "keep", [out], {out: len(new)}, CALLER)
+    write(place / "home" / "out", b"")
+    back(place, [out], {out: len(new)})
+    assert Path(out).read_bytes() == new
+
+
+def test_what_others_wrote_to_its_output_is_kept_however_it_was_opened(place: Path) -> None:
+    out = write(place / "home" / "log", b"A\n")
+    outputs.keep(place / "keep", [out], {out: 2}, CALLER)
+    write(place / "home" / "log", b"A\nB\n")
+    back(place, [out], {out: 2}, appends=False)
+    assert Path(f"{out}.cut-7-3").read_bytes() == b"B\n"
+
+
+def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> None:
+    """An older image was tried, too, and in vain; the newest may still come back."""
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    write(place / "home" / "out", b"")
+    for size in (8, 4, 8):
+        back(place, [out], {out: size})
+    assert Path(out).read_bytes() == b"one\ntwo\n"
+    assert [path.name for path in (place / "home").iterdir()] == ["out"]
+
+
+def test_a_job_that_starts_anew_has_no_copies(place: Path) -> None:
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    write(place / "home" / "out", b"")
+    back(place, [out], {out: 4})
+    assert outputs.clear(place / "keep", [out], CALLER) == []
+    assert Path(out).read_bytes() == b""
+    assert list((place / "keep").iterdir()) == []
+    assert [path.name for path in (place / "home").iterdir()] == ["out"]
+
+
+def test_what_others_wrote_to_its_output_stays_when_it_starts_anew(place: Path) -> None:
+    out = write(place / "home" / "log", b"A\n")
+    outputs.keep(place / "keep", [out], {out: 2}, CALLER)
+    write(place / "home" / "log", b"A\nB\n")
+    outputs.clear(place / "keep", [out], CALLER)
+    assert Path(out).read_bytes() == b""
+    assert Path(f"{out}.cut-7-0").read_bytes() == b"A\nB\n"

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptroot import criu, payload
+from slurm_elastic.ckptroot import criu, dmtcp, payload
+from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import Identity
 
 ALICE = Identity(uid=2000, gid=2001, groups=frozenset({2001, 2005}))
@@ -32,23 +37,24 @@ except PermissionError:
         (ALL, "-all,+cap_8,+cap_24,+cap_40"),
         (ALL & ~CHECKPOINT_RESTORE, "-all,+cap_8,+cap_24,+cap_21"),
         (SYS_ADMIN | SETPCAP, "-all,+cap_8,+cap_21"),
+        (SETPCAP, "-all,+cap_8"),
     ],
 )
 def test_what_restores_is_the_user_with_no_right_on_others_files(
     monkeypatch: pytest.MonkeyPatch, have: int, kept: str
 ) -> None:
     monkeypatch.setattr(criu, "_capabilities", lambda pid, name: have)
-    command = criu.as_user(ALICE, (2001, 2005))
+    command = criu.restorer(ALICE, (2001, 2005))
     assert command == [
         "/usr/bin/setpriv", "--reuid", "2000", "--regid", "2001", "--groups", "2001,2005",
         "--inh-caps", kept, "--ambient-caps", kept,
     ]  # fmt: skip
-    assert "--clear-groups" in criu.as_user(ALICE, ())
+    assert "--clear-groups" in criu.restorer(ALICE, ())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
 def test_it_becomes_that_user_for_good() -> None:
-    command = [*criu.as_user(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
+    command = [*criu.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
     ids, capabilities, stays = done.stdout.splitlines()
     assert ids == "(2000, 2000, 2000) (2001, 2001, 2001) [2001, 2005]"
@@ -68,3 +74,23 @@ MOUNTS = rb"""
 
 def test_proc_elsewhere_is_found() -> None:
     assert payload.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+def test_a_dmtcp_job_finds_its_way_after_a_criu_job_on_the_same_node() -> None:
+    with tempfile.TemporaryDirectory(prefix="se-scratch-", dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        site = SimpleNamespace(scratch=Path(name) / "run")
+        first: Any = object.__new__(criu.Criu)
+        first._site, first._scratch = site, site.scratch / "1"
+        first._work()
+        assert [path.stat().st_mode & 0o777 for path in (site.scratch, first._scratch)] == [
+            0o711, 0o700,
+        ]  # fmt: skip
+        site.scratch.chmod(0o700)  # as it was left by an earlier release
+        next_: Any = object.__new__(dmtcp.Dmtcp)
+        next_._site, next_._scratch = site, site.scratch / "2"
+        next_._caller = Caller(8, 65534, 65534, "nobody", (65534,), {})
+        port = str(next_._port_file())
+        words = ["/usr/bin/setpriv", "--reuid", "65534", "--clear-groups", "/usr/bin/touch", port]
+        subprocess.run(words, check=True, capture_output=True)

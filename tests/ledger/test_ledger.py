@@ -258,6 +258,14 @@ def test_a_read_that_began_before_the_launch_is_no_miss(ledger: Ledger) -> None:
     assert ledger.machines()[0].misses == 1
 
 
+def test_what_was_seen_before_the_clock_was_set_back_by_hours_is_missed(ledger: Ledger) -> None:
+    launched(ledger, "i-1", "i-2", at=T0)
+    ledger.observe("aws", [instance("i-1"), instance("i-2")], T0 + 10)
+    for later in (0, 30, 60):
+        ledger.observe("aws", [instance("i-1")], T0 - 7200 + later)
+    assert [m.misses for m in ledger.machines()] == [0, 3]
+
+
 def test_observe_does_not_adopt(ledger: Ledger) -> None:
     ledger.observe("aws", [instance("i-9")], T0)
     assert ledger.machines(ended_since=0) == ()

@@ -148,6 +148,17 @@ def test_a_view_from_before_a_machine_registered_ends_nothing(world: World) -> N
     assert world.machines_of("pub1") == [machine]
 
 
+def test_an_admin_who_powers_up_a_node_that_is_up_changes_nothing(world: World) -> None:
+    """slurmctld says that it is powered up already (22.05, measured)."""
+    machine = up(world)
+    world.slurm.finish(1)
+    world.advance(100)
+    world.slurm.update_nodes(["pub1"], state="POWER_UP")
+    world.program("resume", ["pub1"], {}, received=world.now)
+    world.advance(100)
+    assert world.machines_of("pub1") == [machine]
+
+
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "SUSPENDED"])
 def test_a_node_with_a_job_on_it_keeps_its_machine(world: World, state: str) -> None:
     """Whatever Slurm says of the node."""
@@ -255,3 +266,18 @@ def test_a_node_is_given_up_in_time_whatever_the_clock_says(world: World, step: 
     assert "boot-failed" in world.kinds("pub1")
     assert 1 in world.slurm.queue()
     assert not [kind for kind, *_ in world.requests if kind == "resume-fail"]
+
+
+@pytest.mark.parametrize("step", [0.0, STEP_BACK])
+def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
+    world: World, step: float
+) -> None:
+    machine = up(world)
+    set_back(world, step)
+    world.clouds["pub"].take(machine)
+    world._live = lambda *_: None  # type: ignore[method-assign]  # SlurmdTimeout is long
+    world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "NOT_RESPONDING")
+    timings = world.config.timings
+    world.advance((timings.misses + 1) * timings.reconcile)
+    assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
+    assert world.ledger.machines() == ()

@@ -87,6 +87,18 @@ def test_daemon_and_simulator_decide_the_same(now: Now) -> None:
     assert differences(dealt) == []
 
 
+def test_machines_promised_to_other_jobs_are_nobodys_to_flag() -> None:
+    rules = PoolRules(growth=SteadyStream(waste=60), release=Flagged())
+    rack = PoolNow(name="rack", rules=rules, idle=(Resting("r0", T, T), Resting("r1", T, T)))
+    jobs = (Asked(1, 2, 60, T, ("rack",), 4), Asked(2, 1, 60, T, ("rack", "burst")))
+    now = Now(
+        now=T, growth=rules.growth, pools=(rack, PoolNow(name="burst", rules=rules)), queue=jobs
+    )
+    dealt = deal(now)
+    assert [moment.pools[0].promised for moment, _ in dealt] == [0, 2]
+    assert differences(dealt) == []
+
+
 def test_another_decision_is_told() -> None:
     rules = PoolRules(growth=OnDemand(), release=Idle(60))
     now = Now(

@@ -133,3 +133,41 @@ def test_a_job_with_all_of_that_moves_and_its_image_stays_its_own(world: CriuWor
     lines = ended(world, job)
     assert lines[0] == "start 0"
     assert lines[1:] == [f"step {n} aaaa aaaa sub" for n in range(len(lines) - 1)]
+
+
+APPENDS = """\
+#!/usr/bin/python3
+import os, time
+job, step = os.environ["SLURM_JOB_ID"], 0
+files = [open(f"{name}-{job}", mode) for name, mode in (("results", "a+"), ("log", "a"))]
+while not os.path.exists(f"end-{job}"):
+    for file in files:
+        print("A", step, file=file, flush=True)
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+"""
+
+
+def test_what_another_job_appended_meanwhile_is_not_lost(world: CriuWorld) -> None:
+    """CRIU wants the file that the job reads, too, as long as it was; it leaves the log alone."""
+    world.resume("n1", "n2")
+    job = world.sbatch(APPENDS, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in world.ask(job, "go")
+    results, log = (world.shared / "jobs" / f"{name}-{job}" for name in ("results", "log"))
+    words = ["sh", "-c", f"cd /shared/jobs; echo B 1 >>{results.name}; echo B 1 >>{log.name}"]
+    world.head.run(words, user="alice")
+    world.wait_more(job)
+    moved(world, job)
+    ended(world, job)
+    assert world.steps(job) == list(range(len(world.steps(job))))
+    lines = results.read_text().splitlines()
+    assert lines == [f"A {n}" for n in range(len(lines))]
+    aside = results.with_name(f"{results.name}.cut-{job}-1")
+    assert "B 1" in aside.read_text().splitlines()
+    assert aside.stat().st_uid == 2000
+    logged = log.read_text().splitlines()
+    assert "B 1" in logged
+    assert set(lines) <= set(logged)

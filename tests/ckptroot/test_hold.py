@@ -1,0 +1,117 @@
+"""A job that was stopped after its image: who lets it go on here, and when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.ckptroot import session as sessions
+from slurm_elastic.ckptroot.caller import Caller, JobState
+from slurm_elastic.ckptroot.session import Session
+from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.store import Meta, Request, Store
+
+CALLER = Caller(job=7, uid=2000, gid=2000, user="alice", groups=(2000,), environment={})
+META = Meta(7, "7", 2000, 2000, "criu", [])
+HOLD = 600.0
+
+
+class Held:
+    """A held job at its second run, with one good image; ``now`` is the clock (s)."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.now, self.answers, self.restored, self.asked = 1000.0, list[JobState | None](), 0, 0
+        self.relay = SimpleNamespace(terminated=False)
+        monkeypatch.setattr(sessions, "Relay", lambda parent: self.relay)
+        monkeypatch.setattr(sessions.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(sessions.callers, "ask", self.ask)
+        monkeypatch.setattr(sessions.syslog, "syslog", lambda *_: None)
+        monkeypatch.setattr(Session, "_restore", self.restore)
+        site = Site(cluster="t", directory=directory, key=b"k" * 64, reader=(0, 0), hold=HOLD)
+        self.store = Store(site, 7)
+        (self.store.path / "images" / "1").mkdir(parents=True)
+        method: Any = SimpleNamespace(name="criu", pid=0)
+        self.session = Session(site, CALLER, 1, self.store, META, method)
+        self.session._held_until = self.now + HOLD
+
+    def ask(self, *_: object) -> JobState | None:
+        self.asked += 1
+        return self.answers.pop(0)
+
+    def restore(self, image: Path) -> None:
+        self.restored += 1
+
+    def late(self, *answers: JobState | None) -> bool:
+        """Whether the run is over, with these answers of slurmctld, each after the hold."""
+        self.answers = list(answers)
+        over = False
+        while self.answers:
+            self.now += HOLD + 1
+            over = self.session._hold_ends()
+        return over
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Held:
+    return Held(monkeypatch, tmp_path)
+
+
+def says(state: str, restarts: int = 1) -> JobState:
+    return JobState(state=state, uid=2000, restarts=restarts)
+
+
+def test_nobody_is_asked_while_the_hold_lasts(held: Held) -> None:
+    assert not held.session._hold_ends()
+    assert (held.asked, held.restored) == (0, 0)
+
+
+def test_a_job_that_still_runs_here_by_slurmctld_goes_on_here(held: Held) -> None:
+    assert not held.late(says("RUNNING"))
+    assert held.restored == 1
+    assert held.session._held_until is None
+
+
+@pytest.mark.parametrize("found", [says("RUNNING", 2), says("PENDING"), says("CANCELLED"), says("GONE")])  # fmt: skip
+def test_a_job_that_runs_elsewhere_or_nowhere_does_not_come_back(
+    held: Held, found: JobState
+) -> None:
+    assert held.late(found)
+    assert held.restored == 0
+
+
+@pytest.mark.parametrize("found", [None, says("SUSPENDED"), says("RUNNING", 0)])
+def test_without_slurmctlds_word_it_stays_held(held: Held, found: JobState | None) -> None:
+    assert not held.late(found, found)
+    assert held.restored == 0
+    assert len([line for line in held.store._lines if "stays held" in line]) == 1
+    assert not held.late(says("RUNNING"))
+    assert held.restored == 1
+
+
+def test_slurmctld_is_asked_again_soon(held: Held) -> None:
+    held.late(None)
+    held.now += 11
+    held.answers = [says("RUNNING", 2)]
+    assert held.session._hold_ends()
+
+
+@pytest.mark.parametrize(("found", "over"), [(says("RUNNING"), False), (says("PENDING"), True)])
+def test_a_sigterm_ends_it_only_with_slurmctlds_word(
+    held: Held, found: JobState, over: bool
+) -> None:
+    held.relay.terminated, held.answers = True, [found]
+    assert held.session._hold_ends() is over
+    assert held.restored == 0
+
+
+def test_the_head_cannot_release_what_has_another_run(held: Held) -> None:
+    held.answers = [says("RUNNING", 2)]
+    with pytest.raises(Refused, match="restart 2"):
+        held.session._carry_out(Request("a", "release"))
+    assert held.restored == 0
+    held.answers = [None]
+    held.session._carry_out(Request("b", "release"))
+    assert held.restored == 1
