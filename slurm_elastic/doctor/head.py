@@ -15,6 +15,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, alive, process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Finding, Level, Location
+from slurm_elastic.policies.strays import CODE
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
@@ -23,6 +24,11 @@ LITTLE_SPACE = 100 * 2**20
 """Bytes; a full disk stops all launches."""
 WAITING = 60.0
 """Seconds after which a request should have been taken up."""
+
+_STRAYS = (
+    "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
+    "a cloud that left the configuration: slurm-elastic clear --gone, once they are gone"
+)
 
 
 def state_directory(config: Config) -> Iterator[Finding]:
@@ -124,8 +130,12 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             yield _alive(config, beat, now)
             for health in ledger.health():
                 if health.error:
-                    found = f"{health.name}: {health.error}"
-                    yield Finding(what="last errors", level=Level.WRONG, found=found)
+                    yield Finding(
+                        what="last errors",
+                        level=Level.WRONG,
+                        found=f"{health.name}: {health.error}",
+                        advice=_STRAYS if health.code == CODE else "",
+                    )
             for breaker in ledger.breakers():
                 if breaker.until is not None:
                     yield Finding(

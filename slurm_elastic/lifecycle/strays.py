@@ -7,13 +7,12 @@ from collections.abc import Mapping
 
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.policies.strays import stray, unanswered, unending
+from slurm_elastic.policies.strays import CODE, stray, unanswered, unending
 
 log = logging.getLogger(__name__)
 
 NAME = "paid machines"
 """What the health of all machines goes by; no cloud's name, which has no space."""
-CODE = "stray"
 TOLD = 5
 """So many are told one by one."""
 

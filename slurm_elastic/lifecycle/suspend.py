@@ -55,9 +55,9 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
     After an error the intent stays and reconcile repeats the call. Providers count what is gone
-    already as done. What was stopped, or on its way out, before the call may stay so although the
-    cloud took it, as after a deletion that failed: that has ended when the cloud no longer lists
-    it, and until then reconcile asks again, which is told once.
+    already as done. What was asked for before, or was stopped, may stay although the cloud took the
+    call, as after a deletion that failed: that has ended when the cloud no longer lists it, and
+    until then it is paid, and asked for each round.
     """
     if not machines:
         return
@@ -74,22 +74,28 @@ def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlati
         log.warning(
             "terminate fails, reconcile repeats it nodes=%s error=%s", compress(nodes), error
         )
-        _record_once(site, correlation, "terminate-failed", nodes, str(error))
+        _record_news(site, correlation, "terminate-failed", machines, str(error))
         return
     reach("suspend.after-call")
-    gone = [m.instance.id for m in machines if m.instance.state is not InstanceState.STOPPING]
-    site.ledger.ended(cloud, gone, why, site.now())
+    site.ledger.ended(cloud, [m.instance.id for m in machines if _ends_at_once(m)], why, site.now())
     reach("suspend.after-result")
-    new = [m.instance.node for m in machines if m.instance.id in gone or m.suspending is None]
-    if new:
-        log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(new), why)
-        site.record(correlation, "terminated", new, why)
+    log.info("terminated request=%s nodes=%s reason=%s", correlation, compress(nodes), why)
+    _record_news(site, correlation, "terminated", machines, why)
 
 
-def _record_once(
-    site: Site, correlation: str, kind: str, nodes: Sequence[str], reason: str
+def _ends_at_once(machine: Machine) -> bool:
+    return machine.suspending is None and machine.instance.state is not InstanceState.STOPPING
+
+
+def _record_news(
+    site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: str
 ) -> None:
-    """What is tried each round is told when it changes."""
-    last = site.ledger.decisions(nodes[0], 1)
-    if not last or (last[0].kind, last[0].reason) != (kind, reason):
-        site.record(correlation, kind, nodes, reason)
+    """What is tried again each round is told when it changes."""
+
+    def said(node: str) -> bool:
+        last = site.ledger.decisions(node, 1)
+        return bool(last) and (last[0].kind, last[0].reason) == (kind, reason)
+
+    news = [m.instance.node for m in machines if m.suspending is None or not said(m.instance.node)]
+    if news:
+        site.record(correlation, kind, news, reason)

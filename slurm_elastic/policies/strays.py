@@ -6,6 +6,8 @@ from collections.abc import Container, Mapping
 
 from slurm_elastic.model import Instance, Pool
 
+CODE = "stray"
+"""What the health of such machines goes by."""
 UNENDING = 900.0
 """Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
 meanwhile. The slowest that we know, which copy a disk back first, take some minutes.

@@ -119,6 +119,17 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     assert "AuthFailure" in found["head node: last errors"].found
 
 
+def test_machines_that_serve_nobody_are_told_with_what_to_do(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    ledger.beat("slurm-elasticd", T0, os.getpid())
+    told = "1 serve nobody: i-1: the configuration has no cloud far any more"
+    ledger.report_health(Health(name="paid machines", checked=T0, error=told, code="stray"))
+    finding = wrong(config, slurm)["head node: last errors"]
+    assert finding.found == f"paid machines: {told}"
+    assert "slurm-elastic clear --gone" in finding.advice
+
+
 @pytest.mark.usefixtures("ledger")
 def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: FakeSlurm) -> None:
     del slurm._nodes["op2"]

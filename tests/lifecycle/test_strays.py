@@ -162,8 +162,10 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     stuck = "its cloud was asked again and again to end it, and still has it"
     assert strays(world) == f"1 serve nobody: {machine.id}: {stuck}"
     assert len(asked) > 100
-    for kind in ("adopted", "terminated"):
-        assert told(world, "pub1", kind) == 1, "not once a round"
+    why = "its end was decided and it is still there"
+    ends = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "terminated"]
+    assert ends == ["suspended by Slurm", why], "not once a round"
+    assert told(world, "pub1", "adopted") == 1
     assert world.site.usage().nodes["cloud:pub"] == 1
     hours = (world.now - machine.launched) / 3600
     assert world.ledger.dollars("pub", T0, world.now, 1) == pytest.approx(hours * machine.price)
@@ -180,6 +182,22 @@ def test_a_machine_that_its_cloud_does_not_end_is_counted_and_told_of(
     world.advance(120)
     assert strays(world) is None
     assert told(world, "pub1", "ended") == 1
+
+
+def test_a_machine_that_goes_on_to_run_after_its_end_was_taken_is_counted_and_told_of(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.clouds["pub"], "terminate", lambda _: None)
+    machine = used(world)
+    world.advance(6 * 3600, step=60)
+    assert machine.id in (strays(world) or "")
+    assert world.site.usage().nodes["cloud:pub"] == 1
+    assert told(world, "pub1", "terminated") == 2, "not once a round"
+    monkeypatch.undo()
+    world.advance(180)
+    assert world.alive() == []
+    assert row(world, machine).ended is not None
+    assert strays(world) is None
 
 
 def test_a_refusal_to_end_a_machine_is_told_once_and_when_it_changes(
