@@ -80,7 +80,7 @@ def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> Non
     """Before the first image of a run: the copies hold what the image that it was restored from
     knows and no more, as what came after it in an earlier run came anew, and maybe otherwise.
 
-    Not earlier: until there is a new image, newer ones that could not be used here may be elsewhere.
+    Not earlier: until there is a new image, all older ones may be of use on another node.
     """
     for index, path in enumerate(outputs):
         kept = directory / str(index)
