@@ -77,8 +77,10 @@ def give_back(
 
 
 def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> None:
-    """After a restore: the copies hold what the image knows and no more, as what came after it in
-    an earlier run comes anew, and may come otherwise.
+    """Before the first image of a run: the copies hold what the image that it was restored from
+    knows and no more, as what came after it in an earlier run came anew, and maybe otherwise.
+
+    Not earlier: until there is a new image, all older ones may be of use on another node.
     """
     for index, path in enumerate(outputs):
         kept = directory / str(index)
@@ -87,8 +89,8 @@ def settle(directory: Path, outputs: list[str], sizes: Mapping[str, int]) -> Non
 
 
 def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
-    """The job starts anew after all: its output is what slurmstepd made it, empty, and there is no
-    copy of it. What was done, a sentence each.
+    """The job starts anew after all: its output is what slurmstepd made it, empty. What was done, a
+    sentence each. The copies stay for a node where an image can be used.
     """
     done = []
     for index, path in enumerate(outputs):
@@ -103,7 +105,6 @@ def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
                 _cut(file, 0, caller)
             finally:
                 os.close(file)
-        kept.unlink(missing_ok=True)
     return done
 
 

@@ -88,6 +88,7 @@ class Session:
         self._answered = ""
         self._answer: dict[str, object] = {}
         self._keep = store.path / "keep"
+        self._shared: dict[str, int] = {}
         self._stays = ""
         self._node = caller.node or os.uname().nodename
         self._relay = Relay(os.getppid())
@@ -106,6 +107,7 @@ class Session:
             return
         if self._attempt:
             self._say("no image to go on from: the job starts anew")
+            self._shared = dict.fromkeys(self._meta.outputs, 0)
             for line in outputs.clear(self._keep, self._meta.outputs, self._caller):
                 self._say(line)
         self._method.start()
@@ -157,7 +159,7 @@ class Session:
         for line in outputs.give_back(self._keep, files, written, self._caller, manifest.number):
             self._say(line)
         self._method.restore(image, manifest)
-        outputs.settle(self._keep, files, manifest.writing)
+        self._shared = manifest.writing
         seconds = time.monotonic() - begun
         self._say(f"goes on from image {image.name} on {self._node}, restored in {seconds:.3f} s")
 
@@ -288,7 +290,9 @@ class Session:
         """All that belongs to an image, on disk."""
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
+        outputs.settle(self._keep, self._meta.outputs, self._shared)
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller)
+        self._shared = {}
         return Manifest(
             cluster=self._site.cluster,
             job=self._caller.job,

@@ -206,14 +206,14 @@ def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> Non
     assert [path.name for path in (place / "home").iterdir()] == ["out"]
 
 
-def test_a_job_that_starts_anew_has_no_copies(place: Path) -> None:
+def test_a_job_that_starts_anew_has_an_empty_output_and_its_copies_still(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\n")
     outputs.keep(place / "keep", [out], {out: 8}, CALLER)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 4})
     assert outputs.clear(place / "keep", [out], CALLER) == []
     assert Path(out).read_bytes() == b""
-    assert list((place / "keep").iterdir()) == []
+    assert (place / "keep" / "0").read_bytes() == b"one\ntwo\n"
     assert [path.name for path in (place / "home").iterdir()] == ["out"]
 
 

@@ -27,6 +27,7 @@ DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
 KNOWN = Known(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
 SEEN = instance("i-1", "pub1", "g1")
 OLD = replace(KNOWN, decided=NOW - 4000)
+AHEAD = replace(KNOWN, decided=NOW + 7000)
 NAMED = replace(KNOWN, id="i-2")
 NAMED_SEEN = replace(SEEN, id="i-2")
 STOPPED = replace(SEEN, state=InstanceState.STOPPING)
@@ -141,6 +142,15 @@ CASES = {
                       [("power-down", "pub1")]),
     "too old, busy": (view(BUSY, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
                       [("power-down-asap", "pub1")]),
+    "too old by a clock that was set back": (
+        view(BUSY, known=(replace(AHEAD, max_age=50),), seen=(SEEN,)),
+        [("power-down-asap", "pub1")]),
+    "its cloud's clock is ahead": (
+        view(UP, known=(replace(KNOWN, decided=NOW + 600, max_age=50),), seen=(SEEN,)), []),
+    "node unknown to Slurm, from before the clock was set back": (
+        view(None, known=(AHEAD,), seen=(SEEN,)), [("terminate-orphan", "i-1")]),
+    "no node's name, from before the clock was set back": (
+        view(UP, known=(replace(AHEAD, node="", max_age=50), NAMED), seen=(SEEN, NAMED_SEEN)), []),
     "old enough": (view(BUSY, known=(replace(KNOWN, max_age=500),), seen=(SEEN,)), []),
 }  # fmt: skip
 

@@ -1,0 +1,160 @@
+"""A job's output over several runs, some of them on nodes where its images cannot be restored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.ckptroot import session as sessions
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.session import Session
+from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.store import Meta, Store
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+USER = 65534
+CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
+
+
+class Node:
+    """A method whose restores fail for the images in ``bad``; it says what it did."""
+
+    name, pid = "criu", 1000
+
+    def __init__(self, *bad: int) -> None:
+        self.bad, self.done = bad, ""
+
+    def start(self) -> None:
+        self.done = "anew"
+
+    def restore(self, image: Path, manifest: Manifest) -> None:
+        if manifest.number in self.bad:
+            raise Refused("criu restore: exit 1")
+        self.done = f"from {manifest.number}"
+
+    def alone(self, image: Path, /) -> frozenset[str]:
+        return frozenset()
+
+    def dump(self, image: Path, within: float) -> dict[str, int]:
+        (image / "pages").write_bytes(b"memory")
+        return {}
+
+    def go_on(self) -> None:
+        """Nothing was stopped."""
+
+    def versions(self) -> dict[str, str]:
+        return {}
+
+
+class Job:
+    """A job with one output, over its runs; slurmstepd empties that at each."""
+
+    def __init__(self, directory: Path) -> None:
+        (directory / "shared").mkdir(mode=0o755)
+        (directory / "home").mkdir()
+        os.chown(directory / "home", USER, USER)
+        self.site = Site(cluster="t", directory=directory / "shared", key=b"k" * 64, reader=(0, 0))
+        self.store = Store(self.site, 7)
+        self.store.open()
+        self.out = directory / "home" / "out"
+        self.meta = Meta(7, "7", USER, USER, "criu", [str(self.out)])
+        self.store.begin(self.meta, b"#!/bin/sh\n")
+        self.attempt = -1
+
+    def run(self, *bad: int) -> str:
+        """The next run on a node that cannot restore the images ``bad``; what it began with."""
+        self.out.write_bytes(b"")
+        os.chown(self.out, USER, USER)
+        self.attempt += 1
+        node: Any = Node(*bad)
+        self.session = Session(self.site, CALLER, self.attempt, self.store, self.meta, node)
+        self.session.begin()
+        return str(node.done)
+
+    def writes(self, text: bytes) -> None:
+        with self.out.open("ab") as file:
+            file.write(text)
+
+    def save(self) -> None:
+        self.session._checkpoint(stop=False, within=60.0)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    monkeypatch.setattr(sessions, "Relay", lambda parent: SimpleNamespace(terminated=False))
+    monkeypatch.setattr(sessions.syslog, "syslog", lambda *_: None)
+    path = Path(tempfile.mkdtemp(prefix="se-restarts-", dir="/tmp"))
+    path.chmod(0o755)
+    made = Job(path)
+    yield made
+    made.store.close()
+    shutil.rmtree(path)
+
+
+def test_an_image_outlives_a_run_that_began_anew_in_vain(job: Job) -> None:
+    assert job.run() == "anew"
+    job.writes(b"one\n")
+    job.save()
+    assert job.run(1) == "anew"
+    assert job.out.read_bytes() == b""
+    job.writes(b"NEW\n")
+    assert job.run() == "from 1"
+    assert job.out.read_bytes() == b"one\n"
+
+
+def test_a_newer_image_outlives_a_run_that_went_on_from_an_older_one(job: Job) -> None:
+    job.run()
+    for line in (b"one\n", b"two\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(2) == "from 1"
+    assert job.out.read_bytes() == b"one\n"
+    assert job.run() == "from 2"
+    assert job.out.read_bytes() == b"one\ntwo\n"
+
+
+@pytest.mark.parametrize(("bad", "begun"), [((2,), "from 1"), ((1, 2), "anew")])
+def test_nothing_of_a_lost_run_comes_back(job: Job, bad: tuple[int, ...], begun: str) -> None:
+    """The next images of a run that did not begin with the newest hold that run's bytes alone."""
+    job.run()
+    for line in (b"one\n", b"OLD 2\nOLD 3\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(*bad) == begun
+    expected = job.out.read_bytes()
+    for number, line in enumerate((b"new 2\n", b"new 3 and more\n", b"new 4\n"), start=3):
+        job.writes(line)
+        job.save()
+        expected += line
+        assert (job.store.path / "keep" / "0").read_bytes() == expected
+        assert job.run() == f"from {number}"
+        assert job.out.read_bytes() == expected
+
+
+def test_nor_after_a_save_that_failed_half_way(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.run()
+    for line in (b"one\n", b"OLD 2\n"):
+        job.writes(line)
+        job.save()
+    assert job.run(2) == "from 1"
+    job.writes(b"new 2\n")
+    with monkeypatch.context() as full:
+        full.setattr(sessions.manifests, "digests", refuse)
+        with pytest.raises(Refused, match="no space"):
+            job.save()
+    job.writes(b"new 3\n")
+    job.save()
+    assert job.run() == "from 3"
+    assert job.out.read_bytes() == b"one\nnew 2\nnew 3\n"
+
+
+def refuse(*_: object) -> None:
+    raise OSError("no space")
