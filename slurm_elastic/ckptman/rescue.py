@@ -28,7 +28,7 @@ from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.threats import Threat
-from slurm_elastic.ckptstate.rows import Rescue, Step
+from slurm_elastic.ckptstate.rows import Held, Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun
@@ -37,7 +37,13 @@ from slurm_elastic.model_slurm import SlurmJob
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3
 AGAIN = 2.0
-"""Seconds after a save that failed, if there is time for another."""
+"""Seconds after a save that failed, if there is time for another, or a requeue that did."""
+LATER = 10.0
+"""The same for a requeue that did not come for ``patience``."""
+HELD, LONGEST_HELD = 30.0, 300.0
+"""Seconds until a stopped run is let go on once more, first and at most: its node may have to read
+all of its images for that.
+"""
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -307,11 +313,12 @@ def _not_yet(site: Site, rescue: Rescue, why: str) -> Rescue:
     now = site.now()
     if rescue.note != why:
         say(site, rescue, "ckpt-not-yet", why, level=logging.WARNING)
-    since = rescue.reached.get(str(Step.SAVED))
-    if since is not None and now - since > site.config.checkpoint.patience:
+    since = rescue.reached.get(str(Step.SAVED), now)
+    late = now - since > site.config.checkpoint.patience
+    rescue = replace(rescue, note=why, at=now + (LATER if late else AGAIN))
+    if late and (rescue.held is None or now >= rescue.held.until):
         text = f"its requeue did not come in {now - since:.0f} s ({why}): it goes on where it is"
-        return release(site, rescue, text)
-    rescue = replace(rescue, note=why, at=now + AGAIN)
+        return _release(site, rescue, text)
     site.state.put(rescue)
     return rescue
 
@@ -324,13 +331,25 @@ def over(site: Site, rescue: Rescue, end: Step, why: str) -> Rescue:
     return done
 
 
-def release(site: Site, rescue: Rescue, why: str) -> Rescue:
+def _release(site: Site, rescue: Rescue, why: str) -> Rescue:
     """A run that was stopped for a move that does not come goes on where it is."""
     method = site.checkpointers.get(rescue.method)
     try:
         if method is not None:
             method.release(rescue.run)
     except CheckpointError as error:
-        say(site, rescue, "ckpt-not-released", str(error), level=logging.ERROR)
-        return rescue
+        return _hold(site, rescue, str(error))
+    except Exception as error:  # noqa: BLE001 - a shared directory may fail in many ways
+        return _hold(site, rescue, f"{type(error).__name__}: {error}")
     return over(site, rescue, Step.STAYED, why)
+
+
+def _hold(site: Site, rescue: Rescue, why: str) -> Rescue:
+    """Told once for each reason; its requeue is tried again sooner than this."""
+    last = rescue.held or Held()
+    pause = min(max(2 * last.pause, HELD), LONGEST_HELD)
+    held = replace(rescue, held=Held(why=why, pause=pause, until=site.now() + pause))
+    site.state.put(held)
+    if last.why != why:
+        say(site, held, "ckpt-not-released", why, level=logging.ERROR)
+    return held

@@ -15,6 +15,7 @@ from slurm_elastic.ckptman.carrying import save_now, take_back
 from slurm_elastic.ckptman.crew import Crew, Kind, Order
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
 from slurm_elastic.ckptman.facts import World, gather, mean_times
+from slurm_elastic.ckptman.letting_go import NodeReleases
 from slurm_elastic.ckptman.orders import Orders
 from slurm_elastic.ckptman.saving import Saver
 from slurm_elastic.ckptman.site import Site
@@ -22,7 +23,6 @@ from slurm_elastic.ckptman.stand_in import StandIn
 from slurm_elastic.ckptman.threats import (
     Threat,
     close_over,
-    release_nodes,
     settle_nodes,
     threats,
 )
@@ -65,6 +65,7 @@ class Service:
         self._crew = crew
         self._prices = prices
         self._saver = Saver(site)
+        self._releases = NodeReleases(site)
         self._stand_in = StandIn(site)
         self._wake = threading.Event()
         self._machines: Mapping[str, Machine] = {}
@@ -174,13 +175,13 @@ class Service:
         plans = decide(self._facts(world, rescues), site.config.checkpoint.slack)
         begun = self._begin(plans, view, found)
         standing = {r.run.job: r for r in (*rescues, *begun)}
-        self._moving = bool(standing)
+        self._moving = not all(r.put_off for r in standing.values())
         self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken, machines.values())
         close_over(site, warned, view, machines)
-        release_nodes(site, machines)
+        self._releases.look(machines)
         if jobs is not None:
             self._stand_in.look(jobs)
             self._saver.clean(jobs, frozenset(standing), self._crew)
@@ -369,6 +370,6 @@ def _due(rescue: Rescue, now: float) -> bool:
     """Whether there is something to do for it now, besides watching."""
     if rescue.step is Step.WAITING:
         return rescue.at is not None and now >= rescue.at
-    if rescue.step is Step.REQUEUEING:
+    if rescue.step in (Step.SAVED, Step.REQUEUEING):
         return rescue.at is None or now >= rescue.at
-    return rescue.step in (Step.PLANNED, Step.SAVING, Step.SAVED)
+    return rescue.step in (Step.PLANNED, Step.SAVING)

@@ -28,7 +28,6 @@ from slurm_elastic.policies.phase import (
     phase,
 )
 from slurm_elastic.policies.recovery import OUR_MARK
-from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
 
@@ -229,39 +228,6 @@ def _over(
     if node is not None and phase(node) is Phase.POWERED_DOWN:
         return "its node is powered down"
     return None
-
-
-def release_nodes(site: Site, machines: Mapping[str, Machine]) -> None:
-    """Undo our drain of nodes whose notices were closed; an admin's own stays. Until Slurm has
-    answered, that is still to be done.
-    """
-    owed = site.state.releases()
-    if not owed:
-        return
-    found = threats(site.state.notices(), machines)
-    kept = [name for name in owed if name in found and found[name].leaving]
-    site.state.released(*kept)  # the end of what stands against them owes it anew
-    names = [name for name in owed if name not in kept]
-    try:
-        view = site.slurm.nodes(names) if names else {}
-    except SlurmError as error:
-        log.warning("nodes stay drained nodes=%s error=%s", compress(names), error)
-        return
-    for name in names:
-        if _is_released(site, name, view.get(name)):
-            site.state.released(name)
-
-
-def _is_released(site: Site, name: str, node: SlurmNode | None) -> bool:
-    if node is None or not is_drained(node) or not node.reason.startswith(MARK):
-        return True
-    try:
-        site.slurm.update_nodes([name], state="RESUME")
-    except SlurmError as error:
-        log.warning("node stays drained node=%s error=%s", name, error)
-        return False
-    site.journal.note(CORRELATION, "ckpt-released", (name,), "no notice stands against it any more")
-    return True
 
 
 def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:

@@ -152,8 +152,8 @@ def _job_state(text: str, job: int) -> JobState | None:
     """One line a job; an array's id names all of its tasks, so ours is looked for.
 
     Its user's own texts may imitate any field. All but the job's name come after BatchFlag, which
-    follows Restarts, and of what the name imitates the real one comes later. Where BatchFlag itself
-    is imitated nothing is certain.
+    follows Restarts, and of what the name imitates the real one comes later; those of an array come
+    before it. Where BatchFlag itself is imitated nothing is certain.
     """
     for line in text.splitlines():
         if not line.startswith(f"JobId={job} "):
@@ -161,17 +161,21 @@ def _job_state(text: str, job: int) -> JobState | None:
         fixed, _, rest = line.partition(" BatchFlag=")
         if " BatchFlag=" in rest:
             return None
-        words = dict(word.split("=", 1) for word in fixed.split() if "=" in word)
+        ids, words = _words(fixed.partition(" JobName=")[0]), _words(fixed)
         uid = re.search(r"\((\d+)\)", words.get("UserId", ""))
-        task = words.get("ArrayTaskId", "")
+        task = ids.get("ArrayTaskId", "")
         return JobState(
             state=words.get("JobState", ""),
             uid=int(uid[1]) if uid else -1,
             restarts=int(words.get("Restarts", "0") or 0),
-            array_job=int(words.get("ArrayJobId", "0") or 0),
+            array_job=int(ids.get("ArrayJobId", "0") or 0),
             array_task=int(task) if task.isdigit() else None,
         )
     return None
+
+
+def _words(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split() if "=" in word)
 
 
 def _chain(site: Site, proc: Path, *, asks: bool) -> tuple[int, int]:

@@ -26,16 +26,27 @@ class Step(StrEnum):
 ENDS = frozenset({Step.BACK, Step.STAYED, Step.ENDED})
 
 
+class Held(Struct, frozen=True, kw_only=True):
+    """A stopped run that could not be let go on: why, and until when (Unix time) that is not tried
+    again, after a ``pause`` in seconds.
+    """
+
+    why: str = ""
+    pause: float = 0.0
+    until: float = 0.0
+
+
 class Rescue(Struct, frozen=True, kw_only=True):
     """The move of one run of a job, written down before each effect.
 
     ``threatened``: those of its nodes that are taken away; ``deadline`` (Unix time) when, where
     that is known. ``saves``: a save is wanted and fits before it. ``image`` is what the next run
-    goes on from (None: from its start). In WAITING and REQUEUEING ``at`` is when to act again; in
-    WAITING None means when the node is lost, and ``again`` that another save is tried then.
+    goes on from (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act
+    again; in WAITING None means when the node is lost, and ``again`` that another save is tried
+    then.
     ``newest``: the number of the job's newest image when the save of this move was asked for (None:
     it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
-    requeued job.
+    requeued job. ``held``: its run is stopped, and neither moves nor goes on.
     """
 
     run: JobRun
@@ -55,6 +66,7 @@ class Rescue(Struct, frozen=True, kw_only=True):
     newest: int | None = None
     helped: int = 0
     note: str = ""
+    held: Held | None = None
     reached: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -66,6 +78,11 @@ class Rescue(Struct, frozen=True, kw_only=True):
     def over(self) -> bool:
         """Whether nothing is left to do."""
         return self.step in ENDS
+
+    @property
+    def put_off(self) -> bool:
+        """Whether it waits for what may last: nothing is gained by looking often."""
+        return self.held is not None and self.step in (Step.SAVED, Step.REQUEUEING)
 
 
 class Warned(Struct, frozen=True, kw_only=True):

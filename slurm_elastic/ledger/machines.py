@@ -28,11 +28,7 @@ from slurm_elastic.ledger.rows import (
     worst_price,
 )
 from slurm_elastic.model import Instance, InstanceState, Pool
-
-AHEAD = 900.0
-"""Seconds. No read of a cloud takes so long, nor do its clock and the head's differ by so much:
-what is dated later than that is from before the head's clock was set back.
-"""
+from slurm_elastic.policies.clock import AHEAD
 
 
 class Machines(Marks):

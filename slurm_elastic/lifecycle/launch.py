@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 AUTH_COOLDOWN = 60.0
 """Seconds before a cloud that refused our credentials is asked again."""
 FIRST_BACKOFF = 0.5
+SLACK = 60.0
+"""Seconds by which a clock may be put right without a word."""
 
 Answer = TypeVar("Answer")
 
@@ -176,11 +178,12 @@ def report_auth(site: Site, error: AuthError) -> None:
 
 def end_far(site: Site) -> None:
     """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
-    set back since.
+    set back since; by more than the small steps that keep it right (SLACK).
     """
     timings = site.config.timings
     ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
-    ended = site.ledger.end_far(site.now(), max(*ours, timings.boot_cooldown, AUTH_COOLDOWN))
+    longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN)
+    ended = site.ledger.end_far(site.now(), longest + SLACK)
     if ended:
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 

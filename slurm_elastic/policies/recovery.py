@@ -46,7 +46,8 @@ up, busy         machine over age    there                    power-down-asap (a
 ===============  ==================  =======================  =====================================
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
-either. "Heard": slurmctld has the node up and answering (``policies.absence``).
+either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
+the node up and answering (``policies.absence``).
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
@@ -56,10 +57,12 @@ empty the site).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
 
 from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.absence import Listing, answers, cap, is_heard, served, weigh
+from slurm_elastic.policies.clock import age as age_of
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.recovery_view import Intent, Known, Patience, View
 
@@ -257,7 +260,9 @@ def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
     when somebody changed them, nobody knows what it does: it may stay for its maximum age.
     """
     limit = patience.unlisted if machine.node else machine.max_age
-    if limit is None or view.now - machine.decided <= limit:
+    # Of one without a node a clock that was set back is no proof of any age.
+    age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
+    if limit is None or age <= limit:
         return None
     why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
     return Action(kind="terminate-orphan", subject=machine.id, reason=why)
@@ -276,7 +281,7 @@ def _missing(machine: Known, listing: Listing) -> Action | None:
 
 
 def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
-    age = view.now - machine.decided
+    age = age_of(machine.decided, view.now)
     if machine.max_age is None or age <= machine.max_age:
         return None
     if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
@@ -284,10 +289,11 @@ def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
     if "POWER_DOWN" in node.states:
         return None  # asked for already, its jobs go on
     kind = "power-down-asap" if is_busy(node) else "power-down"
+    old = f"{age:.0f} s old" if isfinite(age) else "from before the clock was set back"
     return Action(
         kind=kind,
         subject=machine.node,
-        reason=f"its machine is {age:.0f} s old, the pool's maximum is {machine.max_age:.0f} s",
+        reason=f"its machine is {old}, the pool's maximum is {machine.max_age:.0f} s",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from slurm_elastic.model import Instance, Pool
+from slurm_elastic.policies.clock import age
 
 CODE = "stray"
 """What the health of such machines goes by."""
@@ -28,7 +29,7 @@ def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool
 
 def unending(suspending: float | None, now: float) -> str | None:
     """Why somebody should look at a machine whose end was decided at ``suspending`` (Unix s)."""
-    if suspending is None or now - suspending <= UNENDING:
+    if suspending is None or age(suspending, now) <= UNENDING:
         return None
     return "its cloud was asked again and again to end it, and still has it"
 

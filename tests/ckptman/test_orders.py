@@ -59,7 +59,7 @@ def test_a_withdrawal_while_slurm_does_not_answer_releases_the_node_later(world:
     assert world.state.releases() == ()
 
 
-def test_a_resume_that_fails_once_is_done_with_the_next_look(
+def test_a_resume_that_fails_once_is_done_soon(
     world: CkptWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = drained(world)

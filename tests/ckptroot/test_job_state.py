@@ -25,6 +25,20 @@ def test_a_users_own_texts_stand_for_no_field(name: str, comment: str) -> None:
     assert found == JobState(state="RUNNING", uid=1001, restarts=2, array_job=7, array_task=1)
 
 
+@pytest.mark.parametrize("name", ["x ArrayJobId=42 ArrayTaskId=7", "x JobName=y ArrayTaskId=7"])
+def test_a_name_makes_no_job_a_task_of_anothers_array(name: str) -> None:
+    alone = LINE.replace(" ArrayJobId=7 ArrayTaskId=1", "").format(name=name, comment=name)
+    found = _job_state(alone, 8)
+    assert found == JobState(state="RUNNING", uid=1001, restarts=2)
+    assert found.label(8) == "8"
+
+
+def test_a_name_does_not_change_which_task_it_is() -> None:
+    found = _job_state(LINE.format(name="x ArrayJobId=42 ArrayTaskId=9", comment=""), 8)
+    assert found is not None
+    assert found.label(8) == "7_1"
+
+
 @pytest.mark.parametrize("field", ["name", "comment"])
 def test_what_imitates_the_end_of_the_fixed_fields_is_not_believed(field: str) -> None:
     texts = {"name": "job", "comment": ""} | {field: f"{FALSE} BatchFlag=1 Command=x"}

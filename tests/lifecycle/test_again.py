@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_elastic.errors import SlurmError, TransientError
+from slurm_elastic.lifecycle.launch import end_far
+from slurm_elastic.model import CoolDown
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.slurm.hostlist import compress
@@ -281,3 +283,57 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     world.advance((timings.misses + 1) * timings.reconcile)
     assert reasons(world, "ended") == ["the cloud did not list it 3 times in a row"]
     assert world.ledger.machines() == ()
+
+
+def test_a_machine_that_cannot_be_ended_does_not_keep_a_lost_request_from_being_made_up(
+    world: World,
+) -> None:
+    old = up(world)
+    world.accounts["pub"].protected.add(old)
+    off(world)
+    lose(world, "resume")
+    world.slurm.submit(2, ("pub1",), requeue=False)
+    until_runs(world, 2, within=world.config.timings.resume_timeout)
+    assert old in world.machines_of("pub1")
+    assert len(world.machines_of("pub1")) == 2
+
+
+def test_a_machine_that_cannot_be_ended_does_not_hide_the_loss_of_the_next(world: World) -> None:
+    world.slurmd_timeout = 1e9
+    world.clouds["pub"].tells_losses = True
+    old = up(world)
+    world.accounts["pub"].protected.add(old)
+    off(world)
+    world.slurm.submit(2, ("pub1",))
+    until_runs(world, 2, within=120)
+    (new,) = (i for i in world.machines_of("pub1") if i != old)
+    world.clouds["pub"].take(new)
+    world.advance(2 * world.config.timings.reconcile)
+    assert world.slurm.queue()[2].restarts == 1
+
+
+def test_a_machine_that_does_not_end_is_told_of_whatever_the_clock_says(world: World) -> None:
+    world.accounts["pub"].protected.add(up(world))
+    off(world)
+    world.advance(60)
+    set_back(world)
+    world.advance(120)
+    (told,) = [h.error for h in world.ledger.health() if h.name == "paid machines"]
+    assert told is not None
+    assert "still has it" in told
+
+
+@pytest.mark.parametrize("step", [0.0, 30.0])
+def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
+    world: World, step: float
+) -> None:
+    longest = world.config.timings.cooldown_max
+    until = world.site.now() + longest
+    world.ledger.cool_down(CoolDown(key="pub/*/*/*", until=until, code="x", reason="y", strikes=9))
+    set_back(world, step + 0.01)
+    end_far(world.site)
+    (cool_down,) = world.ledger.cool_downs(world.site.now())
+    assert cool_down.until == until
+    set_back(world, 120.0)
+    end_far(world.site)
+    assert world.ledger.cool_downs(world.site.now()) == ()

@@ -1,0 +1,17 @@
+"""What the head's clock says of times that were written down before it was set back. Pure."""
+
+from __future__ import annotations
+
+from math import inf
+
+AHEAD = 900.0
+"""Seconds. No read of a cloud takes so long, nor do its clock and the head's differ by so much:
+what is dated later than that is from before the head's clock was set back.
+"""
+
+
+def age(since: float, now: float) -> float:
+    """Seconds from ``since`` to ``now``; endless where the clock was set back meanwhile, as what
+    waits for an age would wait for the length of that step, too.
+    """
+    return inf if since > now + AHEAD else now - since
