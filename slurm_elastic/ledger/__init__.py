@@ -26,7 +26,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec.structs import astuple
@@ -136,6 +136,15 @@ class Ledger(Machines):
         """The launch of that generation."""
         with self._lock:
             return self._launch(generation)
+
+    def finished(self, generations: Collection[str]) -> dict[str, float]:
+        """When these launches were answered: those of them that were."""
+        rows = self._select(
+            "select generation, finished from launches where finished is not null "
+            "and generation in (select value from json_each(?))",
+            to_json(list(generations)),
+        )
+        return {row["generation"]: row["finished"] for row in rows}
 
     # decisions, heartbeat, health
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold, Machine
@@ -40,6 +40,7 @@ def world(
     machines = site.ledger.machines()
     mine = [m for m in machines if m.instance.cloud == cloud]
     at_home = _at_home(site, view, machines)
+    unshown = _unshown(site, mine)
     names = dict.fromkeys(n for pool in site.pools_of_cloud(cloud) for n in pool.nodes)
     names |= dict.fromkeys(m.instance.node for m in mine)
     intents = tuple(
@@ -50,7 +51,7 @@ def world(
     return View(
         now=site.now(),
         nodes={n: view[n] for n in names if n in view},
-        known=tuple(_known(site, m, at_home) for m in mine),
+        known=tuple(_known(site, m, at_home, unshown) for m in mine),
         intents=intents,
         seen=seen,
         held=frozenset(row.node for row in full(site)),
@@ -59,7 +60,9 @@ def world(
     )
 
 
-def _known(site: Site, machine: Machine, at_home: Mapping[str, str]) -> Known:
+def _known(
+    site: Site, machine: Machine, at_home: Mapping[str, str], unshown: Collection[str]
+) -> Known:
     one = machine.instance
     moved = _home(site, one.node) not in (None, one.cloud)
     return Known(
@@ -71,7 +74,7 @@ def _known(site: Site, machine: Machine, at_home: Mapping[str, str]) -> Known:
         suspending=machine.suspending is not None,
         address=one.address,
         max_age=_max_age(site, machine),
-        shown=_was_shown(site, machine),
+        shown=one.id not in unshown,
         registered=machine.registered is not None,
         double_of=at_home.get(one.node, "") if moved else "",
     )
@@ -128,9 +131,14 @@ def _max_age(site: Site, machine: Machine) -> float | None:
     return max((age for age in ages if age is not None), default=None) if all(ages) else None
 
 
-def _was_shown(site: Site, machine: Machine) -> bool:
-    """Whether any read of the cloud has had it: a fresh machine may be missing for minutes."""
-    if machine.misses == 0:
-        return True
-    row = site.ledger.launch(machine.instance.generation)
-    return row is None or row.finished is None or machine.last_seen > row.finished
+def _unshown(site: Site, machines: Sequence[Machine]) -> frozenset[str]:
+    """Those that no read of the cloud has had: a fresh machine may be missing for minutes."""
+    missing = [m for m in machines if m.misses > 0]
+    if not missing:
+        return frozenset()
+    ends = site.ledger.finished({m.instance.generation for m in missing})
+    return frozenset(
+        m.instance.id
+        for m in missing
+        if m.instance.generation in ends and m.last_seen <= ends[m.instance.generation]
+    )

@@ -22,6 +22,7 @@ CAP_SHARE = 0.2
 CAP_FLOOR = 10
 TOLD = 5
 """Nodes that a doubt names."""
+_SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
 class Listing(Struct, frozen=True, kw_only=True):
@@ -87,9 +88,13 @@ def weigh(view: View, patience: Patience) -> Listing:
 
 
 def served(view: View) -> set[str]:
-    """Nodes that have a machine, or an open launch that may have made one, of whichever cloud."""
-    nodes = {m.node for m in view.known} | {n for i in view.intents for n in i.nodes}
-    nodes |= {i.node for i in view.seen or () if i.state is not InstanceState.TERMINATED}
+    """Nodes that have a machine, or an open launch that may have made one, of whichever cloud. One
+    whose end is decided serves nobody, however long its cloud keeps it.
+    """
+    leaving = {m.id for m in view.known if m.suspending}
+    nodes = {m.node for m in view.known if not m.suspending}
+    nodes |= {n for i in view.intents for n in i.nodes}
+    nodes |= {i.node for i in view.seen or () if i.state in _SERVES and i.id not in leaving}
     return nodes | view.elsewhere
 
 
@@ -108,7 +113,7 @@ def _boots(view: View, machine: Known) -> bool:
 
 def _unserved(view: View) -> list[str]:
     """Nodes that slurmctld hears, though neither the ledger nor the cloud knows of a machine."""
-    told = served(view) | {i.node for i in view.seen or ()}
+    told = served(view) | {i.node for i in view.seen or ()} | {m.node for m in view.known}
     return [
         name
         for name, node in view.nodes.items()

@@ -46,7 +46,8 @@ up, busy         machine over age    there                    power-down-asap (a
 ===============  ==================  =======================  =====================================
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
-either. "Heard": slurmctld has the node up and answering (``policies.absence``).
+either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
+the node up and answering (``policies.absence``).
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not

@@ -285,6 +285,33 @@ def test_a_machine_that_is_gone_is_missed_whatever_the_clock_says(
     assert world.ledger.machines() == ()
 
 
+def test_a_machine_that_cannot_be_ended_does_not_keep_a_lost_request_from_being_made_up(
+    world: World,
+) -> None:
+    old = up(world)
+    world.accounts["pub"].protected.add(old)
+    off(world)
+    lose(world, "resume")
+    world.slurm.submit(2, ("pub1",), requeue=False)
+    until_runs(world, 2, within=world.config.timings.resume_timeout)
+    assert old in world.machines_of("pub1")
+    assert len(world.machines_of("pub1")) == 2
+
+
+def test_a_machine_that_cannot_be_ended_does_not_hide_the_loss_of_the_next(world: World) -> None:
+    world.slurmd_timeout = 1e9
+    world.clouds["pub"].tells_losses = True
+    old = up(world)
+    world.accounts["pub"].protected.add(old)
+    off(world)
+    world.slurm.submit(2, ("pub1",))
+    until_runs(world, 2, within=120)
+    (new,) = (i for i in world.machines_of("pub1") if i != old)
+    world.clouds["pub"].take(new)
+    world.advance(2 * world.config.timings.reconcile)
+    assert world.slurm.queue()[2].restarts == 1
+
+
 def test_a_machine_that_does_not_end_is_told_of_whatever_the_clock_says(world: World) -> None:
     world.accounts["pub"].protected.add(up(world))
     off(world)

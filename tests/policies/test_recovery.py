@@ -94,6 +94,22 @@ CASES = {
     "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
     "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
     "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
+    "wanted, a machine of it is on its way out": (
+        view(BOOTING, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        [("terminate", "i-1"), ("launch", "pub1")]),
+    "wanted, a machine of it is being stopped": (
+        view(BOOTING, seen=(STOPPED,)), [("adopt-stopped", "i-1"), ("launch", "pub1")]),
+    "wanted, one machine of it is on its way out, another boots": (
+        view(BOOTING, known=(replace(KNOWN, suspending=True), NAMED), seen=(SEEN, NAMED_SEEN)),
+        [("terminate", "i-1")]),
+    "up, silent, a machine of it is on its way out": (
+        view(SILENT, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        [("terminate", "i-1"), ("fail-node", "pub1")]),
+    "up, heard, a machine of it is on its way out and hidden": (
+        view(BUSY, known=(replace(KNOWN, suspending=True),)), [("end", "i-1")]),
+    "up, its machine has ended, an earlier one is on its way out": (
+        view(BUSY, known=(replace(KNOWN, suspending=True),), seen=(SEEN, ENDED)),
+        [("terminate", "i-1"), ("fail-lost", "pub1")]),
     "up without a machine": (view(SILENT), [("fail-node", "pub1")]),
     "up without a machine, but slurmctld hears it": (view(BUSY), [("doubt", "list")]),
     "up without a machine, slurmctld hears another in its place": (
@@ -241,7 +257,7 @@ def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: View) -> None:
 @given(views())
 def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: View) -> None:
     launched = {a.subject for a in recover(world, Patience()) if a.kind == "launch"}
-    assert launched.isdisjoint(m.node for m in world.known)
+    assert launched.isdisjoint(m.node for m in world.known if not m.suspending)
     assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
     assert launched.isdisjoint(world.held)
 
