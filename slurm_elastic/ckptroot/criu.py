@@ -23,6 +23,10 @@ from slurm_elastic.ckptroot.site import Refused, Site
 
 _CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
+_MOST_GROUPS = 128
+"""CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
+_YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
+_FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 # Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
 _BOTH = ("--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "-v2")
 
@@ -90,6 +94,7 @@ class Criu:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
             images.check(image, self._identity)
+            self._check_rights()  # again: they ran until CRIU stopped them
             return {file.path: file.size for file in images.writing(image)}
         except BaseException:
             self.go_on()
@@ -192,25 +197,53 @@ class Criu:
         """What would fail or be refused afterwards, found before anything is stopped."""
         if within <= 0:
             raise Refused("the deadline has passed")
-        memory = 0
-        for pid in self._tasks():
-            status = _status(pid)
-            uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
-            gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
-            capable = any(int(status.get(name, "0"), 16) for name in _NEEDED)
-            if uids or gids or capable:
-                raise Refused(
-                    f"process {status.get('Name', pid)} has other rights than the job's user"
-                )
-            memory += 1024 * int(status.get("RssAnon", "0").split()[0])
+        memory = self._check_rights()
         free = os.statvfs(image)
         if memory > free.f_bavail * free.f_frsize:
             there = free.f_bavail * free.f_frsize >> 20
             raise Refused(f"no room: {memory >> 20} MiB needed, {there} MiB free")
 
+    def _check_rights(self) -> int:
+        """That the job's user may restore every task; the memory of all of them (bytes)."""
+        memory = 0
+        for pid in self._tasks():
+            owner = _owner(pid)  # before the status: what ends meanwhile has no memory there
+            status = _status(pid)
+            why = self._obstacle(pid, owner, status)
+            if why:
+                raise Refused(f"process {status.get('Name', pid)} {why}")
+            memory += 1024 * int(status.get("RssAnon", "0").split()[0])
+        return memory
+
+    def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
+        """What keeps a task from being brought back with the rights of ``restorer``."""
+        uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
+        gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
+        if uids or gids or any(int(status.get(name, "0"), 16) for name in _NEEDED):
+            return "has other rights than the job's user"
+        if len(status.get("Groups", "").split()) > _MOST_GROUPS:
+            return f"has more than {_MOST_GROUPS} groups, which CRIU cannot restore as a user"
+        # /proc/PID/fd of a task that is not dumpable is root's (proc(5)); so is that of a zombie.
+        if "RssAnon" in status and owner not in (None, self._caller.uid):
+            return (
+                "is not dumpable (prctl(2), PR_SET_DUMPABLE), as agents of keys are:"
+                " CRIU cannot restore it as a user"
+            )
+        # Set before no_new_privs comes back (seccomp(2)).
+        if _restores() == _CAP_CHECKPOINT_RESTORE and _filtered(pid):
+            return "has a seccomp filter, which CRIU cannot restore as a user"
+        return ""
+
 
 def available(site: Site) -> None:
     """Refused where this host cannot do it."""
+    with contextlib.suppress(FileNotFoundError):
+        scope = _YAMA.read_text().strip()
+        if scope != "0":
+            raise Refused(
+                f"kernel.yama.ptrace_scope is {scope}, and CRIU could restore nothing as a user:"
+                " set it to 0 (sysctl -w kernel.yama.ptrace_scope=0, and in /etc/sysctl.d)"
+            )
     for program in (site.criu, "/usr/bin/nsenter", "/usr/bin/setpriv"):
         if not os.access(program, os.X_OK):
             raise Refused(f"{program} is not installed")
@@ -225,8 +258,7 @@ def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
     "Ptrace access mode checking"), and it can become nobody else.
     """
     have = _capabilities(os.getpid(), "CapEff")
-    restores = _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
-    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, restores)
+    wanted = (_CAP_SETPCAP, _CAP_SYS_RESOURCE, _restores())
     keeps = [number for number in wanted if have >> number & 1]
     capabilities = ",".join(["-all", *(f"+cap_{number}" for number in keeps)])
     listed = ("--groups", ",".join(map(str, groups))) if groups else ("--clear-groups",)
@@ -234,6 +266,12 @@ def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
         "/usr/bin/setpriv", "--reuid", str(identity.uid), "--regid", str(identity.gid), *listed,
         "--inh-caps", capabilities, "--ambient-caps", capabilities,
     ]  # fmt: skip
+
+
+def _restores() -> int:
+    """The capability that lets a user restore process numbers and memory maps."""
+    have = _capabilities(os.getpid(), "CapEff")
+    return _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
 
 
 def _run(command: list[str]) -> int:
@@ -258,6 +296,21 @@ def _status(pid: int) -> dict[str, str]:
         pairs = (line.partition(":") for line in text.splitlines())
         return {name: value.strip() for name, _, value in pairs}
     return {}
+
+
+def _owner(pid: int) -> int | None:
+    """Whose /proc/PID/fd is; None where the process is gone."""
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{pid}/fd").st_uid
+    return None
+
+
+def _filtered(pid: int) -> bool:
+    """Whether a thread of the process has a seccomp filter."""
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")
+        return any(_status(int(thread)).get("Seccomp") == _FILTER for thread in threads)
+    return False
 
 
 def _capabilities(pid: int, name: str) -> int:

@@ -40,7 +40,8 @@ class Identity:
 class OpenFile:
     """A regular file that a task has open for writing, with its size (bytes) at the dump.
 
-    ``appends``: at its end (O_APPEND), where others may append, too; else the task says where.
+    ``appends``: a task of the job does so at its end (O_APPEND), where others may append, too;
+    else each says where.
     """
 
     path: str
@@ -81,18 +82,29 @@ def show(directory: Path) -> None:
 
 
 def writing(directory: Path) -> tuple[OpenFile, ...]:
-    """The regular files that the tasks have open for writing, each once."""
-    found: dict[str, OpenFile] = {}
+    """The regular files that the tasks have open for writing, each once, with those that some only
+    read and others append to: CRIU brings readers back to a file of the same length only. It knows
+    no size where a file can be appended to and not read (should_check_size, criu/files-reg.c).
+    """
+    opened = list(_regular(directory))
+    appended = {path for path, flags, _ in opened if flags & _WRITING and flags & _APPEND}
+    sizes = {
+        path: size
+        for path, flags, size in opened
+        if size >= 0 and (flags & _WRITING or path in appended)
+    }
+    return tuple(OpenFile(path, sizes[path], path in appended) for path in sorted(sizes))
+
+
+def _regular(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """Path, flags (open(2)) and size of each opening of a regular file; -1 for no size."""
     for entry in _entries(directory / "files.img", _FILES):
         for raw in _messages(entry, 3):
             reg = _fields(raw)
-            flags, size = _number(reg, 2), _number(reg, 8, missing=-1)
             name = _one(reg, 6)
-            if flags & _WRITING and size >= 0 and isinstance(name, bytes):
+            if isinstance(name, bytes):
                 path = "/" + name.decode("utf-8", "surrogateescape").removeprefix("/")
-                appends = bool(flags & _APPEND) or (path in found and found[path].appends)
-                found[path] = OpenFile(path, size, appends)
-    return tuple(found[path] for path in sorted(found))
+                yield path, _number(reg, 2), _number(reg, 8, missing=-1)
 
 
 def _check_core(path: Path, identity: Identity) -> tuple[int, ...] | None:

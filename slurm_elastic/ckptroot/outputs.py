@@ -68,8 +68,7 @@ def give_back(
                 done.append(f"{one.path}: {one.size} bytes given back, {found} were there")
             if found > one.size:
                 lose = _given_back(file, kept) if kept else not one.appends
-                aside = "" if lose else _aside(file, one, caller, number)
-                _cut(file, one.size, caller)
+                aside = _shorten(file, one, caller, number, lose=lose)
                 done.append(f"{one.path}: cut from {found} to {one.size} bytes{aside}")
         finally:
             os.close(file)
@@ -99,10 +98,10 @@ def clear(directory: Path, outputs: list[str], caller: Caller) -> list[str]:
             file = _open(path, os.O_RDWR, caller)
             try:
                 found = os.fstat(file).st_size
-                if found and not _given_back(file, kept):
-                    aside = _aside(file, OpenFile(path, 0), caller, 0)
+                lose = _given_back(file, kept)
+                aside = _shorten(file, OpenFile(path, 0), caller, 0, lose=lose) if found else ""
+                if aside:
                     done.append(f"{path}: {found} bytes of earlier runs, or of others{aside}")
-                _cut(file, 0, caller)
             finally:
                 os.close(file)
     return done
@@ -131,14 +130,29 @@ def _open(path: str, flags: int, caller: Caller) -> int:
     return file
 
 
+def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
+    """Cut the file to the image's bytes; where the rest of it is, unless that may be lost."""
+    if not lose:
+        return _aside(file, one, caller, number)
+    with as_user(caller.uid, caller.gid, caller.groups):
+        os.ftruncate(file, one.size)
+    return ""
+
+
 def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
-    """Keep what comes after the image's bytes in a file of its own, and say where."""
+    """Keep what comes after the image's bytes in a file of its own, cut it off, and say where.
+
+    What is appended while it is copied is copied, too, until nothing more comes: what is left is
+    the instant between the last look and the cut, as no call does both.
+    """
     with as_user(caller.uid, caller.gid, caller.groups):
         path = target = None
         try:
             path, target = _fresh(f"{one.path}.cut-{caller.job}-{number}", file)
-            _copy(file, target, one.size, os.fstat(file).st_size, to=0)
-            os.fsync(target)
+            at = _copy_rest(file, target, one.size, one.size)
+            os.fsync(target)  # takes long, so before the last look
+            _copy_rest(file, target, one.size, at)
+            os.ftruncate(file, one.size)
         except OSError as error:
             if path is not None:
                 os.unlink(path)
@@ -148,6 +162,14 @@ def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
             if target is not None:
                 os.close(target)
     return f", what was there is in {path}"
+
+
+def _copy_rest(source: int, target: int, start: int, at: int) -> int:
+    """Copy from ``at`` on until the file's length stands; that length. ``start`` goes to 0."""
+    while (end := os.fstat(source).st_size) > at:
+        _copy(source, target, at, end, to=at - start)
+        at = end
+    return at
 
 
 def _fresh(path: str, like: int) -> tuple[str, int]:
@@ -161,11 +183,6 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
     raise FileExistsError(0, "too many such files", path)
 
 
-def _cut(file: int, size: int, caller: Caller) -> None:
-    with as_user(caller.uid, caller.gid, caller.groups):
-        os.ftruncate(file, size)
-
-
 def _given_back(file: int, kept: Path) -> bool:
     """Whether nothing is in the file but what a copy of root's gave back."""
     try:
@@ -174,11 +191,12 @@ def _given_back(file: int, kept: Path) -> bool:
         return False
     try:
         size = os.fstat(file).st_size
-        return size <= os.fstat(source).st_size and all(
+        same = size <= os.fstat(source).st_size and all(
             os.pread(file, min(_BLOCK, size - at), at)
             == os.pread(source, min(_BLOCK, size - at), at)
             for at in range(0, size, _BLOCK)
         )
+        return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
     finally:
         os.close(source)
 

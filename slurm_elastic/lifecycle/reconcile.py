@@ -11,7 +11,7 @@ from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, Sl
 from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
-from slurm_elastic.lifecycle.past import of_the_past
+from slurm_elastic.lifecycle.past import of_others, of_the_past, served
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.reading import all_nodes, full, machines_of, world
 from slurm_elastic.lifecycle.refuse import give_back
@@ -197,7 +197,8 @@ class Round:
         machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
         past = of_the_past(self._site, machines)
         end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
-        left = {m.instance.node for m in past} - self._site.served()
+        nodes = {m.instance.node for m in past}
+        left = nodes - served(self._site, self._cloud, nodes)
         self._launch([replace(actions[0], subject=node) for node in sorted(left)])
 
     def _launch(self, actions: Sequence[Action]) -> None:
@@ -205,6 +206,11 @@ class Round:
         pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
+        # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
+        others = of_others(site, self._cloud, mine)
+        past = of_the_past(site, others)
+        kept = {m.instance.node for m in others if m not in past}
+        mine = [n for n in mine if n not in kept]
         jobs = _jobs_of(site, mine) if mine else {}
         view = site.slurm.nodes(mine) if mine else {}
         wanted = [n for n in mine if _wants(view, n)]

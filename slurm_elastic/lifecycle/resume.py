@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.ledger import Machine
-from slurm_elastic.lifecycle.past import of_the_past
+from slurm_elastic.lifecycle.past import of_the_past, served
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
@@ -35,7 +35,9 @@ def resume(
     """
     mine = [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
     end(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
-    wanted = _still_wanted(site, request, mine, view, again=again)
+    long_ago = _long_ago(site, cloud)
+    has = served(site, cloud, mine, long_ago=long_ago, request=request.id)
+    wanted = _still_wanted(site, request, mine, view, has, again=again)
     if not wanted:
         return ()
     return place(site, cloud, request.id, wanted, request.jobs, request.received)
@@ -49,7 +51,7 @@ def _past(
     have forgotten what it knew, is left to the repair.
     """
     again = {n for n in nodes if n in view and phase(view[n]) is Phase.POWERING_UP}
-    latest = site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+    latest = _long_ago(site, cloud)
     return of_the_past(
         site,
         (
@@ -63,15 +65,19 @@ def _past(
     )
 
 
+def _long_ago(site: Site, cloud: str) -> float:
+    return site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+
+
 def _still_wanted(
     site: Site,
     request: Request,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
+    has: Container[str],
     *,
     again: bool,
 ) -> list[str]:
-    served = site.served()
     stale: list[str] = []
     twice: list[str] = []
     wanted: list[str] = []
@@ -79,7 +85,7 @@ def _still_wanted(
         state = view.get(node)
         if state is None or phase(state) is not Phase.POWERING_UP:
             stale.append(node)
-        elif node in served:
+        elif node in has:
             twice.append(node)
         else:
             wanted.append(node)

@@ -46,8 +46,10 @@ def image(magic: int, *entries: bytes) -> bytes:
     )
 
 
-def file_entry(path: str, flags: int, size: int) -> bytes:
-    reg = field(1, 1) + field(2, flags) + field(3, 0) + field(6, path.encode()) + field(8, size)
+def file_entry(path: str, flags: int, size: int | None) -> bytes:
+    """CRIU notes no size for what is open to be appended to and not read."""
+    reg = field(1, 1) + field(2, flags) + field(3, 0) + field(6, path.encode())
+    reg += b"" if size is None else field(8, size)
     return field(1, 1) + field(2, 1) + field(3, reg)
 
 

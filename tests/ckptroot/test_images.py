@@ -127,3 +127,20 @@ def test_files_open_for_writing_are_told(tmp_path: Path) -> None:
         OpenFile("/scratch", 5, appends=False),
         OpenFile("/shared/out", 80, appends=True),
     )
+
+
+@pytest.mark.parametrize("other", [0, 0o2, 0o1], ids=["reads", "reads and writes", "writes"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_the_job_appends_to_and_opens_otherwise_too(
+    tmp_path: Path, other: int, swapped: bool
+) -> None:
+    """`sim >>log & tail -f log`: a reader comes back only to a file as long as it was."""
+    entries = [
+        forged.file_entry("/shared/log", 0o2001, None),
+        forged.file_entry("/shared/log", other, 100),
+        forged.file_entry("/shared/only-appended", 0o2001, None),
+        forged.file_entry("/shared/only-read", 0o2000, 7),
+    ]
+    files = forged.image(forged.FILES, *(reversed(entries) if swapped else entries))
+    image = forged.write(tmp_path / "image", forged.core(forged.creds()), files=files)
+    assert writing(image) == (OpenFile("/shared/log", 100, appends=True),)

@@ -224,3 +224,55 @@ def test_what_others_wrote_to_its_output_stays_when_it_starts_anew(place: Path) 
     outputs.clear(place / "keep", [out], CALLER)
     assert Path(out).read_bytes() == b""
     assert Path(f"{out}.cut-7-0").read_bytes() == b"A\nB\n"
+
+
+@pytest.mark.parametrize("begins_anew", [False, True])
+def test_what_is_appended_while_the_rest_is_kept_is_kept_too(
+    place: Path, monkeypatch: pytest.MonkeyPatch, begins_anew: bool
+) -> None:
+    """Another job goes on writing: while the tail is copied, and while the copy is synced."""
+    file = write(place / "home" / "log", b"A,1\nB,1\n")
+    lines = iter([b"B,2\n", b"B,3\n", b"B,4\n"])
+    copy, sync = outputs._copy, os.fsync
+
+    def more() -> None:
+        with open(file, "ab") as other:
+            other.write(next(lines, b""))
+
+    def slow_copy(*words: int, **to: int) -> None:
+        copy(*words, **to)
+        more()
+
+    def slow_sync(descriptor: int) -> None:
+        sync(descriptor)
+        more()
+
+    monkeypatch.setattr(outputs, "_copy", slow_copy)
+    monkeypatch.setattr(outputs.os, "fsync", slow_sync)
+    if begins_anew:
+        outputs.clear(place / "keep", [file], CALLER)
+    else:
+        back(place, [], {file: 4})
+    rest = b"B,1\nB,2\nB,3\nB,4\n"
+    kept, aside = (b"", b"A,1\n" + rest) if begins_anew else (b"A,1\n", rest)
+    assert Path(file).read_bytes() == kept
+    assert Path(f"{file}.cut-7-{0 if begins_anew else 3}").read_bytes() == aside
+
+
+def test_what_is_appended_while_it_is_compared_is_kept(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = write(place / "home" / "out", b"one\ntwo\n")
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    read, lines = os.pread, iter([b"B\n"])
+
+    def slow_read(descriptor: int, size: int, at: int) -> bytes:
+        found = read(descriptor, size, at)
+        with open(out, "ab") as other:
+            other.write(next(lines, b""))
+        return found
+
+    monkeypatch.setattr(outputs.os, "pread", slow_read)
+    back(place, [out], {out: 4})
+    assert Path(out).read_bytes() == b"one\n"
+    assert Path(f"{out}.cut-7-3").read_bytes() == b"two\nB\n"

@@ -307,6 +307,11 @@ def needed(world: CriuWorld) -> None:
     found = world.nodes()["n1"].run(probe, check=False)
     if found.returncode != 0:
         pytest.skip(f"containers cannot have namespaces of their own here: {found.stderr.strip()}")
+    yama = Path("/proc/sys/kernel/yama/ptrace_scope")
+    if yama.exists() and yama.read_text().strip() != "0":
+        pytest.skip(
+            "kernel.yama.ptrace_scope is not 0: nothing can be restored with a user's rights"
+        )
 
 
 def gone(world: CriuWorld, job: int) -> None:

@@ -171,3 +171,65 @@ def test_what_another_job_appended_meanwhile_is_not_lost(world: CriuWorld) -> No
     logged = log.read_text().splitlines()
     assert "B 1" in logged
     assert set(lines) <= set(logged)
+
+
+AGENT = """\
+#!/usr/bin/python3
+import ctypes, os, time
+job, step = os.environ["SLURM_JOB_ID"], 0
+while not os.path.exists(f"end-{job}"):
+    ctypes.CDLL(None).prctl(4, int(os.path.exists(f"plain-{job}")), 0, 0, 0)  # PR_SET_DUMPABLE
+    print("step", step, flush=True)
+    step += 1
+    time.sleep(0.2)
+"""
+
+
+def test_what_its_user_could_not_restore_is_not_stopped(world: CriuWorld) -> None:
+    """A process that hides its memory, as ssh-agent does; once it no longer does, the job moves."""
+    world.resume("n1", "n2")
+    job = world.sbatch(AGENT, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    refused = world.ask(job, "stop")["error"]
+    assert "is not dumpable" in refused
+    world.wait_more(job)
+    assert world.state_of(job) == "running"
+    node = world.job(job)["NodeList"]
+    syslog = world.shared / "log" / f"{node}.syslog"
+    why = f"job {job}: checkpoint: no checkpoint: process script is not dumpable"
+    world.wait_for(lambda: why in syslog.read_text(), "the node's journal says why")
+    (world.shared / "jobs" / f"plain-{job}").touch()
+    world.wait_more(job)
+    assert "ok" in world.ask(job, "go")
+    moved(world, job)
+    ended(world, job)
+    assert world.steps(job) == list(range(len(world.steps(job))))
+
+
+WATCHED = """\
+#!/bin/bash
+exec 3>>"log-$SLURM_JOB_ID" 4<"log-$SLURM_JOB_ID"
+while [ ! -e "end-$SLURM_JOB_ID" ]; do cat <&4; sleep 0.1; done >"seen-$SLURM_JOB_ID" &
+for ((step = 0; ; step++)); do
+    [ ! -e "end-$SLURM_JOB_ID" ] || break
+    echo "A $step" >&3
+    echo "step $step"
+    sleep 0.2
+done
+wait
+"""
+
+
+def test_a_log_that_the_job_appends_to_and_watches_moves_with_it(world: CriuWorld) -> None:
+    world.resume("n1", "n2")
+    job = world.sbatch(WATCHED, "-o", "out-%j")
+    world.standing(job)
+    world.wait_more(job)
+    assert "ok" in world.ask(job, "go")
+    world.wait_more(job)
+    moved(world, job)
+    ended(world, job)
+    assert world.steps(job) == list(range(len(world.steps(job))))
+    lines = (world.shared / "jobs" / f"log-{job}").read_text().splitlines()
+    assert lines == [f"A {step}" for step in world.steps(job)]

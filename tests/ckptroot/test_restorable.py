@@ -1,0 +1,163 @@
+"""What a job's user could not restore is refused at the save, while it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slurm_elastic.ckptroot import criu
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.site import Refused
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+USER = 65534
+CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
+CHECKPOINT_RESTORE, SYS_ADMIN = 1 << 40, 1 << 21
+
+TASK = """
+import ctypes, os, struct, sys, threading, time
+kind, libc = sys.argv[1], ctypes.CDLL(None, use_errno=True)
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+def filtered():
+    code = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))  # allow all
+    program = Program(1, ctypes.cast(code, ctypes.c_void_p))
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(program), 0, 0):
+        print("cannot: no seccomp filter here", flush=True)
+        os._exit(0)
+def in_thread():
+    filtered()
+    ready.set()
+    time.sleep(600)
+ready = threading.Event()
+if kind == "groups":
+    os.setgroups(range(3000, 3129))
+elif kind == "most groups":
+    os.setgroups(range(3000, 3128))
+else:
+    os.setgroups([65534])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+libc.prctl(4, 0 if kind == "agent" else 1, 0, 0, 0)  # PR_SET_DUMPABLE: to change users ended it
+if kind == "filter":
+    filtered()
+if kind == "thread":
+    threading.Thread(target=in_thread, daemon=True).start()
+    ready.wait()
+if kind == "dead child":
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    print(child, end=" ")
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+Start = Callable[[str], Any]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """A job with one process of that kind, under CRIU."""
+    started = []
+
+    def one(kind: str) -> Any:
+        task = subprocess.Popen(
+            ["/usr/bin/python3", "-c", TASK, kind],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/",
+        )  # fmt: skip
+        started.append(task)
+        assert task.stdout is not None
+        line = task.stdout.readline()
+        if line.startswith("cannot"):
+            pytest.skip(line)
+        method: Any = object.__new__(criu.Criu)
+        method._caller = CALLER
+        monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
+        return method
+
+    yield one
+    for task in started:
+        task.communicate()
+
+
+@pytest.fixture
+def modern(monkeypatch: pytest.MonkeyPatch) -> None:
+    have = criu._capabilities
+    monkeypatch.setattr(criu, "_capabilities", lambda *_: have(*_) | CHECKPOINT_RESTORE)
+
+
+@pytest.mark.usefixtures("modern")
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("agent", r"process python3 is not dumpable \(prctl\(2\), PR_SET_DUMPABLE\)"),
+        ("groups", "process python3 has more than 128 groups"),
+        ("filter", "process python3 has a seccomp filter"),
+        ("thread", "process python3 has a seccomp filter"),
+    ],
+)
+def test_what_cannot_come_back_is_not_saved(
+    start: Start, tmp_path: Path, kind: str, why: str
+) -> None:
+    method = start(kind)
+    with pytest.raises(Refused, match=why):
+        method._check_tasks(tmp_path, 60.0)
+
+
+@pytest.mark.usefixtures("modern")
+@pytest.mark.parametrize("kind", ["plain", "most groups", "dead child"])
+def test_what_can_come_back_is_saved(start: Start, tmp_path: Path, kind: str) -> None:
+    start(kind)._check_tasks(tmp_path, 60.0)
+
+
+def test_a_filter_can_be_set_by_what_may_administer_the_system(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = start("filter")
+    monkeypatch.setattr(criu, "_capabilities", lambda *_: SYS_ADMIN)
+    method._check_tasks(tmp_path, 60.0)
+
+
+def test_what_became_so_before_criu_stopped_it_is_not_saved(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an image would count, and the job would be stopped for it."""
+    method = start("agent")
+    went_on = []
+    method._site = SimpleNamespace(criu="/usr/sbin/criu")
+    method._identity, method._keeper, method.pid = None, 1, 1000
+    for name, value in (
+        ("_check_tasks", lambda image, within: None),
+        ("_work", lambda: tmp_path),
+        ("_real_user", list),
+        ("go_on", lambda: went_on.append(True)),
+    ):
+        monkeypatch.setattr(method, name, value)
+    monkeypatch.setattr(criu, "_run", lambda command: 0)
+    monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
+    monkeypatch.setattr(criu.images, "writing", lambda image: ())
+    with pytest.raises(Refused, match="is not dumpable"):
+        method.dump(tmp_path, 60.0)
+    assert went_on == [True]
+
+
+@pytest.mark.parametrize("scope", ["1", "2", "3"])
+def test_a_kernel_that_lets_users_trace_only_descendants_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scope: str
+) -> None:
+    yama = tmp_path / "ptrace_scope"
+    site: Any = SimpleNamespace(criu="/bin/sh")
+    monkeypatch.setattr(criu, "_YAMA", yama)
+    criu.available(site)  # no such kernel
+    yama.write_text("0\n")
+    criu.available(site)
+    yama.write_text(f"{scope}\n")
+    with pytest.raises(Refused, match=f"ptrace_scope is {scope}.* set it to 0"):
+        criu.available(site)
