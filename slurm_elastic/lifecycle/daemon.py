@@ -108,7 +108,9 @@ class Daemon:
         self._growing_worker = worker("policies")
         self._growing = Growing(site, self._growing_worker)
         self._overdue_worker = worker("overdue")
-        self._overdue = Overdue(site, self._overdue_worker, self._workers)
+        self._overdue = Overdue(
+            site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
+        )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""

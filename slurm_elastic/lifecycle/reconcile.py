@@ -64,9 +64,17 @@ class Round:
         self._has_read = False
         self.trouble = ""
         """Why the cloud could not be read the last time; empty where it could, or was not yet."""
+        self.is_over = False
+        """Whether one round is over, however it went."""
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+        try:
+            self._run()
+        finally:
+            self.is_over = True
+
+    def _run(self) -> None:
         site = self._site
         view = all_nodes(site)
         began = site.now()

@@ -1,12 +1,13 @@
-"""A cloud that was never read."""
+"""A cloud that was never read, and nodes that are overdue when the daemon starts."""
 
 from __future__ import annotations
 
 import pytest
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.phase import Phase, phase
-from tests.lifecycle.world import World
+from tests.lifecycle.world import BOOT, World
 
 
 def never_read(world: World, cloud: str, error: type[ProviderError] = AuthError) -> None:
@@ -60,3 +61,65 @@ def test_while_nothing_is_known_only_nodes_that_slurm_waits_for_wait(world: Worl
     world.advance(60)
     assert world.spool.count() == 0
     assert world.kinds("op1") == ["dropped"]
+
+
+def test_a_start_after_a_time_away_invents_no_boot_that_failed(world: World) -> None:
+    """Up, powered down and asked for again meanwhile: the requests wait behind the cloud's read."""
+    timings = world.config.timings
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    world.stop()
+    world.advance(120)
+    world.slurm.finish(1)
+    world.advance(timings.suspend_time + timings.suspend_timeout + 70)
+    world.slurm.submit(2, ("pub1",))
+    world.advance(200)
+    world.start()
+    assert world.daemon is not None
+    world.daemon._overdue.tick()
+    world.advance(60)
+    assert "boot-failed" not in world.kinds("pub1")
+    job = world.slurm.queue()[2]
+    assert (job.restarts, "RUNNING" in job.states) == (0, True)
+    assert world.ledger.breakers() == ()
+    assert world.ledger.cool_downs(world.now) == ()
+
+
+@pytest.mark.parametrize("requests", [True, False])
+def test_a_node_that_is_asked_for_again_is_not_overdue_while_its_requests_wait(
+    world: World, requests: bool
+) -> None:
+    """Also where the round was first, and ResumeTimeout is not over."""
+    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    assert world.daemon is not None
+    world.daemon._dispatch = lambda: None  # type: ignore[method-assign]  # behind a slow cloud
+    if requests:
+        world.now += 1
+        world.program("suspend", ("pub1",), {})
+        world.program("resume", ("pub1",), {1: ("pub1",)})
+    world.advance(given_up_after(world.config.timings.resume_timeout) + BOOT)
+    assert ("boot-failed" in world.kinds("pub1")) is not requests
+
+
+@pytest.mark.parametrize("left", [2.0, 25.0])
+def test_a_node_that_is_overdue_is_given_back_before_its_timeout_all_the_same(
+    world: World, left: float
+) -> None:
+    """A cloud's first read may take longer than is left."""
+    world._live = lambda *_: None  # type: ignore[method-assign]
+    world.slurm.submit(1, ("pub1",), requeue=False)
+    world.advance(5)
+    world.stop()
+    asked, timeout = world.slurm.asked("pub1"), world.config.timings.resume_timeout
+    world.advance(asked + timeout - left - world.now)
+    world.start()
+    assert world.daemon is not None
+    while world.now < asked + timeout - 1:
+        world.daemon._overdue.tick()
+        world.now += 1
+        world.live()
+    assert "boot-failed" in world.kinds("pub1")
+    assert 1 in world.slurm.queue()
+    assert not [kind for kind, *_ in world.requests if kind == "resume-fail"]
