@@ -11,6 +11,7 @@ from slurm_elastic.lifecycle.past import boots_still, oldest
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.absence import is_pinged
 from slurm_elastic.policies.phase import Phase, at_anothers_address, phase
 from slurm_elastic.policies.recovery_view import Intent, Known, View
 
@@ -57,6 +58,7 @@ def world(
         held=frozenset(row.node for row in full(site)),
         elsewhere=_elsewhere(site, cloud, view, machines),
         at_others=at_anothers_address([m.instance for m in machines], view.values()),
+        pings=is_pinged(site.slurm.slurmd_timeout()),
     )
 
 

@@ -135,6 +135,31 @@ def test_the_machines_of_a_small_site_are_missed_as_before(world: World, count: 
     assert told(world) is None
 
 
+def test_where_slurmctld_pings_nobody_a_lost_machine_keeps_no_job(world: World) -> None:
+    """SlurmdTimeout=0: a node that is up stays so by Slurm, whatever became of its machine."""
+    world.slurm.timeout = 0.0
+    (machine,) = run_jobs(world, 1)
+    world.clouds["pub"].take(machine.id)
+    world.advance(600)
+    assert running(world) == 1
+    assert [j.restarts for j in world.slurm.queue().values()] == [1]
+    assert live_rows(world) == {i.id for i in world.alive()}
+    assert told(world) is None
+
+
+def test_where_slurmctld_pings_nobody_an_empty_list_ends_nothing(large: World) -> None:
+    large.slurm.timeout = 0.0
+    machines = run_jobs(large, MANY, requeue=False)
+    hide(large, *machines)
+    large.advance(1200, step=10)
+    assert running(large) == MANY
+    assert live_rows(large) == {i.id for i in machines}
+    assert "slurmctld has up, without a ping, the nodes" in (told(large) or "")
+    show(large)
+    large.advance(60)
+    assert told(large) is None
+
+
 def test_a_loss_makes_no_alarm(world: World) -> None:
     """Until slurmctld notices it, too, it looks like a wrong list."""
     seen: set[str | None] = set()
