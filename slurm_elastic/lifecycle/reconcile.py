@@ -64,9 +64,19 @@ class Round:
         self._patience = Patience(grace=timings.grace, misses=timings.misses)
         self._doubt: str | None = None
         self._has_read = False
+        self.trouble = ""
+        """Why the cloud could not be read the last time; empty where it could, or was not yet."""
+        self.is_over = False
+        """Whether one round is over, however it went."""
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+        try:
+            self._run()
+        finally:
+            self.is_over = True
+
+    def _run(self) -> None:
         site = self._site
         view = all_nodes(site)
         began = site.now()
@@ -94,13 +104,17 @@ class Round:
         """The cloud's machines; None where it cannot be read, whatever it raises."""
         site = self._site
         try:
-            return tuple(site.providers[self._cloud].instances())
+            seen = tuple(site.providers[self._cloud].instances())
         except ProviderError as error:
             problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
             log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
         except Exception as error:
             problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
             log.exception("cloud cannot be read cloud=%s", self._cloud)
+        else:
+            self.trouble = ""
+            return seen
+        self.trouble = problem
         health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
         site.ledger.report_health(health)
         return None
