@@ -115,6 +115,12 @@ class Slurm(Protocol):
         """Slurm's version, as (22, 5)."""
         ...
 
+    def slurmd_timeout(self) -> float:
+        """SlurmdTimeout (s), as of some minutes ago or later. With 0 slurmctld pings no node that
+        it has up.
+        """
+        ...
+
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes (or these) by name, powered-down cloud nodes included. One command."""
         ...

@@ -12,7 +12,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,14 @@ from slurm_elastic.lifecycle.launch import end_far
 from slurm_elastic.lifecycle.looks import guarded
 from slurm_elastic.lifecycle.overdue import Overdue, expect_requeued
 from slurm_elastic.lifecycle.reconcile import Round
-from slurm_elastic.lifecycle.resume import resume
+from slurm_elastic.lifecycle.resume import resume, still_wanted
 from slurm_elastic.lifecycle.settle import TICK as SETTLING_TICK
 from slurm_elastic.lifecycle.settle import Settler
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.strays import Strays
 from slurm_elastic.lifecycle.suspend import suspend
 from slurm_elastic.lifecycle.wake import WakeSocket
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Request, Spool
 
@@ -107,7 +108,9 @@ class Daemon:
         self._growing_worker = worker("policies")
         self._growing = Growing(site, self._growing_worker)
         self._overdue_worker = worker("overdue")
-        self._overdue = Overdue(site, self._overdue_worker, self._workers)
+        self._overdue = Overdue(
+            site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
+        )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
@@ -228,9 +231,8 @@ class Daemon:
         """Whether nodes of it wait for their turn."""
         view = self._site.slurm.nodes(request.nodes)
         if request.kind == "resume":
-            if not self._site.ledger.was_read_whole(cloud):
-                raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
-            return bool(resume(self._site, cloud, request, view, again=again))
+            trouble = self._unread(cloud, request, view)
+            return bool(resume(self._site, cloud, request, view, again=again, trouble=trouble))
         # A node that failed to come up (resume-fail) has no use for its machine either.
         failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
         # Before they are ended: where Slurm does not answer, all of it is done again.
@@ -238,6 +240,18 @@ class Daemon:
         suspend(self._site, cloud, request, view)
         note_failures(self._site, failed, request.id, jobs)
         return False
+
+    def _unread(self, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> str:
+        """Why nothing may be bought from a cloud that was never read: it cannot be. While that is
+        not known yet, the nodes that Slurm waits for wait.
+        """
+        site = self._site
+        if site.ledger.was_read_whole(cloud):
+            return ""
+        trouble = self._rounds[cloud].trouble
+        if not trouble and still_wanted(site, cloud, request, view):
+            raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
+        return trouble and f"it was never read, what it has is not known: {trouble}"
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

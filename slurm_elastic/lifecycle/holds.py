@@ -14,7 +14,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Hold
 from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.model import NodeRequest, Pool
+from slurm_elastic.model import NodeRequest, Offer, Pool
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.fleet import holds_back
 from slurm_elastic.policies.phase import Phase, is_busy, is_down, is_drained, phase
@@ -164,21 +164,33 @@ def _review_pool(
     """Release as many nodes as offers have room for; the others are looked at again later."""
     nodes = tuple(row.node for row in rows)
     request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
+    offers: Sequence[Offer] = ()
     try:
-        offers = site.providers[pool.cloud].offers(pool)
+        if site.ledger.was_read_whole(pool.cloud):  # else nothing may be bought from it
+            offers = site.providers[pool.cloud].offers(pool)
     except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
         log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
-        offers = ()
     launches = serving(request, offers, site.scope(pool), site.now(), site.config.ranking)
     room = sum(launch.room for launch in launches)
-    # Nodes still on their way down keep their row: lifting it now would race with their suspend.
-    free = [n for n in nodes if n not in view or phase(view[n]) is not Phase.POWERING_DOWN][:room]
+    machines = {m.instance.node for m in site.serving() if m.instance.cloud == pool.cloud}
+    free = [n for n in nodes if n not in view or _may_start(view[n], machines)][:room]
     if free:
         release(site, free, f"{launches[0].offer.key} can be had again")
     lifted = set(free)
     kept = [row for row in rows if row.node not in lifted]
     if kept:
         hold(site, pool, [row.node for row in kept], kept[0].reason)
+
+
+def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
+    """Nodes still on their way down keep their row: lifting it now would race with their suspend.
+    So do those that are off, but have a machine: it booted before they would be asked for, and
+    never registers; the repair ends it first.
+    """
+    where = phase(node)
+    return where is not Phase.POWERING_DOWN and not (
+        where is Phase.POWERED_DOWN and node.name in machines
+    )
 
 
 def _forget_strange(site: Site) -> None:

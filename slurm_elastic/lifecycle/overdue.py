@@ -26,12 +26,14 @@ from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.boots import given_up_after, longest_wait
 from slurm_elastic.slurm.hostlist import compress
-from slurm_elastic.spool import received_at
+from slurm_elastic.spool import Request, Spool, received_at
 
 log = logging.getLogger(__name__)
 
 PERIOD = 1.0
 """Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
+SURELY_OVER = 60.0
+"""Seconds after ResumeTimeout by which slurmctld has given up a node for certain."""
 Asked = Callable[[], float]
 """When Slurm asked for a launch (Unix time)."""
 CORRELATION = "boots"
@@ -61,11 +63,22 @@ class _Late(Struct, frozen=True, kw_only=True):
 
 
 class Overdue:
-    """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers."""
+    """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers, and
+    ``had_round`` says of a cloud whether its first round of repair is over.
+    """
 
-    def __init__(self, site: Site, worker: Executor, clouds: Mapping[str, Executor]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        worker: Executor,
+        clouds: Mapping[str, Executor],
+        spool: Spool,
+        had_round: Callable[[str], bool],
+    ) -> None:
         self._site = site
         self._clouds = clouds
+        self._spool = spool
+        self._had_round = had_round
         self._looks = Looks(site, worker, self._look, "giving up nodes", period=PERIOD)
         self._counted: set[str] = set()
         self._began: dict[str, float] = {}
@@ -76,12 +89,34 @@ class Overdue:
 
     def _look(self) -> None:
         seen: dict[str, float] = {}
-        late = [_late(self._site, cloud, partial(self._waited, seen)) for cloud in self._clouds]
+        late = self._late(seen)
         self._began = seen
         self._counted &= {m.instance.id for some in late for m in some.machines}
-        for some in late:
-            if some.nodes:
-                self._give_up(some)
+        if not any(some.nodes for some in late):
+            return
+        # The ledger once more after the spool: what is no longer in that is done in this.
+        requests = list(self._spool.pending())
+        for some in self._late(dict(seen)):
+            still = _not_asked_again(self._site, some, requests)
+            if still.nodes:
+                self._give_up(still)
+
+    def _late(self, seen: dict[str, float]) -> list[_Late]:
+        waited = partial(self._waited, seen)
+        return [
+            _late(self._site, cloud, waited, partial(self._due, cloud)) for cloud in self._clouds
+        ]
+
+    def _due(self, cloud: str, waited: float) -> bool:
+        """Before a cloud's first round its machines may have come up while nobody looked. That is
+        soon over, and waited for as long as there is time. Where ResumeTimeout is over as well,
+        slurmctld has given up that boot, and the node is asked for anew: there is no hurry.
+        """
+        timeout = _resume_timeout(self._site, cloud)
+        longest = given_up_after(timeout)
+        if self._had_round(cloud):
+            return waited >= longest
+        return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
 
     def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
         """Seconds since Slurm asked for a launch: by the clock as it was when a look first came
@@ -132,25 +167,48 @@ class Overdue:
             self._clouds[late.cloud].submit(end, site, late.cloud, some, why, CORRELATION)
 
 
-def _late(site: Site, cloud: str, waited: Callable[[str, Asked], float]) -> _Late:
+def _late(
+    site: Site,
+    cloud: str,
+    waited: Callable[[str, Asked], float],
+    due: Callable[[float], bool],
+) -> _Late:
     """By the ledger alone; Slurm may have them up by now, or not want them any more."""
-    longest = given_up_after(_resume_timeout(site, cloud))
     late = [
         m
         for m in _booting(site, cloud)
-        if waited(m.instance.generation, partial(_asked, site, m.instance)) >= longest
+        if due(waited(m.instance.generation, partial(_asked, site, m.instance)))
     ]
     open_ = [row for row in site.ledger.open_launches() if row.cloud == cloud]
     doubtful = [
         n
         for row in open_
-        if waited(row.generation, partial(_asked_of, site, row)) >= longest
+        if due(waited(row.generation, partial(_asked_of, site, row)))
         for n in row.nodes
     ]
     if doubtful:
         served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
         doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
     return _Late(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
+
+
+def _not_asked_again(site: Site, late: _Late, requests: Sequence[Request]) -> _Late:
+    """Without nodes that Slurm has asked something else for since their launch, which their cloud's
+    worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
+    """
+    decided = {n: row.created for row in site.ledger.open_launches() for n in row.nodes}
+    causes = {row.request for row in site.ledger.open_launches()}
+    for m in late.machines:
+        row = site.ledger.launch(m.instance.generation)
+        decided[m.instance.node] = generation_time(m.instance.generation) or m.instance.launched
+        causes |= {row.request} if row is not None else set()
+    again = {
+        n
+        for request in requests
+        for n in request.nodes
+        if request.id not in causes and request.received > decided.get(n, request.received)
+    }
+    return late.among(n for n in late.nodes if n not in again)
 
 
 def _booting(site: Site, cloud: str) -> list[Machine]:

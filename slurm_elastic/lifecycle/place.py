@@ -68,10 +68,12 @@ def place(
     nodes: Sequence[str],
     jobs: Jobs,
     asked: float | None = None,
+    *,
+    trouble: str = "",
 ) -> tuple[str, ...]:
     """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had. Returns
     those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
-    asked for the nodes, where that is known.
+    asked for the nodes, where that is known; with ``trouble`` the cloud is not asked for offers.
     """
     nodes, jobs = afford(site, cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
@@ -84,7 +86,7 @@ def place(
         note_registered(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs)
-        short, later = _serve(site, request, given_up, asked)
+        short, later = _serve(site, request, given_up, asked, trouble)
         waiting += later
         if short is not None:
             shorts.append(short)
@@ -116,12 +118,16 @@ def _whole_jobs(request: NodeRequest, lost: Sequence[str]) -> list[int]:
 
 
 def _serve(
-    site: Site, request: NodeRequest, given_up: Collection[int], asked: float | None
+    site: Site,
+    request: NodeRequest,
+    given_up: Collection[int],
+    asked: float | None,
+    trouble: str,
 ) -> tuple[Short | None, tuple[str, ...]]:
     """Launch on the best offer, then the next, until all nodes have machines or none is left.
     Returns what cannot be had, and what waits for its turn.
     """
-    offers, trouble = _offers(site, request)
+    offers, trouble = ((), trouble) if trouble else _offers(site, request)
     todo = _units_of(request, given_up)
     had: set[str] = set()
     choice: _Choice | None = None

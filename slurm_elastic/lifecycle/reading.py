@@ -7,9 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold, Machine
 from slurm_elastic.ledger.rows import CAPACITY
+from slurm_elastic.lifecycle.past import boots_still, oldest
 from slurm_elastic.lifecycle.site import Site, generation_time
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.absence import is_pinged
 from slurm_elastic.policies.phase import Phase, at_anothers_address, phase
 from slurm_elastic.policies.recovery_view import Intent, Known, View
 
@@ -56,6 +58,7 @@ def world(
         held=frozenset(row.node for row in full(site)),
         elsewhere=_elsewhere(site, cloud, view, machines),
         at_others=at_anothers_address([m.instance for m in machines], view.values()),
+        pings=is_pinged(site.slurm.slurmd_timeout()),
     )
 
 
@@ -105,23 +108,20 @@ def _elsewhere(
 ) -> frozenset[str]:
     """Nodes that machines and open launches of other clouds serve, as after a pool was given to
     another cloud. What has not come up in ResumeTimeout serves no node that is powering up; nor
-    does what it was up on before (``lifecycle.past``), where the configuration lacks the cloud that
-    could end it.
+    does what it was up on before (``lifecycle.past``): the cloud that could end it may be one that
+    cannot be read, or that the configuration lacks.
     """
-    oldest = site.now() - site.config.timings.resume_timeout
     booting = {n for n, node in view.items() if phase(node) is Phase.POWERING_UP}
     nodes: set[str] = set()
     for m in machines:
-        one = m.instance
-        if one.cloud == cloud or m.suspending is not None:
+        node = m.instance.node
+        if m.instance.cloud == cloud or m.suspending is not None:
             continue
-        decided = generation_time(one.generation) or one.launched
-        comes = one.cloud in site.providers if m.registered else decided > oldest
-        if comes or one.node not in booting:
-            nodes.add(one.node)
+        if node not in booting or boots_still(site, m):
+            nodes.add(node)
     for row in site.ledger.open_launches():
         if row.cloud != cloud:
-            nodes |= {n for n in row.nodes if n not in booting or row.created > oldest}
+            nodes |= {n for n in row.nodes if n not in booting or row.created > oldest(site)}
     return frozenset(nodes)
 
 

@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import boots, holds
+from slurm_elastic.lifecycle import doubts as doubted
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
-from slurm_elastic.lifecycle.past import of_the_past
+from slurm_elastic.lifecycle.past import of_others, of_the_past, served
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.reading import all_nodes, full, machines_of, world
 from slurm_elastic.lifecycle.refuse import give_back
@@ -19,8 +20,9 @@ from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies.absence import is_lasting, weigh
 from slurm_elastic.policies.phase import Phase, is_anothers_address, is_busy, is_drained, phase
-from slurm_elastic.policies.recovery import DOUBT, OUR_MARK, capped, mature, recover
+from slurm_elastic.policies.recovery import DOUBT, OUR_MARK, THE_LIST, capped, mature, recover
 from slurm_elastic.policies.recovery_view import Patience, View
 from slurm_elastic.slurm.hostlist import compress
 
@@ -62,9 +64,19 @@ class Round:
         self._patience = Patience(grace=timings.grace, misses=timings.misses)
         self._doubt: str | None = None
         self._has_read = False
+        self.trouble = ""
+        """Why the cloud could not be read the last time; empty where it could, or was not yet."""
+        self.is_over = False
+        """Whether one round is over, however it went."""
 
     def run(self) -> None:
         """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+        try:
+            self._run()
+        finally:
+            self.is_over = True
+
+    def _run(self) -> None:
         site = self._site
         view = all_nodes(site)
         began = site.now()
@@ -79,7 +91,7 @@ class Round:
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         if seen is not None:
-            self._report([a.reason for a in ready if a.kind == DOUBT])
+            self._report([a.reason for a in ready if a.kind == DOUBT], part)
         self._act([a for a in ready if a.kind != DOUBT], part)
         if seen is not None and not self._has_read:
             site.ledger.read_whole(self._cloud, site.now())
@@ -92,26 +104,35 @@ class Round:
         """The cloud's machines; None where it cannot be read, whatever it raises."""
         site = self._site
         try:
-            return tuple(site.providers[self._cloud].instances())
+            seen = tuple(site.providers[self._cloud].instances())
         except ProviderError as error:
             problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
             log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
         except Exception as error:
             problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
             log.exception("cloud cannot be read cloud=%s", self._cloud)
+        else:
+            self.trouble = ""
+            return seen
+        self.trouble = problem
         health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
         site.ledger.report_health(health)
         return None
 
-    def _report(self, doubts: Sequence[str]) -> None:
+    def _report(self, doubts: Sequence[str], part: View) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
-        doubt = f"{self._cloud}: {doubts[0]}" if doubts else None
-        if doubt and doubt != self._doubt:
+        site, cloud = self._site, self._cloud
+        problem = doubts[0] if doubts else doubted.lasting(site, cloud, part.seen or ())
+        doubt = f"{cloud}: {problem}" if problem else None
+        if doubts and doubt != self._doubt:
             log.error("list cannot be true, nothing ends by it %s", doubt)
         self._doubt = doubt
+        if doubts:
+            stood = site.monotonic() - self._standing[DOUBT, THE_LIST]
+            if is_lasting(stood, site.slurm.slurmd_timeout()):
+                doubted.keep(site, cloud, weigh(part, self._patience))
         code = "unlisted" if doubt else None
-        health = Health(name=self._cloud, checked=self._site.now(), error=doubt, code=code)
-        self._site.ledger.report_health(health)
+        site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
 
     def _act(self, actions: Sequence[Action], part: View) -> None:
         by_kind: dict[str, list[Action]] = {}
@@ -197,7 +218,8 @@ class Round:
         machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
         past = of_the_past(self._site, machines)
         end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
-        left = {m.instance.node for m in past} - self._site.served()
+        nodes = {m.instance.node for m in past}
+        left = nodes - served(self._site, self._cloud, nodes)
         self._launch([replace(actions[0], subject=node) for node in sorted(left)])
 
     def _launch(self, actions: Sequence[Action]) -> None:
@@ -205,6 +227,11 @@ class Round:
         pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
+        # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
+        others = of_others(site, self._cloud, mine)
+        past = of_the_past(site, others)
+        kept = {m.instance.node for m in others if m not in past}
+        mine = [n for n in mine if n not in kept]
         jobs = _jobs_of(site, mine) if mine else {}
         view = site.slurm.nodes(mine) if mine else {}
         wanted = [n for n in mine if _wants(view, n)]

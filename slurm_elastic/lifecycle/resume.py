@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.ledger import Machine
-from slurm_elastic.lifecycle.past import of_the_past
+from slurm_elastic.lifecycle.past import of_the_past, served
 from slurm_elastic.lifecycle.place import place
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
@@ -26,19 +26,38 @@ def resume(
     view: Mapping[str, SlurmNode],
     *,
     again: bool = False,
+    trouble: str = "",
 ) -> tuple[str, ...]:
     """Serve the part of ``request`` that is of ``cloud``. Idempotent by node: what already has a
     machine or an open launch, and what Slurm no longer wants up, is dropped with a reason. A
     machine that is of the node's past ends first.
 
-    Returns the nodes that wait for their turn to boot; it is called ``again`` for them.
+    Returns the nodes that wait for their turn to boot; it is called ``again`` for them. With
+    ``trouble`` nothing may be bought, and the nodes are given back for it.
     """
-    mine = [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
+    mine = _nodes_of(site, cloud, request)
     end(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
-    wanted = _still_wanted(site, request, mine, view, again=again)
+    long_ago = _long_ago(site, cloud)
+    has = served(site, cloud, mine, long_ago=long_ago, request=request.id)
+    wanted = _still_wanted(site, request, mine, view, has, again=again)
     if not wanted:
         return ()
-    return place(site, cloud, request.id, wanted, request.jobs, request.received)
+    return place(site, cloud, request.id, wanted, request.jobs, request.received, trouble=trouble)
+
+
+def still_wanted(
+    site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]
+) -> list[str]:
+    """The nodes of ``cloud`` in ``request`` that Slurm waits for."""
+    return [n for n in _nodes_of(site, cloud, request) if _waits(view, n)]
+
+
+def _nodes_of(site: Site, cloud: str, request: Request) -> list[str]:
+    return [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
+
+
+def _waits(view: Mapping[str, SlurmNode], node: str) -> bool:
+    return node in view and phase(view[node]) is Phase.POWERING_UP
 
 
 def _past(
@@ -48,8 +67,8 @@ def _past(
     next SuspendTimeout passes at least. What looks younger, as a slurmctld that was just killed may
     have forgotten what it knew, is left to the repair.
     """
-    again = {n for n in nodes if n in view and phase(view[n]) is Phase.POWERING_UP}
-    latest = site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+    again = {n for n in nodes if _waits(view, n)}
+    latest = _long_ago(site, cloud)
     return of_the_past(
         site,
         (
@@ -63,23 +82,26 @@ def _past(
     )
 
 
+def _long_ago(site: Site, cloud: str) -> float:
+    return site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+
+
 def _still_wanted(
     site: Site,
     request: Request,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
+    has: Container[str],
     *,
     again: bool,
 ) -> list[str]:
-    served = site.served()
     stale: list[str] = []
     twice: list[str] = []
     wanted: list[str] = []
     for node in nodes:
-        state = view.get(node)
-        if state is None or phase(state) is not Phase.POWERING_UP:
+        if not _waits(view, node):
             stale.append(node)
-        elif node in served:
+        elif node in has:
             twice.append(node)
         else:
             wanted.append(node)

@@ -4,12 +4,14 @@ A list may be read without an error and yet be wrong: with the credentials of an
 project, or of machines whose tags somebody took away. The other witness is slurmctld, which pings
 every node each third of SlurmdTimeout: one that does not answer is NOT_RESPONDING, and DOWN when
 SlurmdTimeout is over (src/slurmctld/ping_nodes.c). So nothing is lost but some of that time by
-asking for both.
+asking for both. With 0 it pings only those that are silent already: then a node that it has up
+tells nothing, and a list is doubted only where it lacks all that was there (``weigh``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -20,6 +22,8 @@ from slurm_elastic.policies.recovery_view import Known, Patience, View
 
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
+PINGED = 1800.0
+"""The longest SlurmdTimeout (s) with which it is worth a job's wait that slurmctld finds out."""
 TOLD = 5
 """Nodes that a doubt names."""
 _SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
@@ -28,12 +32,30 @@ _SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
 class Listing(Struct, frozen=True, kw_only=True):
     """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
     node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
+    ``lacked``: ids of those that it lacks and that may run; ``unserved``: nodes that nobody knows a
+    machine of. ``hears``: whether it says anything that slurmctld has a node up and answering.
     """
 
     states: Mapping[str, InstanceState]
     running: Mapping[str, Sequence[Instance]]
     gone: frozenset[str]
     doubt: str = ""
+    lacked: frozenset[str] = frozenset()
+    unserved: tuple[str, ...] = ()
+    hears: bool = True
+
+
+def is_pinged(timeout: float) -> bool:
+    """Whether slurmctld with that SlurmdTimeout (s) finds out, and soon, who does not answer."""
+    return 0 < timeout <= PINGED
+
+
+def is_lasting(stood: float, timeout: float) -> bool:
+    """Whether a doubt that has stood for so long (s) is no loss that slurmctld has yet to notice: a
+    node that answered in the third of SlurmdTimeout (s) before a ping round is passed over, and
+    asked in the next (src/slurmctld/ping_nodes.c).
+    """
+    return not is_pinged(timeout) or stood >= 2 / 3 * timeout
 
 
 def cap(live: int) -> int:
@@ -61,7 +83,9 @@ def answers(view: View, machine: Known, running: Mapping[str, Sequence[Instance]
 def weigh(view: View, patience: Patience) -> Listing:
     """What the list tells, and what it does not. A missing machine is gone unless slurmctld hears
     it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
-    than the cap are missing and may run, or most are missing and some of them do run.
+    than the cap are missing and may run, or most are missing and some of them do run. Where
+    slurmctld pings nobody, a list is in doubt only if it lacks all that was there, more than the
+    cap.
     """
     states = {i.id: i.state for i in view.seen or ()}
     running: dict[str, list[Instance]] = {}
@@ -74,17 +98,30 @@ def weigh(view: View, patience: Patience) -> Listing:
     missing = [m for m in live if m.id not in states and _is_overdue(view, m, patience)]
     heard = [m for m in missing if answers(view, m, running)]
     boots = [m for m in missing if _boots(view, m)]
-    most = bool(heard) and 2 * len(missing) > len(live)
-    doubtful = most or len(heard) + len(boots) > cap(len(live))
-    kept = {m.id for m in (*heard, *(boots if doubtful else ()))}
-    nodes = [*(m.node for m in heard), *_unserved(view)]
+    unserved = _unserved(view)
+    if view.pings:
+        most = bool(heard) and 2 * len(missing) > len(live)
+        doubtful = most or len(heard) + len(boots) > cap(len(live))
+    else:
+        may_run = len({m.id for m in (*heard, *boots)}) + len(unserved)
+        doubtful = _lacks_all(live, missing, states) and may_run > cap(len(live))
+    hears = view.pings or doubtful
+    kept = {m.id for m in (*(heard if hears else ()), *(boots if doubtful else ()))}
     doubt = ""
-    if nodes or doubtful:
+    if doubtful or (hears and (heard or unserved)):
         there = sum(m.id in states for m in live)
-        of = len(live) + len(nodes) - len(heard)
-        doubt = _doubt(there, of, nodes, boots)
+        nodes = [*(m.node for m in heard), *unserved]
+        doubt = _doubt(there, len(live) + len(unserved), nodes, boots, pings=view.pings)
     gone = frozenset(m.id for m in missing if m.id not in kept)
-    return Listing(states=states, running=running, gone=gone, doubt=doubt)
+    return Listing(
+        states=states,
+        running=running,
+        gone=gone,
+        doubt=doubt,
+        lacked=frozenset(kept),
+        unserved=tuple(unserved),
+        hears=hears,
+    )
 
 
 def served(view: View) -> set[str]:
@@ -106,6 +143,14 @@ def _is_overdue(view: View, machine: Known, patience: Patience) -> bool:
     return machine.misses >= patience.misses and not hidden
 
 
+def _lacks_all(live: Sequence[Known], missing: Sequence[Known], states: Collection[str]) -> bool:
+    """Whether it lists none of those that were there: what was launched after them, as with the
+    credentials of another account, was not.
+    """
+    since = max((m.decided for m in missing), default=math.inf)
+    return not any(m.id in states and m.decided <= since for m in live)
+
+
 def _boots(view: View, machine: Known) -> bool:
     node = view.nodes.get(machine.node)
     return node is not None and phase(node) is Phase.POWERING_UP
@@ -121,11 +166,14 @@ def _unserved(view: View) -> list[str]:
     ]
 
 
-def _doubt(there: int, of: int, heard: Sequence[str], boots: Sequence[Known]) -> str:
+def _doubt(
+    there: int, of: int, heard: Sequence[str], boots: Sequence[Known], *, pings: bool
+) -> str:
     text = f"it lists {there} of {of} machines that were there"
     if heard:
         more = f" and {len(heard) - TOLD} more" if len(heard) > TOLD else ""
-        text += f", but slurmctld hears the nodes {', '.join(heard[:TOLD])}{more}"
+        hears = "hears the nodes" if pings else "has up, without a ping, the nodes"
+        text += f", but slurmctld {hears} {', '.join(heard[:TOLD])}{more}"
     elif boots:
         text += f", and {len(boots)} of those it lacks are booting"
     return f"{text}: are these another account's credentials, or were tags taken away?"

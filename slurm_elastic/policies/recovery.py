@@ -47,7 +47,8 @@ up, busy         machine over age    there                    power-down-asap (a
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
 either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
-the node up and answering (``policies.absence``).
+the node up and answering, and pings it (``policies.absence``): with a SlurmdTimeout of 0, or a very
+long one, no node counts as heard, unless the list lacks all of many machines that were there.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
@@ -86,6 +87,8 @@ _CAPPED = frozenset(
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 DOUBT = "doubt"
 """A finding that calls for a person: the cloud's list cannot be true."""
+THE_LIST = "list"
+"""Its subject."""
 PATIENT = frozenset(
     {
         "adopt-stopped",
@@ -108,13 +111,13 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions += _intents(view, patience)
     listing = weigh(view, patience)
     if listing.doubt:
-        actions.append(Action(kind=DOUBT, subject="list", reason=listing.doubt))
+        actions.append(Action(kind=DOUBT, subject=THE_LIST, reason=listing.doubt))
     for machine in view.known:
         action = _machine(view, machine, patience, listing)
         if action is not None:
             actions.append(action)
     actions += _doubles(view)
-    actions += _nodes(view)
+    actions += _nodes(view, hears=listing.hears)
     return tuple(actions)
 
 
@@ -241,7 +244,8 @@ def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listin
     """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. What has
     really stopped is NOT_RESPONDING soon.
     """
-    if node is not None and is_busy(node) and answers(view, machine, listing.running):
+    works = node is not None and is_busy(node) and answers(view, machine, listing.running)
+    if works and listing.hears:
         return None
     return Action(
         kind="terminate-stopped",
@@ -331,7 +335,7 @@ def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
     return max(machines, key=lambda m: (m.generation, m.id))
 
 
-def _nodes(view: View) -> list[Action]:
+def _nodes(view: View, *, hears: bool) -> list[Action]:
     has = served(view)
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
@@ -340,13 +344,13 @@ def _nodes(view: View) -> list[Action]:
         if is_down(node):
             action = _down(node, phase(node))
         elif view.seen is not None and name not in has:
-            action = _node(view, node, lost=name in lost)
+            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
         if action is not None:
             actions.append(action)
     return actions
 
 
-def _node(view: View, node: SlurmNode, *, lost: bool) -> Action | None:
+def _node(view: View, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
     """What a node calls for that nothing serves."""
     where, held = phase(node), node.name in view.held
     if where is Phase.POWERING_UP:
@@ -357,7 +361,7 @@ def _node(view: View, node: SlurmNode, *, lost: bool) -> Action | None:
             subject=node.name,
             reason="Slurm waits for it and nothing serves it: the request was lost",
         )
-    if where is Phase.UP and not held and (lost or not is_heard(view, node)):
+    if where is Phase.UP and not held and (lost or not heard):
         return Action(
             # The cloud's word that it has ended is no race: nobody has to wait for another look.
             kind="fail-lost" if lost else "fail-node",

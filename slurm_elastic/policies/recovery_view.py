@@ -44,7 +44,8 @@ class View(Struct, frozen=True, kw_only=True):
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
     ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``phase.is_anothers_address``).
+    address of another node or its machine (``phase.is_anothers_address``). ``pings``: whether
+    slurmctld finds out by itself, and soon, that a node does not answer (``absence.is_pinged``).
     """
 
     now: float
@@ -55,6 +56,7 @@ class View(Struct, frozen=True, kw_only=True):
     held: frozenset[str] = field(default_factory=frozenset)
     elsewhere: frozenset[str] = field(default_factory=frozenset)
     at_others: frozenset[str] = field(default_factory=frozenset)
+    pings: bool = True
 
 
 class Patience(Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ from slurm_elastic.slurm.hostlist import expand
 JsonObject = Mapping[str, Any]
 
 _GRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+SLURMD_TIMEOUT = 300.0
+"""Slurm's default (s): slurm.conf(5)."""
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
@@ -134,6 +136,12 @@ def _code(value: object) -> int:
     if isinstance(value, Mapping):
         return _whole(value.get("return_code"), 0)
     return _whole(value, 0) >> 8 & 0xFF
+
+
+def slurmd_timeout(text: str) -> float:
+    """SlurmdTimeout (s) in ``scontrol show config``; Slurm's default where it is not told."""
+    found = re.search(r"^SlurmdTimeout\s*=\s*(\d+)", text, re.MULTILINE)
+    return float(found[1]) if found else SLURMD_TIMEOUT
 
 
 def version(text: str) -> tuple[int, int]:

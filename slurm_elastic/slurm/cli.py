@@ -43,6 +43,8 @@ are each release's own, by Slurm's release notes.
 """
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """What an answer of another shape than we know raises in ``answers``."""
+OPTIONS_KEPT = 600.0
+"""Seconds for which an option of slurm.conf holds once it was asked for."""
 AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
 _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
@@ -55,6 +57,7 @@ class SlurmCli:
         self._settings = settings
         self._version: tuple[int, int] | None = None
         self._labels: dict[int, str] = {}
+        self._timeout = -math.inf, 0.0
         self.calls: dict[str, int] = defaultdict(int)
 
     def version(self) -> tuple[int, int]:
@@ -66,6 +69,15 @@ class SlurmCli:
             except ValueError as error:
                 raise SlurmError(("scontrol", "--version"), 0, str(error)) from error
         return self._version
+
+    def slurmd_timeout(self) -> float:
+        """Of the running slurmctld, asked again every ten minutes."""
+        asked, timeout = self._timeout
+        if time.monotonic() - asked >= OPTIONS_KEPT:
+            asked = time.monotonic()
+            timeout = answers.slurmd_timeout(self._run("scontrol", "show", "config"))
+            self._timeout = asked, timeout
+        return timeout
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes, or those of ``names`` that Slurm shows (22.05 hides powered-down cloud nodes

@@ -20,7 +20,7 @@ class FakeSlurm:
     ``calls`` counts commands by method name, ``updates`` keeps what was changed, in order.
     ``fail_next`` errors are raised first to last, ``broken`` is raised until it is None again.
     ``latency`` (s) is how long each command takes; ``on_signal`` hears of signals to jobs;
-    ``clock`` tells Unix time.
+    ``clock`` tells Unix time; ``timeout`` (s) is SlurmdTimeout.
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class FakeSlurm:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.latency = 0.0
+        self.timeout = 300.0
         self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
 
@@ -71,6 +72,10 @@ class FakeSlurm:
         """As given."""
         self._command("version")
         return self._version
+
+    def slurmd_timeout(self) -> float:
+        """As set; no command, as one that was asked some minutes ago."""
+        return self.timeout
 
     def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
         """All nodes, or those of ``names`` that exist."""

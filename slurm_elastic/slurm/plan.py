@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_pools
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Pool
+from slurm_elastic.policies.absence import is_pinged
 from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
 from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.slurm.plugins import has_plugin
@@ -209,6 +210,12 @@ def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]
         yield (
             f"hosts that have a slurm.conf of their own (not shared, not configless): copy"
             f" {fragment.FILE_NAME} there first, then slurm.conf; without it Slurm's commands fail"
+        )
+    timeout = site.option("SlurmdTimeout")
+    if timeout and timeout.value.isdigit() and not is_pinged(int(timeout.value)):
+        yield (
+            f"{timeout.where}: SlurmdTimeout is {timeout.value}: slurmctld finds out late or never"
+            " that a node is silent, so the daemon goes by the clouds' lists alone"
         )
     if "idle_on_node_suspend" in site.items("SlurmctldParameters"):
         yield (

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model import Instance, Limits, Location
 from slurm_elastic.policies.phase import Phase, phase
 from slurm_elastic.providers.fake import FakeAccount
@@ -98,6 +99,53 @@ def test_a_node_asked_for_anew_at_once_gets_a_machine_of_its_own_cloud(
     here = [i for i in world.alive() if i.id != old.id]
     assert [i.cloud for i in here] == ["new"]
     assert (old in world.alive()) is not keep, "nobody can end what the configuration lacks"
+
+
+@pytest.mark.parametrize("error", [AuthError, TransientError])
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_node_asked_for_anew_waits_for_no_cloud_that_cannot_be_read(
+    world: World, error: type[ProviderError], requeue: bool
+) -> None:
+    (old,) = run_jobs(world, "pub1")
+    move(world)
+    world.clouds["pub"].fail_next(error, 10**6)
+    world.slurm.finish(1)
+    timings = world.config.timings
+    world.advance(timings.suspend_time + timings.suspend_timeout + 60)
+    world.slurm.submit(2, ("pub1",), requeue=requeue)
+    world.advance(60)
+    assert jobs(world) == [(True, 0)], "at once"
+    world.advance(600)
+    assert jobs(world) == [(True, 0)]
+    assert [i.cloud for i in world.alive() if i != old] == ["new"]
+
+
+def test_one_that_is_lost_with_its_request_gets_its_machine_from_the_repair(world: World) -> None:
+    run_jobs(world, "pub1")
+    move(world)
+    world.clouds["pub"].fail_next(AuthError, 10**6)
+    world.slurm.finish(1)
+    timings = world.config.timings
+    world.advance(timings.suspend_time + timings.suspend_timeout + 60)
+    world.slurm._program = lambda *_: None
+    world.slurm.submit(2, ("pub1",), requeue=False)
+    world.advance(timings.grace + 2 * timings.reconcile + 60)
+    assert jobs(world) == [(True, 0)]
+    assert len(world.alive("new")) == 1
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_nothing_is_bought_where_a_job_runs_on_although_slurmctld_forgot_that(
+    world: World, keep: bool
+) -> None:
+    machines = run_jobs(world, "pub1")
+    move(world, keep=keep)
+    forgotten = {"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}
+    world.slurm.set_node("pub1", *forgotten)
+    world.program("resume", ("pub1",), {1: ("pub1",)})
+    world.advance(400)
+    assert world.alive() == machines
+    assert jobs(world) == [(True, 0)]
 
 
 def test_of_two_the_one_of_the_old_cloud_ends_where_the_node_is_at_the_others(

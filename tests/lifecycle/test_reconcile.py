@@ -46,38 +46,32 @@ def test_a_lost_ledger_is_learnt_from_the_clouds_and_nothing_ends(world: World) 
     assert spot.worst_price == pytest.approx(0.10), "limits count it as before"
 
 
-def test_with_a_new_ledger_nothing_is_bought_before_the_cloud_was_read(world: World) -> None:
-    """The node's machine may exist already; the request stays until that is known."""
-    world.slurm.submit(1, ("pub1",))
-    world.advance(5)
-    (machine,) = world.alive()
-    world.program(*world.requests[-1], received=world.now)
-    world.clouds["pub"].fail_next(AuthError, 3, "instances")
-    world.lose_ledger()
-    world.advance(70)
-    assert world.spool.count() >= 1
-    world.advance(90)
-    assert [i.id for i in world.alive()] == [machine.id]
-    assert known(world) == [machine.id]
-    assert world.spool.count() == 0
-
-
-def test_a_restart_does_not_make_a_new_ledger_an_old_one(world: World) -> None:
-    """As long as the cloud could not be read, the node may have a machine, whoever asks."""
-    world.slurm.submit(1, ("pub1",))
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_with_a_new_ledger_nothing_is_bought_before_the_cloud_was_read(
+    world: World, restarts: int
+) -> None:
+    """The node's machine may exist already, also for a daemon that starts once more: the job goes
+    back, and what there was ends when the cloud can be read.
+    """
+    world.slurm.submit(1, ("pub1",), requeue=False)
     world.advance(5)
     (machine,) = world.alive()
     world.program(*world.requests[-1], received=world.now)
     world.clouds["pub"].fail_next(AuthError, 1000, "instances")
     world.lose_ledger()
-    world.advance(20)
-    world.restart()
-    world.advance(20)
-    assert world.spool.count() >= 1
-    world.clouds["pub"].heal()
-    world.advance(60)
-    assert [i.id for i in world.alive()] == [machine.id] == known(world)
+    for _ in range(restarts):
+        world.tick()
+        world.restart()
+    world.advance(70)
+    assert world.alive() == [machine]
+    assert known(world) == []
+    assert "refused" in world.kinds("pub1")
     assert world.spool.count() == 0
+    world.clouds["pub"].heal()
+    world.advance(world.config.timings.capacity_cooldown + 240)
+    (own,) = world.machines_of("pub1")
+    assert [own] == known(world)
+    assert "RUNNING" in world.slurm.queue()[1].states
 
 
 def test_a_cloud_that_was_read_once_is_bought_from_while_its_list_fails(world: World) -> None:

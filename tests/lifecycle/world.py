@@ -214,6 +214,8 @@ class World:
             self._gone_since.pop(name, None)
             self.slurm.hear(name)
             return
+        if self.slurm.timeout == 0:  # nobody pings a node that is up
+            return
         gone = self.now - self._gone_since.setdefault(name, self.now)
         if gone >= self.slurmd_timeout:
             self.slurm.lose(name)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.absence import is_lasting, is_pinged
 from slurm_elastic.policies.recovery import capped, mature, recover
 from slurm_elastic.policies.recovery_view import Intent, Known, Patience, View
 from tests.policies.strategies import NOW, instance, views
@@ -209,6 +210,57 @@ def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
     assert {a.kind for a in actions} == {"end-missing"}
     kept, waiting = capped(actions, 40)
     assert (len(kept), waiting) == (10, 20)
+
+
+def unpinged(one: View, **changes: object) -> View:
+    return replace(one, pings=False, **changes)
+
+
+def test_without_pings_a_node_that_slurmctld_has_up_keeps_no_lost_machine() -> None:
+    """As with a SlurmdTimeout of 0."""
+    assert kinds(unpinged(many(1, BUSY))) == {"end-missing": 1}
+    assert kinds(unpinged(many(10, BUSY))) == {"end-missing": 10}
+    assert kinds(unpinged(view(BUSY))) == {"fail-node": 1}
+    assert kinds(unpinged(view(BUSY, known=(KNOWN,), seen=(STOPPED,)))) == {"terminate-stopped": 1}
+
+
+def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
+    assert kinds(unpinged(many(11, BUSY))) == {"doubt": 1}
+    assert (
+        "has up, without a ping, the nodes"
+        in recover(unpinged(many(11, BUSY)), Patience())[0].reason
+    )
+    since = replace(KNOWN, id="i-new", node="new", decided=NOW - 1)
+    started = replace(SEEN, id="i-new", node="new")
+    world = both(many(11, BUSY), view(None, known=(since,), seen=(started,)), seen=(started,))
+    assert kinds(unpinged(world)) == {"doubt": 1}
+    nameless = replace(many(11, BUSY), known=())
+    assert kinds(unpinged(nameless)) == {"doubt": 1}
+
+
+def test_without_pings_what_slurm_gives_up_ends_whatever_the_list() -> None:
+    assert kinds(unpinged(both(many(11, BUSY), many(3, DOWN, 11)))) == {
+        "doubt": 1,
+        "end-missing": 3,
+    }
+
+
+def test_without_pings_a_loss_of_most_machines_is_believed() -> None:
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
+    world = both(many(30, BUSY), many(10, BUSY, 30), seen=tuple(there))
+    assert kinds(unpinged(world)) == {"end-missing": 30}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "pinged"), [(0, False), (1, True), (1800, True), (7200, False)]
+)
+def test_what_slurmctld_pings(timeout: float, pinged: bool) -> None:
+    assert is_pinged(timeout) is pinged
+
+
+def test_a_doubt_lasts_once_slurmctld_would_know_of_a_loss() -> None:
+    assert [is_lasting(stood, 300) for stood in (120, 199, 200)] == [False, False, True]
+    assert is_lasting(120, 0)
 
 
 def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:

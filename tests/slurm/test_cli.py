@@ -117,6 +117,17 @@ def test_the_output_of_a_job_as_slurm_has_expanded_it(stub: Stub) -> None:
     assert stub.client().output(7) == "/w/a b-7.out"
 
 
+@pytest.mark.parametrize(
+    ("told", "timeout"),
+    [("SlurmdTimeout           = 0 sec", 0.0), ("SlurmdTimeout = 450 sec", 450.0), ("", 300.0)],
+)
+def test_slurmd_timeout_is_asked_once_in_a_while(stub: Stub, told: str, timeout: float) -> None:
+    stub.command("scontrol", f"SlurmctldTimeout        = 120 sec\n{told}\nSlurmdUser = root(0)")
+    client = stub.client()
+    assert [client.slurmd_timeout(), client.slurmd_timeout()] == [timeout] * 2
+    assert stub.ran() == ["scontrol show config"]
+
+
 def test_weights_are_one_command_a_weight(stub: Stub) -> None:
     stub.client().set_weights({"n1": 1009, "n2": 1000, "n3": 1009})
     assert stub.ran() == [

@@ -444,6 +444,14 @@ def test_machines_of_nodes_that_stay_are_no_reason_to_refuse(host: Host) -> None
     assert not any("paid" in line for line in done.lines)
 
 
+@pytest.mark.parametrize(("timeout", "told"), [("0", True), ("3600", True), ("300", False)])
+def test_install_says_where_slurmctld_does_not_ping(host: Host, timeout: str, told: bool) -> None:
+    conf = Path(host.config.slurm.conf)
+    conf.write_text(f"{conf.read_text()}\nSlurmdTimeout={timeout}\n")
+    notices = plan.make(host.config, version=VERSION).notices
+    assert any(f"SlurmdTimeout is {timeout}: slurmctld finds" in n for n in notices) is told
+
+
 def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:
     for _ in range(2):
         text = "\n".join(host.install().lines)
