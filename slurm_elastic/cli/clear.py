@@ -22,7 +22,7 @@ from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
 from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.hostlist import expand
-from slurm_elastic.story import pool_subject
+from slurm_elastic.story import list_doubt, list_subject, pool_subject
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -32,6 +32,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="end cool-downs and pauses of pools; forget machines of former clouds",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
         "asked again. Nodes that were held for them are looked at with the daemon's next round. "
+        "Of a cloud also the doubt about its list ends. "
         "With --gone: count machines of clouds that have left the configuration as gone. "
         "For root and SlurmUser.",
     )
@@ -103,12 +104,15 @@ def clear(
     decided anew in its next round.
     """
     pools = domain_pools(config, expand)
+    clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
+    doubted = [name for name in clouds if list_doubt(ledger, name)]
     keys = [c.key for c in ledger.cool_downs(now)]
     paused = [b.pool for b in ledger.breakers()]
     chosen = _chosen(subjects, pools, {c.name for c in config.clouds}, keys, paused)
     lines = [f"cool-down of {key}" for key in keys if key in chosen and ledger.clear_cool_down(key)]
     ended = [name for name in paused if name in chosen and ledger.clear_breaker(name)]
     lines += [f"failed boots of pool {name}" for name in ended]
+    lines += [f"doubt about the list of cloud {name}" for name in doubted]
     for pool in pools:
         if pool.name in chosen or any(touches(key, pool) for key in keys if key in chosen):
             held = ledger.review_holds(pool.name, now)
@@ -117,7 +121,8 @@ def clear(
         why = f"by the operator (uid {os.getuid()}): {'; '.join(lines)}"
         names = {*paused, *(pool.name for pool in pools)}
         mine = (pool_subject(one) if one in names else one for one in sorted(chosen))
-        about = (*mine, *(row.node for row in ledger.holds() if row.pool in chosen))
+        lists = (list_subject(name) for name in doubted)
+        about = (*mine, *lists, *(row.node for row in ledger.holds() if row.pool in chosen))
         ledger.record(
             Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
         )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Health, Machine
 from slurm_elastic.lifecycle import boots, holds
+from slurm_elastic.lifecycle import doubts as doubted
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.past import of_others, of_the_past, served
 from slurm_elastic.lifecycle.place import place
@@ -19,8 +20,9 @@ from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
 from slurm_elastic.model import Action, Instance, Market
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies.absence import is_lasting, weigh
 from slurm_elastic.policies.phase import Phase, is_anothers_address, is_busy, is_drained, phase
-from slurm_elastic.policies.recovery import DOUBT, OUR_MARK, capped, mature, recover
+from slurm_elastic.policies.recovery import DOUBT, OUR_MARK, THE_LIST, capped, mature, recover
 from slurm_elastic.policies.recovery_view import Patience, View
 from slurm_elastic.slurm.hostlist import compress
 
@@ -89,7 +91,7 @@ class Round:
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         if seen is not None:
-            self._report([a.reason for a in ready if a.kind == DOUBT])
+            self._report([a.reason for a in ready if a.kind == DOUBT], part)
         self._act([a for a in ready if a.kind != DOUBT], part)
         if seen is not None and not self._has_read:
             site.ledger.read_whole(self._cloud, site.now())
@@ -117,15 +119,20 @@ class Round:
         site.ledger.report_health(health)
         return None
 
-    def _report(self, doubts: Sequence[str]) -> None:
+    def _report(self, doubts: Sequence[str], part: View) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
-        doubt = f"{self._cloud}: {doubts[0]}" if doubts else None
-        if doubt and doubt != self._doubt:
+        site, cloud = self._site, self._cloud
+        problem = doubts[0] if doubts else doubted.lasting(site, cloud, part.seen or ())
+        doubt = f"{cloud}: {problem}" if problem else None
+        if doubts and doubt != self._doubt:
             log.error("list cannot be true, nothing ends by it %s", doubt)
         self._doubt = doubt
+        if doubts:
+            stood = site.monotonic() - self._standing[DOUBT, THE_LIST]
+            if is_lasting(stood, site.slurm.slurmd_timeout()):
+                doubted.keep(site, cloud, weigh(part, self._patience))
         code = "unlisted" if doubt else None
-        health = Health(name=self._cloud, checked=self._site.now(), error=doubt, code=code)
-        self._site.ledger.report_health(health)
+        site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
 
     def _act(self, actions: Sequence[Action], part: View) -> None:
         by_kind: dict[str, list[Action]] = {}

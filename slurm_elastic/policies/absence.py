@@ -32,19 +32,30 @@ _SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
 class Listing(Struct, frozen=True, kw_only=True):
     """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
     node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
-    ``hears``: whether that slurmctld has a node up and answering says anything about it.
+    ``lacked``: ids of those that it lacks and that may run; ``unserved``: nodes that nobody knows a
+    machine of. ``hears``: whether it says anything that slurmctld has a node up and answering.
     """
 
     states: Mapping[str, InstanceState]
     running: Mapping[str, Sequence[Instance]]
     gone: frozenset[str]
     doubt: str = ""
+    lacked: frozenset[str] = frozenset()
+    unserved: tuple[str, ...] = ()
     hears: bool = True
 
 
 def is_pinged(timeout: float) -> bool:
     """Whether slurmctld with that SlurmdTimeout (s) finds out, and soon, who does not answer."""
     return 0 < timeout <= PINGED
+
+
+def is_lasting(stood: float, timeout: float) -> bool:
+    """Whether a doubt that has stood for so long (s) is no loss that slurmctld has yet to notice: a
+    node that answered in the third of SlurmdTimeout (s) before a ping round is passed over, and
+    asked in the next (src/slurmctld/ping_nodes.c).
+    """
+    return not is_pinged(timeout) or stood >= 2 / 3 * timeout
 
 
 def cap(live: int) -> int:
@@ -102,7 +113,15 @@ def weigh(view: View, patience: Patience) -> Listing:
         nodes = [*(m.node for m in heard), *unserved]
         doubt = _doubt(there, len(live) + len(unserved), nodes, boots, pings=view.pings)
     gone = frozenset(m.id for m in missing if m.id not in kept)
-    return Listing(states=states, running=running, gone=gone, doubt=doubt, hears=hears)
+    return Listing(
+        states=states,
+        running=running,
+        gone=gone,
+        doubt=doubt,
+        lacked=frozenset(kept),
+        unserved=tuple(unserved),
+        hears=hears,
+    )
 
 
 def served(view: View) -> set[str]:

@@ -87,6 +87,8 @@ _CAPPED = frozenset(
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 DOUBT = "doubt"
 """A finding that calls for a person: the cloud's list cannot be true."""
+THE_LIST = "list"
+"""Its subject."""
 PATIENT = frozenset(
     {
         "adopt-stopped",
@@ -109,7 +111,7 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions += _intents(view, patience)
     listing = weigh(view, patience)
     if listing.doubt:
-        actions.append(Action(kind=DOUBT, subject="list", reason=listing.doubt))
+        actions.append(Action(kind=DOUBT, subject=THE_LIST, reason=listing.doubt))
     for machine in view.known:
         action = _machine(view, machine, patience, listing)
         if action is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.cli import clear
 from slurm_elastic.model import Instance, InstanceState, Limits
 from slurm_elastic.policies.phase import Phase, phase
 from tests.lifecycle.world import World, make_config
@@ -81,6 +82,46 @@ def test_an_empty_list_ends_nothing_that_slurmctld_hears(large: World) -> None:
     large.advance(60)
     assert told(large) is None
     assert {i.id for i in large.alive()} == {i.id for i in machines}
+
+
+def test_a_doubt_does_not_end_by_a_gap_in_the_pings(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row ends, the machine is paid: somebody has to hear of it until the list is right."""
+    world.slurmd_timeout = 1e9
+    (machine,) = run_jobs(world, 1)
+    hide(world, machine)
+    world.advance(600)
+    with monkeypatch.context() as silent:
+        silent.setattr(world, "_answers", lambda _: False)
+        world.advance(60)
+    assert live_rows(world) == set()
+    world.slurm.finish(1)
+    world.advance(600)
+    assert phase(world.slurm.node("pub1")) is not Phase.UP
+    world.restart()
+    world.advance(60)
+    assert "It has shown none of them since; `clear pub` if they are gone" in (told(world) or "")
+    show(world)
+    world.advance(60)
+    assert told(world) is None
+    world.advance(600)
+    assert world.alive() == []
+
+
+def test_a_doubt_ends_when_a_person_says_so(world: World) -> None:
+    (machine,) = run_jobs(world, 1)
+    hide(world, machine)
+    world.advance(600)
+    world.slurm.finish(1)
+    world.clouds["pub"].take(machine.id)
+    world.advance(600)
+    assert "clear pub" in (told(world) or "")
+    lines = clear.clear(world.config, world.ledger, ["pub"], world.now)
+    assert lines == ("doubt about the list of cloud pub",)
+    world.advance(60)
+    assert told(world) is None
+    assert clear.clear(world.config, world.ledger, None, world.now) == ()
 
 
 def test_a_machine_whose_tags_are_gone_keeps_its_job(world: World) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.absence import is_pinged
+from slurm_elastic.policies.absence import is_lasting, is_pinged
 from slurm_elastic.policies.recovery import capped, mature, recover
 from slurm_elastic.policies.recovery_view import Intent, Known, Patience, View
 from tests.policies.strategies import NOW, instance, views
@@ -256,6 +256,11 @@ def test_without_pings_a_loss_of_most_machines_is_believed() -> None:
 )
 def test_what_slurmctld_pings(timeout: float, pinged: bool) -> None:
     assert is_pinged(timeout) is pinged
+
+
+def test_a_doubt_lasts_once_slurmctld_would_know_of_a_loss() -> None:
+    assert [is_lasting(stood, 300) for stood in (120, 199, 200)] == [False, False, True]
+    assert is_lasting(120, 0)
 
 
 def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
