@@ -32,6 +32,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="end cool-downs and pauses of pools; forget machines of former clouds",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
         "asked again. Nodes that were held for them are looked at with the daemon's next round. "
+        "Of a cloud also the doubt about its list ends. "
         "With --gone: count machines of clouds that have left the configuration as gone. "
         "For root and SlurmUser.",
     )

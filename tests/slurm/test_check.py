@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import check, dryrun, plan
+from slurm_elastic.slurm import answers, check, dryrun, plan
 from slurm_elastic.slurm import isolated as isolated_program
 from slurm_elastic.slurm.plan import Plan
 from tests.slurm import site_cases
@@ -161,6 +161,15 @@ def test_a_slurm_without_auth_none_gets_a_munged_of_its_own(
 ) -> None:
     monkeypatch.setattr(dryrun, "has_plugin", lambda *_: False)
     assert check.check(planned("small", root)).full
+
+
+@isolated
+def test_slurmd_timeout_is_read_as_slurmctld_tells_it(root: Path) -> None:
+    one = planned("small", root, "SlurmdTimeout=0")
+    done = dryrun.run(one.config.slurm, one.site, None, dryrun.isolation() or ())
+    told = done.config["SlurmdTimeout"]
+    assert told == "0 sec"
+    assert answers.slurmd_timeout(f"SlurmdTimeout           = {told}") == 0
 
 
 @isolated
