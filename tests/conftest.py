@@ -42,13 +42,9 @@ def _stay_here(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_stay_here)
 
 
-# Machines are shared and slow at times: no test of ours says anything about time. How large the
-# examples are that are drawn first is chance.
+# Machines are shared and slow at times: no test of ours says anything about time.
 settings.register_profile(
-    "shared",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    print_blob=True,
+    "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("shared")
 
