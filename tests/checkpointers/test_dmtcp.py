@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -12,12 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 
 
 @pytest.fixture

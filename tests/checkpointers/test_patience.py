@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot.site import Site
 from slurm_elastic.ckptroot.store import Store
@@ -15,7 +15,7 @@ from slurm_elastic.model import Image
 from tests.checkpointers.contract import save
 from tests.checkpointers.node_bed import PATIENCE, NodeBed
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 TAKEN = " s, to go on from its images: job 7 is driven by another process already\n"
 SILENT = " s, to go on from its images: slurmctld does not answer\n"
 

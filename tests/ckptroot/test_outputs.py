@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.site import Refused
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 USER = 65534
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import session as sessions
 from slurm_elastic.ckptroot.caller import Caller
@@ -19,7 +20,7 @@ from slurm_elastic.ckptroot.session import Session
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Store
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 USER = 65534
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import criu
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.site import Refused
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 USER = 65534
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 CHECKPOINT_RESTORE, SYS_ADMIN = 1 << 40, 1 << 21

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import criu, dmtcp, payload
 from slurm_elastic.ckptroot.caller import Caller
@@ -52,7 +52,7 @@ def test_what_restores_is_the_user_with_no_right_on_others_files(
     assert "--clear-groups" in criu.restorer(ALICE, ())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+@ROOT_PART
 def test_it_becomes_that_user_for_good() -> None:
     command = [*criu.restorer(ALICE, (2001, 2005)), "/usr/bin/python3", "-c", SHOW]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/")
@@ -76,7 +76,7 @@ def test_proc_elsewhere_is_found() -> None:
     assert payload.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+@ROOT_PART
 def test_a_dmtcp_job_finds_its_way_after_a_criu_job_on_the_same_node() -> None:
     with tempfile.TemporaryDirectory(prefix="se-scratch-", dir="/tmp") as name:
         Path(name).chmod(0o755)

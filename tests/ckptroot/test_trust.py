@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import caller as callers
 from slurm_elastic.ckptroot import site as sites
@@ -20,7 +21,7 @@ from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Store
 from slurm_elastic.ckptroot.sweep import sweep
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 NOBODY = 65534
 
 

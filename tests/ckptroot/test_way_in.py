@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import main as way_in
 from slurm_elastic.ckptroot.patience import Patience
@@ -22,7 +23,7 @@ from slurm_elastic.ckptroot.session import Session
 from slurm_elastic.ckptroot.site import Site
 from slurm_elastic.ckptroot.store import Meta, Store, Taken
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the root part is root's")
+pytestmark = ROOT_PART
 USER = 65534
 
 # Its parent stands in for sudo: the program that the configuration names, with the job's environment.
