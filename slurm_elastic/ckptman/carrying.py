@@ -1,4 +1,6 @@
-"""Carries out what people and agents ask for. An order that fails by an exception waits on."""
+"""Carries out what people and agents ask for. A withdrawal that fails by an exception waits on; a
+save that was tried is done with, and the journal says what became of it.
+"""
 
 from __future__ import annotations
 
