@@ -45,6 +45,24 @@ set_up() {
     exec 9>&-
 }
 
+# What the tests need besides: an SSH server to log in to, a compiler; and how many run side by side.
+set_up_tests() {
+    set_up
+    [ -x /usr/sbin/sshd ] || { # it is not started, now or at boot
+        install_packages openssh-server
+        ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
+    }
+    # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
+    compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
+    compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev
+    cd "$REPO"
+    export PATH=$VENV/bin:$PATH
+    # Tests on a real slurmctld mostly wait, so more of them run at once than there are processors. Those
+    # of one file share a cluster and stay together; files start in the order of tests/conftest.py.
+    local workers=$(($(nproc) * 2))
+    SIDE_BY_SIDE=(-n $((workers < 8 ? workers : 8)) --dist loadfile --no-loadscope-reorder)
+}
+
 # --- Debian packages -------------------------------------------------------------------------
 
 install_packages() {

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import sys
+from collections import defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
+from order import longest_first, mark_engines, real
 
 from slurm_elastic.sandbox.endpoints import isolated_env
 
@@ -49,16 +51,35 @@ settings.register_profile(
 settings.load_profile("shared")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests on a real slurmctld come last: what fails fast fails first.
+_spent: defaultdict[str, float] = defaultdict(float)  # seconds by file
 
-    Side by side they come first, as they take longest and mostly wait.
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a real slurmctld or engine come last: what fails fast fails first.
+
+    Side by side the files that take longest start first, so that none is left alone at the end.
     """
-    side_by_side = bool(getattr(config.option, "numprocesses", None))
-    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None) == side_by_side)
+    mark_engines(items)
+    if getattr(config.option, "numprocesses", None):
+        longest_first(items)
+    else:
+        items.sort(key=real)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Say at once what fails: a whole run takes a while."""
+    """Say at once what fails: a whole run takes a while. Note how long each file takes."""
+    _spent[report.nodeid.partition("::")[0]] += report.duration
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\nfails: {report.nodeid} ({report.when})", file=sys.__stderr__, flush=True)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Leave how long each file took, the slowest first, where a whole run can be looked into."""
+    if "PYTEST_XDIST_WORKER" in os.environ or len(_spent) < 20:
+        return
+    cache = session.config.rootpath / ".pytest_cache"
+    cache.mkdir(exist_ok=True)
+    slowest = sorted(_spent.items(), key=lambda spent: spent[1], reverse=True)
+    lines = [f"{seconds:8.1f} s  {file}\n" for file, seconds in slowest]
+    (cache / "slowest.txt").write_text("".join(lines))
