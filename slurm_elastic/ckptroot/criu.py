@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import images, keeper
+from slurm_elastic.ckptroot import files, images, keeper
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
@@ -25,6 +25,8 @@ _CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MOST_GROUPS = 128
 """CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
+_LOG = 16 << 20
+"""Characters of CRIU's log that are looked through."""
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 # Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
@@ -283,8 +285,8 @@ def _run(command: list[str]) -> int:
 
 def _last_error(log: Path) -> str:
     """The first error in CRIU's log is the cause; the others follow from it."""
-    with contextlib.suppress(OSError):
-        for line in log.read_text(errors="replace").splitlines():
+    with contextlib.suppress(OSError, Refused), open(files.opened(log), errors="replace") as file:
+        for line in file.read(_LOG).splitlines():
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
                 return line.partition("Error ")[2][:300]
     return "no error in its log"

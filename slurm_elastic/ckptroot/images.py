@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.site import Refused
 
 Value = int | bytes
@@ -20,6 +21,8 @@ Value = int | bytes
 _COMMON = 0x54564319  # criu/include/magic.h: IMG_COMMON_MAGIC, before each image's own
 _CORE = 0x55053847
 _FILES = 0x56303138
+_MOST = 256 << 20
+"""Bytes of an image that is read whole: a million open files are less."""
 _WRITING = 0o3  # O_WRONLY, O_RDWR
 _APPEND = 0o2000  # O_APPEND, asm-generic/fcntl.h
 _DEAD = 2  # criu/include/pid.h: TASK_DEAD
@@ -158,7 +161,7 @@ def _is_zombie(core: bytes) -> bool:
 
 def _entries(path: Path, magic: int) -> Iterator[bytes]:
     """The messages of an image: two magic numbers, then each with its length in front."""
-    data = path.read_bytes()
+    data = files.read(path, _MOST)
     if len(data) < 8 or struct.unpack_from("<II", data) != (_COMMON, magic):
         raise Refused(f"{path.name}: not an image of this kind")
     at = 8

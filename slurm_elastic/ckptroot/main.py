@@ -113,7 +113,7 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
         syslog.syslog(syslog.LOG_NOTICE, f"a job's run is over before it began: {end}")
         return finish(int(signal.SIGTERM))
     except Exception as refusal:  # noqa: BLE001 - whatever it is, nothing was started
-        why = f"a job runs without checkpoints: {refusal or type(refusal).__name__}"
+        why = f"a job runs without checkpoints: {str(refusal) or type(refusal).__name__}"
         syslog.syslog(syslog.LOG_WARNING, why)
         become(plain)
     return finish(drive(store, session))

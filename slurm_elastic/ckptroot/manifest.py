@@ -10,16 +10,20 @@ import hashlib
 import hmac
 import json
 import os
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.ckptroot import files as safe
 from slurm_elastic.ckptroot.site import Refused
 
 NAME = "manifest.json"
 _BLOCK = 1 << 20
-_MOST = 1 << 20
+_MOST = 16 << 20
+_FILES = 100_000
+"""Bytes of a manifest, files of an image: CRIU makes a handful for each task."""
+MOST = 1 << 50
+"""Bytes of an image that no quota bounds."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,11 @@ def seal(manifest: Manifest, key: bytes) -> bytes:
 def unseal(content: bytes, key: bytes) -> Manifest:
     """The manifest in ``content``; Refused unless it was sealed with ``key``."""
     try:
-        values: dict[str, Any] = json.loads(content)
+        values: dict[str, Any] = safe.json_of(content)
         found = str(values.pop("seal"))
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise Refused("the manifest cannot be read") from error
-    if not hmac.compare_digest(found, _seal(values, key)):
+    if not hmac.compare_digest(found.encode(), _seal(values, key).encode()):
         raise Refused("the manifest was not sealed by a node of this cluster")
     try:
         files = {name: (int(size), str(sha)) for name, (size, sha) in values.pop("files").items()}
@@ -81,35 +85,43 @@ def read(directory: Path, key: bytes) -> Manifest:
     """The manifest of an image's directory."""
     path = directory / NAME
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            content = file.read(_MOST)
+        content = safe.read(path, _MOST)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     return unseal(content, key)
 
 
-def digests(directory: Path) -> dict[str, tuple[int, str]]:
-    """Size and digest of all files, which are on disk afterwards; Refused for links and such."""
-    found = {}
-    for name in sorted(os.listdir(directory)):
-        if name != NAME:
-            found[name] = _digest(directory / name)
+def digests(directory: Path, most: int = MOST) -> dict[str, tuple[int, str]]:
+    """Size and digest of all files, which are on disk afterwards; Refused for links and such, and
+    for more than ``most`` bytes altogether.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    for name in _names(directory):
+        found[name] = _digest(directory / name, most)
+        most -= found[name][0]
     sync(directory)
     return found
 
 
 def compare(directory: Path, manifest: Manifest) -> None:
     """Refused unless the directory holds exactly the manifest's files, unchanged."""
-    names = {name for name in os.listdir(directory) if name != NAME}
+    names = set(_names(directory))
     if names != set(manifest.files):
         odd = min(names ^ set(manifest.files))
         raise Refused(f"{directory}: {odd}: not in the manifest, or gone")
     for name, (size, sha) in manifest.files.items():
         if (directory / name).lstat().st_size != size:
             raise Refused(f"{directory}: {name}: not {size} bytes long")
-        if _digest(directory / name)[1] != sha:
+        if _digest(directory / name, size)[1] != sha:
             raise Refused(f"{directory}: {name}: changed since the checkpoint")
+
+
+def _names(directory: Path) -> list[str]:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | safe.SAFE)
+    try:
+        return [name for name in safe.names(descriptor, _FILES) if name != NAME]
+    finally:
+        os.close(descriptor)
 
 
 def sync(path: Path) -> None:
@@ -121,18 +133,17 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _digest(path: Path) -> tuple[int, str]:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+def _digest(path: Path, most: int) -> tuple[int, str]:
     try:
-        descriptor = os.open(path, flags)
+        descriptor = safe.opened(path, most=most)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
     sha, size = hashlib.sha256(), 0
     with open(descriptor, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Refused(f"{path}: not a regular file")
         os.fsync(descriptor)
         while block := file.read(_BLOCK):
             sha.update(block)
             size += len(block)
+            if size > most:
+                raise Refused(f"{path}: it grows")
     return size, sha.hexdigest()

@@ -230,7 +230,7 @@ class Session:
         try:
             message, number = self._carry_out(request)
         except Exception as error:  # noqa: BLE001 - a request must never end the job
-            self._say(f"{request.verb}: {error or type(error).__name__}")
+            self._say(f"{request.verb}: {str(error) or type(error).__name__}")
             self._answer = {"request": request.id, "ok": False, "message": str(error)}
         else:
             self._say(message)

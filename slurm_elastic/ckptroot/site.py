@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONFIG = "/etc/slurm-elastic/ckpt-root.conf"
+_MOST = 1 << 20
 
 
 class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure of ours
@@ -112,9 +113,13 @@ def _read_trusted(path: Path, *, private: bool = False) -> bytes:
     if private and found.st_mode & 0o077:
         raise Refused(f"{path}: others than root may read it")
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(_MOST + 1)
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}") from error
+    if len(content) > _MOST:
+        raise Refused(f"{path}: more than {_MOST} bytes long")
+    return content
 
 
 def _values(text: str) -> dict[str, str]:

@@ -18,13 +18,12 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
-import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot import manifest as manifests
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -35,6 +34,8 @@ _MOST = 64 << 20
 """Bytes of the largest script; Slurm's own default is 4 MiB (slurm.conf(5), max_script_size)."""
 _MARKER = b"\n#__SLURM_ELASTIC_SCRIPT__\n"
 _NEW = ".new"
+_META = 1 << 20
+_REQUEST = 4096
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Store:
         """A job's first run: nothing of an earlier job of this number stays."""
         for entry in self.path.iterdir():
             if entry.name != "lock":
-                _delete(entry)
+                files.remove(entry)
         self._directory("images", 0o751)
         self._directory("keep", 0o700)
         self._file("script", script, 0o500, (meta.uid, meta.gid))
@@ -139,31 +140,23 @@ class Store:
         cannot be read now: nothing is known then, and nothing may be removed for it.
         """
         try:
-            return Meta(**json.loads((self.path / "meta.json").read_bytes()))
-        except (FileNotFoundError, ValueError, TypeError):
+            return Meta(**files.json_of(files.read(self.path / "meta.json", _META, owners=(0,))))
+        except (FileNotFoundError, ValueError, TypeError, Refused):
             return None
 
     def request(self) -> Request | None:
         """What SlurmUser last wrote; None where that is nothing, or nothing that can be read."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        owners = (0, self._site.reader[0])
         try:
-            descriptor = os.open(self.path / "request", flags)
-        except OSError:
+            values = files.json_of(files.read(self.path / "request", _REQUEST, owners=owners))
+            return Request(
+                id=str(values["id"]),
+                verb=str(values["verb"]),
+                stop=bool(values.get("stop", False)),
+                within=float(values.get("within", 0.0)),
+            )
+        except (OSError, Refused, ValueError, KeyError, TypeError, AttributeError):
             return None
-        with open(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid not in (0, self._site.reader[0]):
-                return None
-            try:
-                values = json.loads(file.read(4096))
-                return Request(
-                    id=str(values["id"]),
-                    verb=str(values["verb"]),
-                    stop=bool(values.get("stop", False)),
-                    within=float(values.get("within", 0.0)),
-                )
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
-                return None
 
     def say(self, line: str) -> None:
         """Keep a sentence for the head and people; the last ones are in the status."""
@@ -188,7 +181,7 @@ class Store:
         images = self.path / "images"
         for name in os.listdir(images):
             if name.endswith(_NEW):
-                _delete(images / name)
+                files.remove(images / name)
         done = self.images()
         number = int(done[0].name) + 1 if done else 1
         path = images / f"{number}{_NEW}"
@@ -205,18 +198,21 @@ class Store:
         path.rename(final)
         manifests.sync(final.parent)
         for old in self.images()[self._site.keep :]:
-            _delete(old)
+            self.drop_image(old)
         return final
 
     def drop_image(self, path: Path) -> None:
-        """An image that cannot be used goes."""
-        _delete(path)
+        """An image that is of no use goes; what cannot be removed now costs no other."""
+        try:
+            files.remove(path)
+        except (OSError, Refused) as error:
+            self.say(f"image {path.name} stays: {error}")
 
     def remove(self) -> None:
         """Delete the whole directory, the images first named as no image any more."""
         for image in self.images():
             image.rename(image.with_name(image.name + _NEW))
-        _delete(self.path)
+        files.remove(self.path)
 
     def replace(self, name: str, content: bytes, mode: int) -> None:
         """Write a file of root's as one step."""
@@ -261,15 +257,9 @@ def read_script(caller: Caller, path: str) -> bytes:
     """
     with as_user(caller.uid, caller.gid, caller.groups):
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            content = files.read(path, _MOST)
         except OSError as error:
             raise Refused(f"the script cannot be read: {error.strerror}") from error
-        with open(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("the script is not a regular file")
-            content = file.read(_MOST + 1)
-    if len(content) > _MOST:
-        raise Refused(f"the script has more than {_MOST} bytes")
     _, marker, script = content.partition(_MARKER)
     if not marker:
         raise Refused("the script has no mark of the launcher")
@@ -277,19 +267,10 @@ def read_script(caller: Caller, path: str) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int, owner: tuple[int, int]) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = files.opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with open(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fchown(descriptor, *owner)
         os.fchmod(descriptor, mode)
         os.fsync(descriptor)
-
-
-def _delete(path: Path) -> None:
-    """Whatever it is; a link itself and not what it points to (shutil.rmtree works by dir_fd)."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ doubt: only what slurmctld says has ended, or no longer knows while it knows of 
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -33,8 +32,8 @@ def _guarded(site: Site, path: Path) -> str:
     """What cannot be removed now keeps nothing else; the next sweep tries it again."""
     try:
         return _one(site, path)
-    except OSError as error:
-        return f"job {path.name}: stays: {error}"
+    except Exception as error:  # noqa: BLE001 - whatever one job's directory has in it
+        return f"job {path.name}: stays: {str(error) or type(error).__name__}"
 
 
 def _one(site: Site, path: Path) -> str:
@@ -43,7 +42,7 @@ def _one(site: Site, path: Path) -> str:
     found = callers.ask(site, int(path.name))
     if found is None or found.state not in _OVER:
         return ""
-    if not _asked(site, path) and not _same_user(path, found):
+    if not _asked(site, path) and not _same_user(site, path, found):
         return ""
     store = Store(site, int(path.name))
     try:
@@ -57,13 +56,13 @@ def _one(site: Site, path: Path) -> str:
     return f"job {path.name}: removed, Slurm says {found.state}"
 
 
-def _same_user(path: Path, found: callers.JobState) -> bool:
+def _same_user(site: Site, path: Path, found: callers.JobState) -> bool:
     """A number that was given out again belongs to another job: its own run clears that up."""
     try:
-        uid = json.loads((path / "meta.json").read_bytes())["uid"]
-    except (OSError, ValueError, KeyError, TypeError):
+        meta = Store(site, int(path.name)).meta()
+    except OSError:
         return True
-    return found.state == "GONE" or uid == found.uid
+    return meta is None or found.state == "GONE" or meta.uid == found.uid
 
 
 def _asked(site: Site, path: Path) -> bool:

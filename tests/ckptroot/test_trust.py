@@ -20,6 +20,7 @@ from slurm_elastic.ckptroot import site as sites
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Store
 from slurm_elastic.ckptroot.sweep import sweep
+from tests.ckptroot.test_files import nest
 
 pytestmark = ROOT_PART
 NOBODY = 65534
@@ -374,6 +375,32 @@ class TestSweeper:
         stays, removed = sweep(swept)
         assert stays.startswith("job 6: stays: [Errno 30] Read-only file system")
         assert removed.startswith("job 7: removed")
+
+    @pytest.mark.parametrize("failure", [RecursionError(), MemoryError(), Refused("too much")])
+    def test_whatever_one_job_brings_about_keeps_no_other(
+        self, swept: Site, home: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    ) -> None:
+        (swept.jobs / "6").mkdir()
+        self.say(home, "COMPLETED")
+        asks = callers.ask
+
+        def ask(site: Site, job: int) -> callers.JobState | None:
+            if job == 6:
+                raise failure
+            return asks(site, job)
+
+        monkeypatch.setattr(callers, "ask", ask)
+        stays, removed = sweep(swept)
+        assert stays.startswith("job 6: stays: ")
+        assert not stays.endswith(": ")
+        assert removed.startswith("job 7: removed")
+
+    def test_removes_directories_in_directories_however_deep(self, swept: Site, home: Path) -> None:
+        """As a user can make them in his own image's directory while it is written."""
+        nest(swept.jobs / "7" / "images" / "1.new", 1100)
+        self.say(home, "COMPLETED")
+        assert len(sweep(swept)) == 1
+        assert list(swept.jobs.iterdir()) == []
 
     def test_leaves_strangers_alone(self, swept: Site, home: Path) -> None:
         self.say(home, "COMPLETED")

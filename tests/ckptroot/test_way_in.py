@@ -17,6 +17,7 @@ from typing import Any, cast
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot import main as way_in
 from slurm_elastic.ckptroot.patience import Patience
 from slurm_elastic.ckptroot.session import Session
@@ -210,14 +211,11 @@ def test_images_stay_where_it_cannot_be_read_whose_they_are(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = begun(site)
-    reads = Path.read_bytes
 
-    def fails(path: Path) -> bytes:
-        if path.name == "meta.json":
-            raise OSError(116, "Stale file handle", str(path))
-        return reads(path)
+    def fails(path: Path, *_: int, **__: object) -> bytes:
+        raise OSError(116, "Stale file handle", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", fails)
+    monkeypatch.setattr(files, "read", fails)
     with pytest.raises(OSError, match="Stale"):
         store.meta()
     monkeypatch.undo()
