@@ -25,6 +25,7 @@ from pathlib import Path
 
 from msgspec import Struct, ValidationError, convert, field
 
+from slurm_elastic import statedir
 from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 log = logging.getLogger(__name__)
@@ -84,7 +85,8 @@ class Spool:
 
     def create(self) -> None:
         """Make the directories, and clear what killed programs left; OSError where that fails."""
-        self._bad.mkdir(parents=True, exist_ok=True)
+        self._dir.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
+        self._bad.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
         for draft in self._dir.glob(".*.tmp"):
             with contextlib.suppress(FileNotFoundError):
                 if draft.stat().st_mtime < time.time() - STALE_DRAFT:

@@ -35,7 +35,8 @@ def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
     assert unit["NoNewPrivileges"] == ["yes"]
     assert unit["ProtectSystem"] == ["strict"]
     assert unit["StateDirectory"] == ["slurm-elastic"]
-    assert unit["StateDirectoryMode"] == ["0755"]
+    assert unit["StateDirectoryMode"] == ["0700"]
+    assert unit["UMask"] == ["0077"]
 
 
 def test_the_agents_machines_and_notes_outlive_it() -> None:

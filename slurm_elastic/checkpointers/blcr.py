@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import statedir
 from slurm_elastic.checkpointers.ssh import Shells
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -222,7 +223,7 @@ class BlcrCheckpointer:
 
     def _write(self, job: int, records: _Records) -> None:
         try:
-            self._records.mkdir(parents=True, exist_ok=True)
+            self._records.mkdir(mode=statedir.DIRECTORY, parents=True, exist_ok=True)
             new = self._records / f"{job}.json.new"
             with open(new, "wb") as file:
                 file.write(msgspec.json.encode(records))

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic import statedir
 from slurm_elastic.checkpointers.signs import Ended, Sign, sign_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
@@ -250,7 +251,7 @@ class SignalCheckpointer:
         path = self._path(job)
         draft = path.with_suffix(".tmp")
         try:
-            self._place.mkdir(mode=0o755, exist_ok=True)
+            self._place.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
             with open(draft, "wb") as file:
                 file.write(msgspec.json.encode(book))
                 file.flush()

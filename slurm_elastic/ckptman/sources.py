@@ -18,6 +18,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
+from slurm_elastic import statedir
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.protocols import Provider, Slurm
 
@@ -152,7 +153,7 @@ class DropDirectory:
         self._path = path
         self._staying: dict[str, tuple[int, int]] = {}
         if create:
-            path.mkdir(mode=0o755, exist_ok=True)
+            path.mkdir(mode=statedir.DIRECTORY, exist_ok=True)
 
     def read(self, now: float) -> Sequence[Told]:
         """Each file, oldest name first."""

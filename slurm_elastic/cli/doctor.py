@@ -85,8 +85,7 @@ def diagnose(config: Config, slurm: Slurm, now: float, *, quick: bool = False) -
     findings = [
         *head.state_directory(config),
         *head.budgets(config),
-        *head.spool(config, now),
-        *head.daemon(config, now),
+        *head.memory(config, now),
         *head.slurm(config, slurm),
         *(() if quick else head.slurm_conf(config)),
     ]

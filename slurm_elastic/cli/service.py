@@ -13,10 +13,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic import statedir
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+
+log = logging.getLogger(__name__)
 
 DEFAULT_CONFIG = Path("/etc/slurm-elastic/slurm-elastic.yaml")
 _HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
@@ -43,8 +46,10 @@ def run_service(
     try:
         config = configfile.load(args.config)
         _require(config)
-        with _locked(config.state, lock, name):
-            serve(config)
+        with statedir.private_umask():
+            _close_to_others(config.state)
+            with _locked(config.state, lock, name):
+                serve(config)
     except ConfigError as error:
         print(visible(str(error)), file=sys.stderr)
         return 2
@@ -78,11 +83,21 @@ def _require(config: Config) -> None:
         )
 
 
+def _close_to_others(state: Path) -> None:
+    """An older release let everybody read the state directory; one that is not there is told by
+    ``_locked``.
+    """
+    with contextlib.suppress(OSError):
+        if changed := statedir.close_to_others(state, os.geteuid()):
+            log.info("state directory %s closed to other users: %d modes changed", state, changed)
+
+
 @contextlib.contextmanager
 def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
     """One such service a state directory; the lock goes with the process, however it ends."""
     try:
-        descriptor = os.open(state / lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(state / lock, flags, statedir.FILE)
     except OSError as error:
         raise ConfigError(
             f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"

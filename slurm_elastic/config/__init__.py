@@ -101,6 +101,10 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     heartbeat_stale: Seconds = 120.0
 
 
+DEFAULT_STATE = "/var/lib/slurm-elastic"
+"""The state directory of a site that names none."""
+
+
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Equal nodes of one cloud. ``nodes`` is a Slurm hostlist (``pub[1-8]``), all rendered once.
 
@@ -149,7 +153,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cluster: Cluster
     clouds: Annotated[tuple[AnyCloud, ...], Meta(min_length=1)]
     pools: Annotated[tuple[PoolSettings, ...], Meta(min_length=1)]
-    state_dir: str = "/var/lib/slurm-elastic"
+    state_dir: str = DEFAULT_STATE
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     who: Who = field(default_factory=Who)
     limits: Limits = field(default_factory=Limits)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Iterable
+from pathlib import PurePath
 
+from slurm_elastic.config import DEFAULT_STATE
 from slurm_elastic.config.checkpoint import METHODS, PRICE_SOURCES, SCOPES, CheckpointSettings
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.config.document import KeyPath, shown
@@ -78,7 +80,13 @@ def _policies(draft: Draft) -> None:
 
 def _directory(draft: Draft) -> None:
     settings = _settings(draft)
-    if settings is None or settings.directory is not None:
+    if settings is None:
+        return
+    if settings.directory is not None:
+        state = PurePath(draft.value(("state_dir",), str) or DEFAULT_STATE)
+        if PurePath(settings.directory).is_relative_to(state):
+            expected = f"a directory outside of state_dir ({state}), which is SlurmUser's alone"
+            draft.problems.add((SECTION, "directory"), shown(settings.directory), expected)
         return
     for at, method in _each(draft, "method"):
         if method in SHARED:

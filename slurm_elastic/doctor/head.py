@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pwd
 import shutil
 import sqlite3
@@ -10,6 +11,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from slurm_elastic import statedir
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, alive, process_exists
@@ -42,13 +44,13 @@ def state_directory(config: Config) -> Iterator[Finding]:
         yield Finding(what=what, level=Level.WRONG, found=str(error.strerror), advice=advice)
         return
     owner = _name(found.st_uid)
-    if not same(owner, config.slurm.user) or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not same(owner, config.slurm.user) or found.st_mode & statedir.OTHERS:
         yield Finding(
             what=what,
             level=Level.WRONG,
             found=f"owner {owner}, mode {stat.S_IMODE(found.st_mode):04o}",
-            expected=f"owner {config.slurm.user}, writable by nobody else",
-            advice=f"chown {config.slurm.user}: {path}; chmod go-w {path}",
+            expected=f"owner {config.slurm.user}, mode 0700: who opens a file there can lock it",
+            advice=f"chown {config.slurm.user}: {path}; chmod 0700 {path}",
         )
     elif free < LITTLE_SPACE:
         yield Finding(
@@ -61,6 +63,20 @@ def state_directory(config: Config) -> Iterator[Finding]:
     else:
         room = f"{free // 2**20} MiB free"
         yield Finding(what=what, level=Level.OK, found=f"owner {owner}, {room}")
+
+
+def memory(config: Config, now: float) -> Iterator[Finding]:
+    """What the services keep in the state directory, for who may look there."""
+    if config.state.is_dir() and not os.access(config.state, os.R_OK | os.X_OK):
+        yield Finding(
+            what="requests and ledger",
+            level=Level.NOTE,
+            found=f"not looked at: {config.state} is {config.slurm.user}'s alone",
+            advice=f"run this as root or {config.slurm.user}",
+        )
+        return
+    yield from spool(config, now)
+    yield from daemon(config, now)
 
 
 def _name(uid: int) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from slurm_elastic import statedir
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 
 BUSY_TIMEOUT = 10.0
@@ -207,7 +208,7 @@ LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
 
 
 def open_writer(path: Path, schema: Schema) -> sqlite3.Connection:
-    """Open for reading and writing; make the file (mode 0644) and migrate it where needed."""
+    """Open for reading and writing; make the file (mode 0600) and migrate it where needed."""
     if not path.exists():
         _create(path, schema)
     connection = _connect(f"{_uri(path)}?mode=rw")
@@ -264,7 +265,8 @@ def _create(path: Path, schema: Schema) -> None:
     """Make the file complete under another name, then give it its own, unless it got there first.
 
     So nobody meets a half-made ledger, and no two processes switch one file to WAL at once (sqlite
-    answers "database is locked" to that without waiting). Everyone may read it, whatever the umask.
+    answers "database is locked" to that without waiting). It is its owner's alone: sqlite gives the
+    ``-wal`` and ``-shm`` beside it the same mode, and who can open those can lock the ledger.
     When root makes it (a command run before the daemon's first start), it goes to the owner of the
     directory, or the daemon could not write to it.
     """
@@ -272,7 +274,7 @@ def _create(path: Path, schema: Schema) -> None:
     draft = Path(name)
     try:
         try:
-            os.fchmod(fd, 0o644)
+            os.fchmod(fd, statedir.FILE)
             if os.geteuid() == 0:
                 owner = draft.parent.stat()
                 os.fchown(fd, owner.st_uid, owner.st_gid)

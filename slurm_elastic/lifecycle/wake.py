@@ -15,6 +15,8 @@ import stat
 from pathlib import Path
 from types import TracebackType
 
+from slurm_elastic import statedir
+
 log = logging.getLogger(__name__)
 
 MAX_DATAGRAM = 4096
@@ -88,7 +90,7 @@ class WakeSocket:
 
 
 def bind_socket(
-    sock: socket.socket, path: Path, *, mode: int = 0o660, backlog: int | None = None
+    sock: socket.socket, path: Path, *, mode: int = statedir.FILE, backlog: int | None = None
 ) -> None:
     """Bind ``sock`` to ``path`` with ``mode``; what a dead process left there is replaced.
 

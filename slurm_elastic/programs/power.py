@@ -94,7 +94,7 @@ def store(requests: str, kind: str, hostlist: str) -> None:
 
 def write_durably(path: str, *parts: bytes) -> None:
     """Make a file of ``parts`` that is on the disk on return."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         for part in parts:
             rest = memoryview(part)
@@ -190,7 +190,7 @@ def append(path: str, line: bytes) -> None:
     """Add to a log that stops growing at LOG_LIMIT bytes."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags, 0o640)
+        descriptor = os.open(path, flags, 0o600)
         try:
             if os.fstat(descriptor).st_size < LOG_LIMIT:
                 os.write(descriptor, line)

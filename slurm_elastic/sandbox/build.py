@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from slurm_elastic import nodeproc
+from slurm_elastic import nodeproc, statedir
 from slurm_elastic.config.clouds import AnyCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.endpoints import require_emulated
@@ -117,7 +117,7 @@ def make_directories(layout: Layout) -> None:
         _directory(layout.dir / name, 0o755)
     slurm = pwd.getpwnam(USER)
     for name in ("slurmctld", "state", "ec2", "one"):
-        _directory(layout.dir / name, 0o755)
+        _directory(layout.dir / name, statedir.DIRECTORY if name == "state" else 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
     _directory(layout.dir / "work", 0o1777)
     own_log = layout.log / "slurmctld.log"

@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from slurm_elastic import statedir
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import (
@@ -161,9 +162,10 @@ def digest(content: bytes) -> str:
 def _ensure_rest(config: Config, config_path: Path, planned: Plan, files: Transaction) -> None:
     """State directories, the cluster's identity and the manifest."""
     owner = _slurm_user(config)
-    files.make_directory(config.state, owner)
+    files.make_directory(config.state, owner, statedir.DIRECTORY)
     for name in STATE_DIRECTORIES:
-        files.make_below(config.state, name, owner)
+        files.make_below(config.state, name, owner, statedir.DIRECTORY)
+    statedir.close_to_others(config.state, owner[0] if owner else os.geteuid())
     if config.cluster.uuid is None:
         configfile.ensure_uuid(config_path)
     manifest = Manifest(

@@ -58,17 +58,21 @@ class Transaction:
         self._undo.append(lambda: before.restore(path))
         path.unlink(missing_ok=True)
 
-    def make_directory(self, path: Path, owner: tuple[int, int] | None = None) -> None:
-        """Make a directory (0755) with its parents; only what is made gets the owner."""
+    def make_directory(
+        self, path: Path, owner: tuple[int, int] | None = None, mode: int = 0o755
+    ) -> None:
+        """Make a directory with its parents (0755); only what is made gets the owner and mode."""
         if path.is_dir():
             return
         self.make_directory(path.parent)
         path.mkdir()
         self._undo.append(path.rmdir)
         with _opened(path) as made:
-            _give(made, owner)
+            _give(made, owner, mode)
 
-    def make_below(self, base: Path, name: str, owner: tuple[int, int] | None = None) -> None:
+    def make_below(
+        self, base: Path, name: str, owner: tuple[int, int] | None = None, mode: int = 0o755
+    ) -> None:
         """As ``make_directory`` for ``base/name``, but through no symbolic link: whom ``base``
         belongs to may put there what it likes.
         """
@@ -79,12 +83,12 @@ class Transaction:
                 path /= part
                 made = False
                 with contextlib.suppress(FileExistsError), _naming(path):
-                    os.mkdir(part, 0o755, dir_fd=inside)
+                    os.mkdir(part, mode, dir_fd=inside)
                     made = True
                     self._undo.append(path.rmdir)
                 inside = stack.enter_context(_opened(path, part, inside))
                 if made:
-                    _give(inside, owner)
+                    _give(inside, owner, mode)
 
 
 @contextlib.contextmanager
@@ -108,8 +112,8 @@ def _opened(path: Path, name: str | None = None, inside: int | None = None) -> I
         os.close(descriptor)
 
 
-def _give(directory: int, owner: tuple[int, int] | None) -> None:
-    os.fchmod(directory, 0o755)
+def _give(directory: int, owner: tuple[int, int] | None, mode: int) -> None:
+    os.fchmod(directory, mode)
     if owner is not None:
         os.fchown(directory, *owner)
 

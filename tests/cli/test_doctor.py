@@ -50,7 +50,7 @@ OURS = ("op1", "op2", "op3", "h1")
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     (tmp_path / "requests").mkdir()
-    tmp_path.chmod(0o755)
+    tmp_path.chmod(0o700)
     path = tmp_path / "slurm-elastic.yaml"
     path.write_text(YAML.format(state=tmp_path, me=ME))
     return path
@@ -149,13 +149,14 @@ def test_requests_that_nobody_takes_up(config: Config, slurm: FakeSlurm, tmp_pat
     assert (spool.level, spool.found) == (Level.NOTE, "1 request(s), the oldest waits for 300 s")
 
 
-def test_a_state_directory_that_others_may_write(
-    config: Config, slurm: FakeSlurm, tmp_path: Path, ledger: Ledger
+@pytest.mark.parametrize("mode", [0o777, 0o755, 0o710])
+def test_a_state_directory_that_others_may_use(
+    config: Config, slurm: FakeSlurm, tmp_path: Path, ledger: Ledger, mode: int
 ) -> None:
-    tmp_path.chmod(0o777)
+    tmp_path.chmod(mode)
     (found,) = [f for key, f in wrong(config, slurm).items() if "state directory" in key]
-    assert found.found == f"owner {ME}, mode 0777"
-    assert "chmod go-w" in found.advice
+    assert found.found == f"owner {ME}, mode {mode:04o}"
+    assert "chmod 0700" in found.advice
     ledger.close()
 
 

@@ -100,7 +100,7 @@ def starting(slurm: FakeSlurm, job: int, *nodes: str) -> None:
 
 def test_the_socket_is_for_owner_and_group_alone(serve: Serve, path: Path) -> None:
     serve()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_says_why(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:

@@ -64,7 +64,7 @@ def test_nothing_comes(wake: WakeSocket) -> None:
 
 
 def test_the_file_is_for_owner_and_group_alone(wake: WakeSocket, path: Path) -> None:
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_crashed_daemons_socket_is_replaced(path: Path) -> None:

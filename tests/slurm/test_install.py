@@ -107,7 +107,20 @@ def test_what_an_install_leaves(host: Host) -> None:
     assert "slurmctld is not running; it will read this when it starts" in done.lines
     if os.geteuid() == 0:
         assert host.config.state.stat().st_uid == pwd.getpwnam("slurm").pw_uid
-    assert host.config.state.stat().st_mode & 0o777 == 0o755
+    for place in (host.config.state, host.config.state / "requests" / "bad"):
+        assert place.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_state_directory_of_an_earlier_release_is_closed_to_others(host: Host) -> None:
+    host.install()
+    state = host.config.state
+    (state / "daemon.lock").touch(mode=0o644)
+    if os.geteuid() == 0:
+        os.chown(state / "daemon.lock", state.stat().st_uid, state.stat().st_gid)
+    state.chmod(0o755)
+    host.install()
+    assert state.stat().st_mode & 0o777 == 0o700
+    assert (state / "daemon.lock").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(("version", "chained"), [((22, 5), True), ((23, 11), False)])

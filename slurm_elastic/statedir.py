@@ -1,0 +1,86 @@
+"""The state directory is SlurmUser's alone: its modes, and how one of an older release gets them.
+
+Whoever can open a file can lock it, and a lock on sqlite's shared memory or on a service's lock
+file stops the product. So nobody else opens any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+DIRECTORY, FILE = 0o700, 0o600
+"""What is made in it has these modes, whatever the umask."""
+OTHERS = 0o077
+_DEEPEST = 16
+_FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+@contextlib.contextmanager
+def private_umask() -> Iterator[None]:
+    """What this process makes is its user's alone, also where sqlite or a library makes it."""
+    before = os.umask(OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def close_to_others(path: Path, uid: int) -> int:
+    """Take from everybody but ``uid`` the rights that modes give in the directory ``path``, itself
+    first; say how many files and directories had any.
+
+    No link is followed, and nothing of another owner is touched: that is logged. Raises OSError
+    where the directory cannot be opened.
+    """
+    top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return _close(top, str(path), uid, _DEEPEST)
+    finally:
+        os.close(top)
+
+
+def _close(directory: int, name: str, uid: int, depth: int) -> int:
+    changed = int(_tighten(directory, name, uid))
+    with os.scandir(directory) as entries:
+        names = [entry.name for entry in entries]
+    for entry in names:
+        with contextlib.suppress(FileNotFoundError):
+            changed += _close_entry(directory, entry, f"{name}/{entry}", uid, depth)
+    return changed
+
+
+def _close_entry(directory: int, entry: str, name: str, uid: int, depth: int) -> int:
+    # Closing a descriptor that was opened with O_PATH drops none of sqlite's locks on the file.
+    found = os.open(entry, os.O_PATH | _FLAGS, dir_fd=directory)
+    try:
+        mode = os.fstat(found).st_mode
+        if stat.S_ISLNK(mode):
+            return 0
+        if not stat.S_ISDIR(mode) or depth == 0:
+            return int(_tighten(found, name, uid))
+        inside = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    try:
+        return _close(inside, name, uid, depth - 1)
+    finally:
+        os.close(inside)
+
+
+def _tighten(descriptor: int, name: str, uid: int) -> bool:
+    found = os.fstat(descriptor)
+    if not found.st_mode & OTHERS:
+        return False
+    if found.st_uid != uid:
+        log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, found.st_uid, uid)
+        return False
+    # By its descriptor: what stands under the name by now may be something else.
+    os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS)
+    return True
