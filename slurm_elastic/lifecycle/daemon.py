@@ -114,7 +114,7 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
-        self._strays = Strays(site)
+        self._strays = Strays(site, self._unusable)
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -266,6 +266,10 @@ class Daemon:
         self._strays.report()
         end_far(self._site)
         self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+
+    def _unusable(self) -> dict[tuple[str, str], str]:
+        rounds = self._rounds.items()
+        return {(name, id_): why for name, r in rounds for id_, why in r.unusable.items()}
 
     def _reconcile(self, round_: Round) -> None:
         def look() -> None:

@@ -23,6 +23,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
+from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
     call = _Call(site, spec, in_doubt=again)
     try:
         # Of an open launch the next round is the repetition: it must not hold up the others.
-        instances = tuple(call() if again else patiently(site, call))
+        answered = call() if again else patiently(site, call)
     except TransientError as error:
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
@@ -76,8 +77,19 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
         log.exception("launch failed in an unknown way generation=%s", spec.generation)
         return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
     reach("launch.after-call")
+    instances = _believed(site, spec, answered)
     keep(site, spec, instances, request)
     return Launched(outcome=Outcome.STARTED, instances=instances)
+
+
+def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
+    """As the answer may be kept: that of a repeated call has tags that anybody may have changed."""
+    prices = {offer.key: offer.price for offer in spec.offers}
+    found = sound(answered, lambda one: prices.get(one.offer_key, spec.offer.price), site.now())
+    for id_, why in (found.doubts | found.unusable).items():
+        log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
+                    spec.offer.cloud, id_, why)  # fmt: skip
+    return found.machines
 
 
 def keep(site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str) -> None:

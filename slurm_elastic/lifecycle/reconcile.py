@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle import boots, holds
 from slurm_elastic.lifecycle import doubts as doubted
+from slurm_elastic.lifecycle.adoption import CORRELATION, adopt
+from slurm_elastic.lifecycle.believed import Believed
 from slurm_elastic.lifecycle.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.lifecycle.past import of_others, of_the_past, served
 from slurm_elastic.lifecycle.place import place
@@ -18,7 +20,7 @@ from slurm_elastic.lifecycle.reading import all_nodes, full, machines_of, world
 from slurm_elastic.lifecycle.refuse import give_back
 from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.lifecycle.suspend import end
-from slurm_elastic.model import Action, Instance, Market
+from slurm_elastic.model import Action, Instance, InstanceState
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.absence import is_lasting, weigh
 from slurm_elastic.policies.phase import Phase, is_anothers_address, is_busy, is_drained, phase
@@ -28,7 +30,6 @@ from slurm_elastic.slurm.hostlist import compress
 
 log = logging.getLogger(__name__)
 
-CORRELATION = "reconcile"
 _APART = frozenset({"confirm", "retry", "abandon"})
 """Repairs that are no bulk call: one that fails must not stand in the way of the others."""
 _BY_NODE = frozenset(
@@ -66,6 +67,7 @@ class Round:
         self._has_read = False
         self.trouble = ""
         """Why the cloud could not be read the last time; empty where it could, or was not yet."""
+        self._believed = Believed(site, cloud)
         self.is_over = False
         """Whether one round is over, however it went."""
 
@@ -93,18 +95,35 @@ class Round:
         if seen is not None:
             self._report([a.reason for a in ready if a.kind == DOUBT], part)
         self._act([a for a in ready if a.kind != DOUBT], part)
-        if seen is not None and not self._has_read:
+        if seen is not None and not self._has_read and not self._left(seen):
             site.ledger.read_whole(self._cloud, site.now())
             self._has_read = True
         self._addresses(view)
         boots.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Machines of the last list that no ledger can keep and nothing can end, with why."""
+        return self._believed.unusable
+
+    def _left(self, seen: Sequence[Instance]) -> list[str]:
+        """Machines of the list that the ledger still lacks: what they cost is in no limit."""
+        counted = {m.instance.id for m in machines_of(self._site, self._cloud)}
+        opened = {row.generation for row in self._site.ledger.open_launches()}
+        return [
+            i.id
+            for i in seen
+            if i.id not in counted
+            and i.generation not in opened
+            and i.state not in (InstanceState.STOPPING, InstanceState.TERMINATED)
+        ]
+
     def _read_cloud(self) -> tuple[Instance, ...] | None:
         """The cloud's machines; None where it cannot be read, whatever it raises."""
         site = self._site
         try:
-            seen = tuple(site.providers[self._cloud].instances())
+            seen = self._believed.take(site.providers[self._cloud].instances())
         except ProviderError as error:
             problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
             log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
@@ -140,8 +159,8 @@ class Round:
             by_kind.setdefault(action.kind, []).append(action)
         seen = part.seen or ()
         doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
-            "adopt": lambda some: _adopt(self._site, some, seen),
-            "adopt-stopped": lambda some: _adopt(self._site, some, seen),
+            "adopt": lambda some: self._adopt(some, seen),
+            "adopt-stopped": lambda some: self._adopt(some, seen),
             "end": self._end,
             "end-missing": self._end,
             "confirm": lambda some: _confirm(self._site, some, seen),
@@ -194,6 +213,9 @@ class Round:
         if dropped:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
         return [a for a in actions if a in found]
+
+    def _adopt(self, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+        adopt(self._site, actions, seen, self._believed.doubts)
 
     def _end(self, actions: Sequence[Action]) -> None:
         nodes = self._nodes_of(actions)
@@ -268,48 +290,6 @@ class Round:
             and phase(view[m.instance.node]) is Phase.POWERING_UP
         ]
         assign_addresses(self._site, late)
-
-
-def _adopt(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
-    wanted = {a.subject: a.reason for a in actions}
-    found = [i for i in seen if i.id in wanted]
-    clouds = site.providers.keys()
-    worst = _worst_prices(site, found)
-    for instance in found:
-        pool = site.pool_of.get(instance.node)
-        name = pool.name if pool else ""
-        price = worst.get(instance.offer_key, 0.0)
-        try:
-            before = site.ledger.adopt(instance, name, site.now(), price, clouds)
-        except SlurmElasticError as error:
-            log.warning("not adopted id=%s error=%s", instance.id, error)
-            continue
-        why = wanted[instance.id] if before is None else _back(before, instance)
-        site.record(CORRELATION, "adopted", (instance.node,), why)
-
-
-def _back(before: Machine, instance: Instance) -> str:
-    """Why a machine is adopted that the ledger knew."""
-    cloud = before.instance.cloud
-    if cloud != instance.cloud:
-        return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
-    return f"the ledger had it ended, but its cloud has it, {instance.state}"
-
-
-def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
-    """By offer, what machines may come to, as the limits count them: a spot machine's own price
-    is not the most it may cost, and with the ledger its offer was lost.
-    """
-    worst: dict[str, float] = {}
-    spot = [i.node for i in instances if i.market is Market.SPOT and i.node in site.pool_of]
-    for pool in {site.pool_of[node].name: site.pool_of[node] for node in spot}.values():
-        try:
-            offers = site.providers[pool.cloud].offers(pool)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
-            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
-            continue
-        worst.update({offer.key: offer.worst_price for offer in offers})
-    return worst
 
 
 def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:

@@ -136,4 +136,5 @@ def new_generation(now: float) -> str:
 def generation_time(generation: str) -> float:
     """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
     digits = generation[1:14]
-    return int(digits) / 1000 if generation.startswith("g") and digits.isdigit() else 0.0
+    good = generation.startswith("g") and digits.isascii() and digits.isdigit()
+    return int(digits) / 1000 if good else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from slurm_elastic.ledger import Health
 from slurm_elastic.lifecycle.site import Site
@@ -19,16 +19,20 @@ TOLD = 5
 
 class Strays:
     """Those of a cloud that has left the configuration are never deleted, the others not at once,
-    and some clouds do not end what they are asked to; so somebody must be told.
+    some clouds do not end what they are asked to, and what a cloud lists under an id that is none
+    (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.
     """
 
-    def __init__(self, site: Site) -> None:
+    def __init__(
+        self, site: Site, unusable: Callable[[], Mapping[tuple[str, str], str]] = dict
+    ) -> None:
         self._site = site
+        self._unusable = unusable
         self._told: Mapping[tuple[str, str], str] | None = None
 
     def report(self) -> None:
         """Tell what has changed since the last time."""
-        found = _found(self._site)
+        found = {**_found(self._site), **self._unusable()}
         if found == self._told:
             return
         for (cloud, id_), why in found.items():

@@ -11,6 +11,7 @@ from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.providers.machine_tags import price_of
 
 Record = Mapping[str, Any]
 """An instance or another item of an answer, as boto3 gives it."""
@@ -60,7 +61,6 @@ def _instance(record: Record, settings: AwsCloud, names: NodeNames) -> Instance:
     tagged = tags(record)
     spot = record.get("InstanceLifecycle") == "spot"
     kind, zone = record["InstanceType"], record.get("Placement", {}).get("AvailabilityZone", "")
-    price = aws_tags.price_of(tagged, kind, zone)
     return Instance(
         id=record["InstanceId"],
         cloud=settings.name,
@@ -69,7 +69,7 @@ def _instance(record: Record, settings: AwsCloud, names: NodeNames) -> Instance:
         instance_type=kind,
         zone=zone,
         market=Market.SPOT if spot else Market.ON_DEMAND,
-        price=_on_demand(kind, settings) if price is None else price,
+        price=price_of(aws_tags.price_text(tagged, kind, zone), kind, settings.types),
         state=_state(record),
         launched=record["LaunchTime"].timestamp(),
         address=record.get("PrivateIpAddress") or None,
@@ -83,9 +83,3 @@ def _state(record: Record) -> InstanceState:
     if name == "shutting-down" and taken:
         return InstanceState.TERMINATED
     return STATES.get(name, InstanceState.STOPPING)
-
-
-def _on_demand(instance_type: str, settings: AwsCloud) -> float:
-    """For where the tag of the price was taken away or changed."""
-    known = settings.types.get(instance_type)
-    return known.price if known else 0.0

@@ -60,17 +60,14 @@ def fleet_tags(
     return {**tags, **_spread(PRICES, prices), aws_places.PLACES: str(aws_places.width(len(nodes)))}
 
 
-def price_of(tags: Mapping[str, str], instance_type: str, zone: str) -> float | None:
-    """What a machine of that type and zone was bought at ($/h), by its tags; None if they do not
-    say.
+def price_text(tags: Mapping[str, str], instance_type: str, zone: str) -> str | None:
+    """What a machine of that type and zone was bought at ($/h), as its tags have it; None if they
+    do not say.
     """
-    try:
-        if PRICE in tags:
-            return float(tags[PRICE])
-        pairs = (item.rpartition("=") for item in " ".join(_gathered(tags, PRICES)).split())
-        return float({key: price for key, _, price in pairs}[f"{instance_type}@{zone}"])
-    except (KeyError, ValueError):
-        return None
+    if PRICE in tags:
+        return tags[PRICE]
+    pairs = (item.rpartition("=") for item in " ".join(_gathered(tags, PRICES)).split())
+    return {key: price for key, _, price in pairs}.get(f"{instance_type}@{zone}")
 
 
 def _spread(key: str, items: Iterable[str]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import claim
 from slurm_elastic.providers import docker_request as request
 from slurm_elastic.providers.claim import Claim
-from slurm_elastic.providers.machine_tags import market_of
+from slurm_elastic.providers.machine_tags import market_of, price_of
 
 _KEYS = {
     claim.CLUSTER: request.CLUSTER,
@@ -101,7 +101,7 @@ def instance(one: Container, settings: DockerCloud) -> Instance:
         instance_type=kind,
         zone=one.host,
         market=market_of(one.labels.get(request.MARKET, "")),
-        price=_price(one.labels, settings, kind),
+        price=price_of(one.labels.get(request.PRICE), kind, settings.types),
         state=_STATES.get(one.state, InstanceState.TERMINATED),
         launched=one.created,
         address=one.address,
@@ -144,15 +144,6 @@ def _address(networks: Mapping[str, Any]) -> str | None:
     return next((str(address) for address in found if address), None)
 
 
-def _price(labels: Mapping[str, str], settings: DockerCloud, kind: str) -> float:
-    """What it was started at; today's where the label makes no sense."""
-    try:
-        return float(labels[request.PRICE])
-    except (KeyError, ValueError):
-        known = settings.types.get(kind)
-        return known.price if known else 0.0
-
-
 def _number(labels: Mapping[str, str], key: str) -> int:
     text = labels.get(key, "")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

@@ -15,7 +15,7 @@ from msgspec import Struct
 from slurm_elastic.config.clouds import ONE_ZONE, OpenNebulaCloud
 from slurm_elastic.model import Instance, InstanceState, Market, Offer
 from slurm_elastic.providers import opennebula_request as request
-from slurm_elastic.providers.machine_tags import market_of
+from slurm_elastic.providers.machine_tags import market_of, price_of
 
 PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
@@ -113,7 +113,7 @@ def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
         instance_type=kind,
         zone=ONE_ZONE,
         market=market_of(one.tags.get(request.MARKET, "")),
-        price=_price(one.tags, settings, kind),
+        price=price_of(one.tags.get(request.PRICE), kind, settings.types),
         state=state_of(one),
         launched=one.started,
         address=one.address,
@@ -157,15 +157,6 @@ def _address(template: Mapping[str, Any] | None) -> str | None:
     some: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
     found = (nic.get(key) for nic in some for key in _ADDRESS_KEYS)
     return next((str(address) for address in found if address), None)
-
-
-def _price(tags: Mapping[str, str], settings: OpenNebulaCloud, kind: str) -> float:
-    """What it was started at; today's where the tag was taken away or changed."""
-    try:
-        return float(tags[request.PRICE])
-    except (KeyError, ValueError):
-        known = settings.types.get(kind)
-        return known.price if known else 0.0
 
 
 def undated(text: str) -> str:

@@ -13,7 +13,7 @@ from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers import aws_tags
 from slurm_elastic.providers import openstack_request as request
 from slurm_elastic.providers.aws_tags import NodeNames
-from slurm_elastic.providers.machine_tags import market_of
+from slurm_elastic.providers.machine_tags import market_of, price_of
 
 Record = Mapping[str, Any]
 
@@ -137,7 +137,7 @@ def instance(one: Server, settings: OpenStackCloud) -> Instance:
         instance_type=kind,
         zone=one.tags.get(request.ZONE_KEY, ONE_ZONE),
         market=market_of(one.tags.get(request.MARKET, "")),
-        price=_price(one.tags, settings, kind),
+        price=price_of(one.tags.get(aws_tags.PRICE), kind, settings.types),
         state=state_of(one),
         launched=one.created,
         address=one.address,
@@ -149,12 +149,3 @@ def _address(networks: Mapping[str, Sequence[Record]]) -> str | None:
     found = [address for cards in networks.values() for address in cards]
     found.sort(key=lambda a: (a.get("OS-EXT-IPS:type") == "floating", a.get("version") != 4))
     return str(found[0]["addr"]) if found else None
-
-
-def _price(tags: Mapping[str, str], settings: OpenStackCloud, kind: str) -> float:
-    """What it was started at; today's where that was taken away or changed."""
-    try:
-        return float(tags[aws_tags.PRICE])
-    except (KeyError, ValueError):
-        known = settings.types.get(kind)
-        return known.price if known else 0.0

@@ -246,6 +246,17 @@ def listed(provider: Provider) -> set[str]:
     return {machine.id for machine in provider.instances()}
 
 
+@pytest.mark.parametrize("price", ["nan", "inf", "-3", "1e300", "cheap", ""])
+def test_a_poisoned_price_tag_counts_as_the_configured_price(bed: AwsBed, price: str) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 3))
+    tag = {"Key": "slurm-elastic:price", "Value": price}
+    bed.client.create_tags(Resources=[machines[1].id], Tags=[tag])
+    prices = {m.id: m.price for m in bed.open().instances()}
+    configured = bed.settings().types[machines[1].instance_type].price
+    assert prices == {m.id: m.price for m in machines} | {machines[1].id: configured}
+
+
 def test_two_clouds_of_one_account_leave_each_others_machines_alone(bed: AwsBed) -> None:
     config = two_clouds(bed)
     first, second = (open_provider(c, config.cluster, config) for c in config.clouds)
