@@ -9,7 +9,17 @@ import os
 
 from setuptools import setup
 
-CORE = ("apart", "caps", "engine", "grow", "idle", "machines", "moves", "queueing", "runs")
+CORE = (
+    "budget_queue",
+    "engine",
+    "events",
+    "idle_set",
+    "limits",
+    "machines",
+    "queueing",
+    "runs",
+    "scaler",
+)
 
 extensions = []
 if os.environ.get("SLURM_ELASTIC_COMPILED"):

@@ -29,12 +29,12 @@ from slurm_elastic.policies.release import AtOnce
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.simulate.availability import load_availability
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.deadline import tried
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Figures
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 HOUR, DAY = 3600, 86400

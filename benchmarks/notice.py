@@ -24,12 +24,12 @@ from msgspec.structs import replace
 
 from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman.context import Site, pools_by_node
+from slurm_elastic.ckptman.executor import Crew
 from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import Site, pools_by_node
 from slurm_elastic.ckptman.sources import Told
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Step

@@ -30,11 +30,11 @@ from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged,
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 HOUR, MINUTE, DAY = 3600, 60, 86400

@@ -20,10 +20,10 @@ from msgspec import Struct
 
 from benchmarks.cloud_clock import CloudClock, cpu_seconds, peak_megabytes
 from slurm_elastic.config import configfile
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.daemon import Daemon
-from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Request, Spool

@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct, ValidationError, convert, field
 
 from slurm_elastic import statedir
-from slurm_elastic.slurm.hostlist import HostlistError, expand
+from slurm_elastic.hostlist import HostlistError, expand
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from ledger_cases import T0, instance, offer, spec
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import AwsCloud, InstanceType, LocalCloud
-from slurm_elastic.config.who import Who as Allowed
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.model import (
     Breaker,

@@ -41,6 +41,6 @@ def test_it_dies_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("point", POINTS)
 def test_each_point_stands_once_in_the_code(point: str) -> None:
     package = Path(slurm_elastic.__file__).parent
-    sources = [*(package / "lifecycle").glob("*.py"), *(package / "ckptman").glob("*.py")]
+    sources = [*(package / "controller").glob("*.py"), *(package / "ckptman").glob("*.py")]
     found = re.findall(re.escape(f'reach("{point}")'), "".join(p.read_text() for p in sources))
     assert len(found) == 1

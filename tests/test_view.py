@@ -15,10 +15,10 @@ from slurm_elastic.ledger import Health, Hold, Machine
 from slurm_elastic.model import InstanceState, Market
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.recovery import HOLD_MARK
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 from slurm_elastic.view.checkpoints import CheckpointFacts
-from slurm_elastic.view.outlook import Outlook, brief, node_note, node_state
+from slurm_elastic.view.next_action import Outlook, brief, node_note, node_state
 
 
 @pytest.fixture

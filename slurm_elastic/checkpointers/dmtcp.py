@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm_elastic.checkpointers.launched import LaunchedCheckpointer
+from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 
 
 class DmtcpCheckpointer(LaunchedCheckpointer):

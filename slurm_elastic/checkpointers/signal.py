@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import statedir
-from slurm_elastic.checkpointers.signs import Ended, Sign, sign_of
+from slurm_elastic.checkpointers.completion import Ended, Sign, sign_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.wishes import Choice
+from slurm_elastic.ckptman.job_settings import Choice
 from slurm_elastic.model import Action, JobRun
 from slurm_elastic.policies.checkpoint import Situation
 

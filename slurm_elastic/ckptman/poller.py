@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.node_notices import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
-from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptman.sources import NoticeOrder, Source, Told, WithdrawOrder
-from slurm_elastic.ckptman.threats import cool_down, machine_of
 from slurm_elastic.ckptstate.rows import Warned
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine

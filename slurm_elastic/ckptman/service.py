@@ -10,24 +10,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-from slurm_elastic.ckptman import rescue as moving
-from slurm_elastic.ckptman.carrying import save_now, take_back
-from slurm_elastic.ckptman.crew import Crew, Kind, Order
+from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.commands import save_now, take_back
+from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
-from slurm_elastic.ckptman.facts import World, gather, mean_times
-from slurm_elastic.ckptman.letting_go import NodeReleases
-from slurm_elastic.ckptman.orders import Orders
-from slurm_elastic.ckptman.saving import Saver
-from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptman.stand_in import StandIn
-from slurm_elastic.ckptman.threats import (
+from slurm_elastic.ckptman.executor import Crew, Kind, Order
+from slurm_elastic.ckptman.job_settings import Choice, choose
+from slurm_elastic.ckptman.node_notices import (
     Threat,
     close_over,
     settle_nodes,
     threats,
 )
-from slurm_elastic.ckptman.watch import watch
-from slurm_elastic.ckptman.wishes import Choice, choose
+from slurm_elastic.ckptman.orders import Orders
+from slurm_elastic.ckptman.requeue_failover import StandIn
+from slurm_elastic.ckptman.resume_watch import watch
+from slurm_elastic.ckptman.saver import Saver
+from slurm_elastic.ckptman.snapshot import World, gather, mean_times
+from slurm_elastic.ckptman.undrain import NodeReleases
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
@@ -289,7 +289,7 @@ class Service:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self.site
         moves = [
-            moving.planned(site, p)
+            migration.planned(site, p)
             for p in plans
             if p.kind == MOVE and not self._crew.busy(p.facts.run.job)
         ]
@@ -297,12 +297,12 @@ class Service:
             site.state.put(*moves)
             reach("rescue.planned")
             for one in moves:
-                moving.say(site, one, "ckpt-planned", one.reason)
+                migration.say(site, one, "ckpt-planned", one.reason)
             if view is not None:
                 going = frozenset(n for r in moves for n in r.threatened)
                 settle_nodes(site, view, found, going, self._machines.values())
             reach("rescue.drained")
-            moves = moving.all_to_saving(site, moves)
+            moves = migration.all_to_saving(site, moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
                 work = self._saver.work(plan)
@@ -319,7 +319,7 @@ class Service:
             if one.over:
                 continue
             try:
-                self._step(moving.hasten(self.site, one, found), jobs, leaving)
+                self._step(migration.hasten(self.site, one, found), jobs, leaving)
             except SlurmElasticError as error:
                 log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
 
@@ -345,7 +345,7 @@ class Service:
             self._helped[job.id] = self.site.jobs.mark()
 
     def _work(self, one: Rescue) -> None:
-        if moving.go_on(self.site, one).step is not one.step:
+        if migration.go_on(self.site, one).step is not one.step:
             self.wake()
 
     def _is_safe(self, one: Rescue, leaving: frozenset[str]) -> bool:
@@ -359,7 +359,7 @@ class Service:
         after = watch(self.site, one, jobs.get(one.run.job))
         if after.step is Step.WAITING:
             why = "no notice stands against its nodes any more"
-            moving.over(self.site, one, Step.STAYED, why)
+            migration.over(self.site, one, Step.STAYED, why)
 
 
 def _urgency(rescue: Rescue) -> Order:

@@ -7,7 +7,7 @@ import argparse
 from msgspec import Struct
 
 from slurm_elastic.cli.arguments import MOST, count
-from slurm_elastic.policies.spelled import spell
+from slurm_elastic.policies.policy_text import spell
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 

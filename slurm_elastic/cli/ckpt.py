@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptman.opening import DROPS
+from slurm_elastic.ckptman.context import pools_by_node
+from slurm_elastic.ckptman.job_settings import Choice, choose
 from slurm_elastic.ckptman.service import SERVICE
-from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
-from slurm_elastic.ckptman.wishes import Choice, choose
+from slurm_elastic.ckptman.wiring import DROPS
 from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain

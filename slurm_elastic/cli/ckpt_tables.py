@@ -10,7 +10,7 @@ from rich.text import Text
 
 from slurm_elastic.units import format_size
 from slurm_elastic.view.checkpoints import CheckpointsView
-from slurm_elastic.view.outlook import brief
+from slurm_elastic.view.next_action import brief
 
 NO_PROCESS = "there is no such process on this host"
 _BAD, _WARN, _GOOD = "bold red", "yellow", "green"

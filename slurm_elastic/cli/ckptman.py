@@ -11,16 +11,16 @@ import sqlite3
 import sys
 import threading
 
-from slurm_elastic.ckptman.crew import Crew
 from slurm_elastic.ckptman.events import SOCKET, Events
-from slurm_elastic.ckptman.opening import open_pollers, open_prices, open_site
+from slurm_elastic.ckptman.executor import Crew
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import SERVICE, Service
+from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
+from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.slurm.cli import SlurmCli
 
 log = logging.getLogger("slurm_elastic.ckptman")

@@ -13,16 +13,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_elastic.audit_trail import list_doubt, list_subject, pool_subject
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.ranking import touches
 from slurm_elastic.slurm.account import account
-from slurm_elastic.slurm.hostlist import expand
-from slurm_elastic.story import list_doubt, list_subject, pool_subject
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
-from slurm_elastic.config.effective import effective
+from slurm_elastic.config.resolve import effective
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers.joining import program_of
 from slurm_elastic.slurm import check, controller, install, plan, uninstall

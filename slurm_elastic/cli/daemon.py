@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.daemon import Daemon
-from slurm_elastic.lifecycle.prolog import PrologServer
-from slurm_elastic.lifecycle.site import Site
-from slurm_elastic.lifecycle.wake import WakeSocket
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.spool import Spool
 
 if TYPE_CHECKING:
-    from slurm_elastic.lifecycle.keys import MungeKeys
+    from slurm_elastic.controller.munge_keys import MungeKeys
 
 log = logging.getLogger("slurm_elastic.daemon")
 
@@ -62,7 +62,7 @@ def _keys(site: Site) -> MungeKeys | None:
     if ssh is None:
         return None
     try:
-        from slurm_elastic.lifecycle.keys import MungeKeys
+        from slurm_elastic.controller.munge_keys import MungeKeys
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"join.ssh: Python module {error.name!r} is missing; install slurm-elastic[ssh]"

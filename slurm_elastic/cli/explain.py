@@ -16,23 +16,23 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.audit_trail import jobs_of, nodes_of, pool_subject, tell_job, tell_node
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
+from slurm_elastic.controller.budget import barred
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.ledger.rows import to_json
-from slurm_elastic.lifecycle.budget import barred
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.spelled import text_of
+from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.slurm.hostlist import compress, expand
-from slurm_elastic.story import jobs_of, nodes_of, pool_subject, tell_job, tell_node
-from slurm_elastic.view.outlook import brief
+from slurm_elastic.view.next_action import brief
 
 OFFERS_SHOWN = 20
 _KIND_WIDTH = 16

@@ -24,12 +24,12 @@ from slurm_elastic.policies.checkpoint import parse as parse_checkpoint
 from slurm_elastic.prices.trace import PriceTrace, load_trace, series_of
 from slurm_elastic.simulate import sacct, swf
 from slurm_elastic.simulate.availability import Span, load_supply
-from slurm_elastic.simulate.configured import NAME as CONFIGURED
-from slurm_elastic.simulate.configured import configured
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Progress as Told
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
+from slurm_elastic.simulate.scenario_config import configured
 from slurm_elastic.simulate.site import World, boot_caps_of, caps_of, pools_of, scenario_of
 from slurm_elastic.simulate.swf import History
 

@@ -14,13 +14,13 @@ from slurm_elastic.cli.arguments import pause
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
-from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.listening import Server
+from slurm_elastic.signals import on_end
 from slurm_elastic.slurm.account import account
-from slurm_elastic.slurm.hostlist import expand
 
 log = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
 from slurm_elastic.policies.ranking import Scope, rank, serving
 from slurm_elastic.protocols import Provider, Slurm

@@ -18,11 +18,11 @@ from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import duration
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.policy_text import split
 from slurm_elastic.policies.release import Order
-from slurm_elastic.policies.spelled import split
-from slurm_elastic.simulate.configured import NAME as CONFIGURED
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.engine import Progress as Told
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
 
 

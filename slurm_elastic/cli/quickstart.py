@@ -20,6 +20,7 @@ from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Location
 from slurm_elastic.providers import open_provider
@@ -34,7 +35,6 @@ from slurm_elastic.sandbox.rehearsal import (
     parse_jobs,
 )
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, PARTITION, SandboxSpec, static_names
-from slurm_elastic.slurm.hostlist import expand
 
 USER = "nobody"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

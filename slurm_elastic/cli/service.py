@@ -16,8 +16,8 @@ from pathlib import Path
 from slurm_elastic import statedir
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.ending import on_end
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
 

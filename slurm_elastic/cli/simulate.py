@@ -14,10 +14,10 @@ from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.spelled import split
-from slurm_elastic.simulate.configured import NAME as CONFIGURED
+from slurm_elastic.policies.policy_text import split
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.outcome import Figures, Outcome
+from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 
 
 class Row(Struct, frozen=True, kw_only=True):

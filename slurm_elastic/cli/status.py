@@ -18,10 +18,10 @@ from slurm_elastic.cli.status_tables import render
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.controller.budget import spending, spending_of_accounts
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, process_exists
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.budget import spending, spending_of_accounts
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Spool

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import NO_PROCESS, checkpoint_blocks, titled_table
-from slurm_elastic.view.outlook import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
+from slurm_elastic.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view.rows import (
     BreakerView,
     BudgetView,

@@ -16,6 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from slurm_elastic.config.access import Who, effective_who
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import (
     AnyCloud,
@@ -35,7 +36,6 @@ from slurm_elastic.config.numbers import (
     SuspendSeconds,
 )
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
-from slurm_elastic.config.who import Who, effective_who
 from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0

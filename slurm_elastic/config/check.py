@@ -12,18 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
-from slurm_elastic.config.checkpoint_fit import CHECKPOINT_FITS
-from slurm_elastic.config.cloud_fit import CLOUD_FITS
-from slurm_elastic.config.docker_fit import check_docker
+from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
-from slurm_elastic.config.draft import Draft
-from slurm_elastic.config.fit import FITS
 from slurm_elastic.config.growth import GROWS
-from slurm_elastic.config.joining_fit import check_images, check_join
-from slurm_elastic.config.limit_fit import LIMIT_FITS
-from slurm_elastic.config.shape import nearest
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.validate import FITS
+from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
+from slurm_elastic.config.validate_cloud import CLOUD_FITS
+from slurm_elastic.config.validate_docker import check_docker
+from slurm_elastic.config.validate_joining import check_images, check_join
+from slurm_elastic.config.validate_limits import LIMIT_FITS
+from slurm_elastic.hostlist import HostlistError, compress, expand
 from slurm_elastic.policies.ranking import KEYS
-from slurm_elastic.slurm.hostlist import HostlistError, compress, expand
 
 NODE_ADDRESSES = ("registration", "provider")
 _LONGEST_SOCKET = 107  # sun_path of unix(7), less its final NUL

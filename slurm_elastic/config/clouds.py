@@ -10,6 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.config.numbers import (
     Count,
@@ -22,9 +23,8 @@ from slurm_elastic.config.numbers import (
     SuspendSeconds,
 )
 from slurm_elastic.config.policies import CloudPolicies
-from slurm_elastic.config.who import Who
 from slurm_elastic.model import Limits, Location
-from slurm_elastic.policies.boots import given_up_after
+from slurm_elastic.policies.boot_breaker import given_up_after
 
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""

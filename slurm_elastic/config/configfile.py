@@ -22,8 +22,8 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
-from slurm_elastic.config.draft import Draft
-from slurm_elastic.config.shape import Problems, Shape, render
+from slurm_elastic.config.decode import Problems, Shape, render
+from slurm_elastic.config.partial import Draft
 from slurm_elastic.errors import ConfigError
 
 UUID_FILE = "cluster-uuid"

@@ -25,8 +25,8 @@ from slurm_elastic.policies.capacity import (
     Window,
     parse_growth,
 )
-from slurm_elastic.policies.fleet import PoolRules
 from slurm_elastic.policies.release import Delayed, Idle, Order, parse_release
+from slurm_elastic.policies.scaling import PoolRules
 
 BOOT = 120
 """Seconds that a machine takes to be ready, where no section says."""

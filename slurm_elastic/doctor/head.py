@@ -17,7 +17,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, alive, process_exists
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Finding, Level, Location
-from slurm_elastic.policies.strays import CODE
+from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same

@@ -28,7 +28,7 @@ from slurm_elastic.ledger.rows import (
     worst_price,
 )
 from slurm_elastic.model import Instance, InstanceState, Pool
-from slurm_elastic.policies.clock import AHEAD
+from slurm_elastic.policies.clock_guard import AHEAD
 
 
 class Machines(Marks):

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from slurm_elastic.policies.policy_text import Jobs, Machines, Policy, Whole, WholeOver, spell
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.policies.spelled import Jobs, Machines, Policy, Whole, WholeOver, spell
 
 
 class Waiting(NamedTuple):

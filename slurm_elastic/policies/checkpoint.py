@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from slurm_elastic.model import Action, Notice
-from slurm_elastic.policies.spelled import (
+from slurm_elastic.policies.policy_text import (
     DalyOrder,
     Policy,
     Seconds,

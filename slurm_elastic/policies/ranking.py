@@ -27,7 +27,7 @@ from slurm_elastic.model import (
     Rejected,
     Usage,
 )
-from slurm_elastic.policies.boots import paused, trial
+from slurm_elastic.policies.boot_breaker import paused, trial
 from slurm_elastic.protocols import RankingKey
 
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
-from slurm_elastic.policies.spelled import Policy, Whole, WholeOver, spell
+from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, spell
 
 
 class Idle(Policy, frozen=True, tag="idle"):

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from slurm_elastic.config import Cluster
+from slurm_elastic.hostlist import HostlistError, expand
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers import aws_places, claim
-from slurm_elastic.slurm.hostlist import HostlistError, expand
 
 PREFIX = "slurm-elastic:"
 CLUSTER = claim.CLUSTER

@@ -25,7 +25,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
 from slurm_elastic.sandbox import ec2_control, ec2_events, ec2_fleet, ec2_moto, ec2_quotas
@@ -53,6 +52,7 @@ from slurm_elastic.sandbox.ec2_spot import told_xml
 from slurm_elastic.sandbox.endpoints import isolated_env
 from slurm_elastic.sandbox.spec import IMAGE
 from slurm_elastic.sandbox.steering import PREFIX
+from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger.rows import Decision, Machine
 from slurm_elastic.model import Lease, Market
 from slurm_elastic.sandbox.shell import fields
-from slurm_elastic.slurm.hostlist import expand
 
 DONE = "COMPLETED"
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"})

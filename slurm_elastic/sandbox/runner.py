@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from slurm_elastic.ending import on_end
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.nodeproc import Machine
 from slurm_elastic.sandbox import machine_agent
 from slurm_elastic.sandbox.layout import Layout, Saved
 from slurm_elastic.sandbox.processes import Machines
 from slurm_elastic.sandbox.seen import Seen
 from slurm_elastic.sandbox.spec import cloud_of
-from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
 

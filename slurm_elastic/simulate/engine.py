@@ -15,9 +15,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.simulate.events import ARRIVE, CHECK, POOLS, Moves
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
-from slurm_elastic.simulate.moves import ARRIVE, CHECK, POOLS, Moves
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario

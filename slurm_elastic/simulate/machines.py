@@ -14,14 +14,14 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from slurm_elastic.policies.fleet import spare
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.scaling import spare
 from slurm_elastic.simulate.billing import HOUR, dollars
-from slurm_elastic.simulate.idle import Pieces, idle_machines
+from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
+from slurm_elastic.simulate.idle_set import Pieces, idle_machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel
-from slurm_elastic.simulate.turns import Turns, last_ready, waves
 
 _COUNT = (1 << 32) - 1
 _FAR = 1 << 192

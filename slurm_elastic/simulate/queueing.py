@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop
 
 from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.simulate.grow import Grower
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.reservations import FAR, Profile
 from slurm_elastic.simulate.runs import Runs
+from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import Scenario
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from slurm_elastic.policies.fleet import Now, Plan, PoolNow
 from slurm_elastic.policies.release import Idle, Order
+from slurm_elastic.policies.scaling import Now, Plan, PoolNow
 from slurm_elastic.simulate.billing import Hourly, PerSecond
-from slurm_elastic.simulate.grow import Grower
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.scaler import Grower
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 ENTRY = ("now", "plan")

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint import Never, joint_mtti, observed_mtti
-from slurm_elastic.simulate.idle import Pieces
+from slurm_elastic.simulate.checkpointed_run import Ride, Trip, quiet, ride
+from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.ride import Ride, Trip, quiet, ride
 from slurm_elastic.simulate.scenario import Scenario
 
 

@@ -11,8 +11,8 @@ from slurm_elastic.policies.capacity import AnyGrowth, Bounds, Slurm, misfits
 from slurm_elastic.policies.release import AnyRelease, Delayed, Idle, Order
 from slurm_elastic.simulate.billing import Billing, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.ride import Checkpoints
 
 
 class Clock(StrEnum):

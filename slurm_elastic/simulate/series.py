@@ -11,7 +11,7 @@ from slurm_elastic.policies.checkpoint import (
     Threshold,
     ThresholdStatic,
 )
-from slurm_elastic.policies.spelled import text_of
+from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome

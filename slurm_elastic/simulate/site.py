@@ -21,17 +21,17 @@ from slurm_elastic.config.clouds import (
 )
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Limits, Location, Market, Pool
 from slurm_elastic.policies.capacity import parse_growth
+from slurm_elastic.policies.policy_text import split
 from slurm_elastic.policies.release import Idle, Order, parse_release
-from slurm_elastic.policies.spelled import split
 from slurm_elastic.prices.trace import PriceTrace, Series
 from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
 from slurm_elastic.simulate.billing import Billing, Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.scenario import BootCap, Cap, PoolModel, Scenario
-from slurm_elastic.slurm.hostlist import expand
 
 BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 """Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_elastic.hostlist import expand
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.slurm.hostlist import expand
 
 JsonObject = Mapping[str, Any]
 

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.hostlist import chunks, compress
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
-from slurm_elastic.slurm.hostlist import chunks, compress
 
 log = logging.getLogger(__name__)
 

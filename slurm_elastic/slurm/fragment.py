@@ -15,9 +15,9 @@ from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.clouds import AnyCloud
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.slurm import conflicts
-from slurm_elastic.slurm.hostlist import compress, expand
 from slurm_elastic.slurm.siteconf import Site
 
 FILE_NAME = "slurm-elastic.conf"

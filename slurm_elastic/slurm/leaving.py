@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Ledger, Machine
 from slurm_elastic.ledger.rows import CAPACITY, POLICY
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm import fragment
 from slurm_elastic.slurm.cli import SlurmCli
-from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.slurm.siteconf import Line, names, read_lines
 
 log = logging.getLogger(__name__)

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, SlurmSettings, blocked_clouds, domain_pools
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Pool
-from slurm_elastic.policies.absence import is_pinged
+from slurm_elastic.policies.inventory_check import is_pinged
 from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
-from slurm_elastic.slurm.hostlist import expand
 from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Site, encoded, read
 

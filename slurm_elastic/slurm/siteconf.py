@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm.hostlist import HostlistError, expand
+from slurm_elastic.hostlist import HostlistError, expand
 
 RECORDS = frozenset({"nodename", "partitionname", "downnodes", "nodeset", "frontendname"})
 """Keys whose line is one record: what follows belongs to it."""

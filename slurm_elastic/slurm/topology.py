@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config import Config
+from slurm_elastic.hostlist import HostlistError, compress, expand
 from slurm_elastic.model import Pool
-from slurm_elastic.slurm.hostlist import HostlistError, compress, expand
 from slurm_elastic.slurm.siteconf import Line, Record, Site
 
 FILE_NAME = "topology.conf"

@@ -10,15 +10,15 @@ from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import AnyCloud, LocalCloud
 from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.heartbeat import alive
+from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.accounts import overdrawn
+from slurm_elastic.policies.account_budgets import overdrawn
 from slurm_elastic.policies.capacity import Spent
-from slurm_elastic.policies.strays import stray, unending
-from slurm_elastic.slurm.hostlist import compress, expand
+from slurm_elastic.policies.leaked_instances import stray, unending
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
-from slurm_elastic.view.outlook import (
+from slurm_elastic.view.next_action import (
     BOOTING,
     DOWN,
     HELD,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, decide, estimate
-from slurm_elastic.ckptman.wishes import Choice, choose, policy_of
+from slurm_elastic.ckptman.job_settings import Choice, choose, policy_of
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model import JobRun, Notice, NoticeKind
 from slurm_elastic.policies.checkpoint import Never, Situation

@@ -12,7 +12,7 @@ import pytest
 from slurm_elastic.ckptman import service as services
 from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.lifecycle.wake import WakeSocket
+from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld
 
 

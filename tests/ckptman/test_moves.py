@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from slurm_elastic.ckptman.crew import Crew, Kind, Order
-from slurm_elastic.ckptman.threats import MARK, Threat, settle_nodes
-from slurm_elastic.ckptman.watch import MOST_HELP
+from slurm_elastic.ckptman.executor import Crew, Kind, Order
+from slurm_elastic.ckptman.node_notices import MARK, Threat, settle_nodes
+from slurm_elastic.ckptman.resume_watch import MOST_HELP
 from slurm_elastic.ckptstate.rows import Step, Warned
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Notice, NoticeKind

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman.executor import Crew
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings

@@ -32,7 +32,7 @@ from slurm_elastic.errors import TransientError
 from slurm_elastic.model import NoticeKind
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.ckptman.world import CkptWorld
-from tests.lifecycle.world import Killed
+from tests.controller.world import Killed
 
 
 def event(instance: str = "i-1", kind: str = INTERRUPTION, **more: Any) -> str:

@@ -1,4 +1,4 @@
-"""The world of tests/lifecycle with the second service beside the daemon, over the same fakes."""
+"""The world of tests/controller with the second service beside the daemon, over the same fakes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import poller, rescue, service, watch
-from slurm_elastic.ckptman.crew import Crew
+from slurm_elastic.ckptman import migration, poller, resume_watch, service
+from slurm_elastic.ckptman.context import Site, pools_by_node
+from slurm_elastic.ckptman.executor import Crew
 from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.site import Site, pools_by_node
 from slurm_elastic.ckptman.sources import (
     CloudNotices,
     DropDirectory,
@@ -27,7 +27,7 @@ from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.model_slurm import SlurmJob
-from tests.lifecycle.world import PUB, Killed, World
+from tests.controller.world import PUB, Killed, World
 
 SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0)
 
@@ -82,7 +82,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (poller, rescue, service, watch):
+        for module in (poller, migration, service, resume_watch):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:

@@ -9,13 +9,13 @@ from ledger_cases import T0
 from rich.console import Console
 from status_cases import busy_ledger, busy_slurm, config, config_file
 
+from slurm_elastic.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.story import FOLLOWED, tell_job, tell_node
 
 
 @pytest.fixture

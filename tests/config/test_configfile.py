@@ -21,14 +21,14 @@ from slurm_elastic.config import (
     configfile,
     domain_pools,
 )
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import AwsCloud, LocalCloud
 from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
-from slurm_elastic.config.who import Who
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
 from slurm_elastic.model import ImageChoice, Limits, Location, Market
-from slurm_elastic.slurm.hostlist import expand
 
 DATA = Path(__file__).parents[1] / "data" / "config"
 ROOT = Path(__file__).parents[2]

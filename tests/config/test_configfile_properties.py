@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings, configfile
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import (
     AnyCloud,
     AwsCloud,
@@ -21,7 +22,6 @@ from slurm_elastic.config.clouds import (
 )
 from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.config.document import write
-from slurm_elastic.config.who import Who
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.units import format_duration, format_size, parse_duration, parse_size

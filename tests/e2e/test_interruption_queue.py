@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from slurm_elastic.ckptman.opening import client_maker
+from slurm_elastic.ckptman.wiring import client_maker
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger.rows import Health
 from slurm_elastic.sandbox.cluster import Sandbox

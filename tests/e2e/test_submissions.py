@@ -23,8 +23,8 @@ from e2e.submission_site import SETTLED, Ran, SubmissionSite, wait_for
 from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import FakeCloud
-from slurm_elastic.config.who import Who
 from slurm_elastic.model import Limits, Location, Market
 
 pytestmark = pytest.mark.e2e

@@ -6,13 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.phase import Phase, is_drained, phase
-from slurm_elastic.policies.recovery import HOLD_MARK
+from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_cloud import MachineView
-from slurm_elastic.slurm.hostlist import expand
 
 PATIENCE = 120.0
 MULTIFACTOR = (

@@ -13,18 +13,18 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
+from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import AnyCloud
-from slurm_elastic.config.who import Who
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.daemon import Daemon
-from slurm_elastic.lifecycle.site import Site
 from slurm_elastic.model import Instance, LaunchSpec, Limits, Notice, Offer, Pool
-from slurm_elastic.policies.phase import Phase, phase
+from slurm_elastic.policies.power_state import Phase, phase
 from slurm_elastic.protocols import Provider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
-from slurm_elastic.slurm.hostlist import compress
 from slurm_elastic.spool import Spool
-from tests.lifecycle.world import Inline, Silent, World
+from tests.controller.world import Inline, Silent, World
 
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
 NODES = 2

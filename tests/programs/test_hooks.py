@@ -20,8 +20,8 @@ import pytest
 from programs.installed import Installed, job, modules_of
 
 from benchmarks.small_slurm import wait_until
-from slurm_elastic.lifecycle.prolog import PrologServer
-from slurm_elastic.lifecycle.wake import WakeSocket
+from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.slurm.fake import FakeSlurm
 
 LONG = 60.0
@@ -251,7 +251,7 @@ def test_a_daemon_that_stops_lets_go(installed: Installed, daemon: PrologServer)
 
 DAEMON = """
 import sys, threading, pathlib
-from slurm_elastic.lifecycle.prolog import PrologServer
+from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.slurm.fake import FakeSlurm
 slurm = FakeSlurm()
 slurm.set_node("pub1", "ALLOCATED", "POWERING_UP")

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from programs.installed import Installed, modules_of
 
-from slurm_elastic.lifecycle.wake import WakeSocket
-from slurm_elastic.slurm.hostlist import compress
+from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.hostlist import compress
 from slurm_elastic.spool import Request, Spool
 
 SETPRIV = ("setpriv", "--reuid=65534", "--clear-groups")

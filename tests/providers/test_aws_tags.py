@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.hostlist import expand
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws_request import chunks
 from slurm_elastic.providers.aws_tags import (
@@ -21,7 +22,6 @@ from slurm_elastic.providers.aws_tags import (
     nodes_text,
     tags_of,
 )
-from slurm_elastic.slurm.hostlist import expand
 
 SETTINGS = AwsCloud(
     name="c", location=Location.PUBLIC, region="us-east-1", image="ami-1",

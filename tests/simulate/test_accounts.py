@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.accounts import NONE
+from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.capacity import (
     AnyGrowth,
     Bounds,
@@ -17,9 +17,9 @@ from slurm_elastic.policies.capacity import (
     Slurm,
 )
 from slurm_elastic.policies.release import AtOnce, Idle
-from slurm_elastic.simulate.apart import ApartQueue
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket

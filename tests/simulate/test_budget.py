@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.controller.budget import spending
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.lifecycle.budget import spending
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import AnyGrowth, Bounds, OnDemand, SemiElastic, Slurm, Spent
 from slurm_elastic.policies.release import AtOnce, Idle
@@ -23,7 +23,7 @@ from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
-from tests.lifecycle.world import SHAPE, make_config
+from tests.controller.world import SHAPE, make_config
 from tests.test_spending import machine
 
 HOUR, DAY, MINUTE = 3600, 86400, 60

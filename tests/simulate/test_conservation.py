@@ -11,11 +11,11 @@ from slurm_elastic.policies.checkpoint import Hour
 from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import conservation
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 BOOT = BootTimes(((1, 10),))

@@ -26,11 +26,11 @@ from slurm_elastic.policies.checkpoint import Daly, FirstOf, Hour, Never, OnNoti
 from slurm_elastic.policies.release import AtOnce, Delayed, Flagged, Idle, Order
 from slurm_elastic.simulate.billing import Curve, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 CLOUD = PoolModel(

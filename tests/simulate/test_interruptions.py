@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.ckptman.facts import mean_times
+from slurm_elastic.ckptman.snapshot import mean_times
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Market
 from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
@@ -19,10 +19,10 @@ from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, joint_mtti
 from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.runs import Run
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 from tests.policies.strategies import instance

@@ -17,9 +17,9 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.dealing import deal
-from slurm_elastic.policies.fleet import Asked, Now, PoolNow, PoolRules, Resting, Start, decide
+from slurm_elastic.policies.demand_split import deal
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
+from slurm_elastic.policies.scaling import Asked, Now, PoolNow, PoolRules, Resting, Start, decide
 from slurm_elastic.simulate.replay import differences, entry
 
 T = 1_800_000_000

@@ -13,10 +13,10 @@ from slurm_elastic.policies.release import AtOnce, Delayed, Idle, Order
 from slurm_elastic.simulate import swf
 from slurm_elastic.simulate.billing import Curve, Hourly
 from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.checkpointed_run import Checkpoints
 from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.ride import Checkpoints
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 JOBS = swf.load(Path(__file__).parent.parent / "data" / "synthetic.swf").jobs

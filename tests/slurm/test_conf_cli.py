@@ -12,7 +12,7 @@ import pytest
 
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
-from slurm_elastic.config.effective import effective
+from slurm_elastic.config.resolve import effective
 from tests.ports import free_ports
 from tests.slurm import site_cases
 

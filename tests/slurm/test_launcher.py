@@ -16,7 +16,7 @@ from slurm.test_submit_filter import HARNESS, LUAS, PARTITIONS, UNSET, config
 
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.checkpoint import METHODS, CheckpointSettings, PoolCheckpoint
-from slurm_elastic.slurm.hostlist import expand
+from slurm_elastic.hostlist import expand
 from slurm_elastic.slurm.launcher import MARK, launchers
 from slurm_elastic.slurm.submit_filter import FILTER, render, to_lua
 

@@ -1,0 +1,79 @@
+"""Carries out what people and agents ask for. A withdrawal that fails by an exception waits on; a
+save that was tried is done with, and the journal says what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.decide import JobFacts, Plan
+from slurm_elastic.ckptman.executor import Crew, Kind
+from slurm_elastic.ckptman.job_settings import Choice
+from slurm_elastic.ckptman.node_notices import withdraw
+from slurm_elastic.ckptman.orders import Asked, Orders
+from slurm_elastic.ckptman.saver import Saver
+from slurm_elastic.ckptman.snapshot import World, dump_seconds, run_of
+from slurm_elastic.ckptman.sources import SaveOrder, WithdrawOrder
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model_slurm import SlurmJob
+
+
+def take_back(site: Site, orders: Orders, machines: Mapping[str, Machine]) -> None:
+    """End the notices that are withdrawn."""
+    for asked in orders.waiting():
+        if isinstance(asked.order, WithdrawOrder):
+            withdraw(site, asked.order.node, machines)
+            orders.carried(asked)
+
+
+def save_now(
+    world: World,
+    orders: Orders,
+    saver: Saver,
+    crew: Crew,
+    choose: Callable[[SlurmJob], Choice],
+    *,
+    answered: bool,
+) -> None:
+    """Have the jobs saved that are asked for; one that something is under way for, after that, and
+    one that is not known before Slurm has ``answered`` for this look, when it does.
+    """
+    for asked in orders.waiting():
+        if not isinstance(asked.order, SaveOrder) or crew.busy(asked.order.job):
+            continue
+        number = asked.order.job
+        job = world.jobs.get(number)
+        if job is None and not answered:
+            continue
+        choice = choose(job) if job and "RUNNING" in job.states else None
+        why = _why_not(choice)
+        if job is None or choice is None or why:
+            saver.refuse(number, why)
+            orders.carried(asked)
+            continue
+        facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
+        plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
+        saver.expect(number, dump_seconds(world, number))
+        orders.begun(asked)
+        work = partial(_save, orders, asked, saver.work(plan))
+        crew.submit(number, (0.0, 0.0), work, kind=Kind.PERIODIC)
+
+
+def _save(orders: Orders, asked: Asked, save: Callable[[], None]) -> None:
+    try:
+        save()
+    finally:
+        orders.carried(asked)
+
+
+def _why_not(choice: Choice | None) -> str:
+    """Why a job is not saved now, if so; None: it is not at work."""
+    if choice is None:
+        return "it does not run"
+    if choice.move_only:
+        return choice.refused or "it ends when it saves itself: that is only done to move it"
+    if choice.method == "none":
+        return choice.refused or "no checkpoint method is set for it"
+    return ""

@@ -1,0 +1,55 @@
+"""What ckptman works on: configuration, Slurm, both memories, clouds and checkpoint methods."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_elastic.ckptman.jobs import JobList
+from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptstate import CheckpointState
+from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config.checkpoint import PoolCheckpoint
+from slurm_elastic.config.rules import rules_of
+from slurm_elastic.hostlist import expand
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.protocols import Checkpointer, Provider, Slurm
+
+_NO_POOL = PoolCheckpoint()
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster as ckptman knows it. ``now`` is Unix time, ``monotonic`` the clock for pauses."""
+
+    config: Config
+    slurm: Slurm
+    ledger: Ledger
+    state: CheckpointState
+    journal: Journal
+    jobs: JobList
+    checkpointers: Mapping[str, Checkpointer]
+    providers: Mapping[str, Provider]
+    pool_of: Mapping[str, PoolSettings]
+    now: Callable[[], float]
+    monotonic: Callable[[], float] = time.monotonic
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @functools.cached_property
+    def leases(self) -> Mapping[str, float]:
+        """Seconds that a machine of each of our nodes is paid at a time."""
+        pools = {pool.name: rules_of(self.config, pool).lease for pool in self.config.pools}
+        return {node: pools[pool.name] for node, pool in self.pool_of.items()}
+
+    def checkpoint_of(self, node: str) -> PoolCheckpoint:
+        """What the node's pool says of checkpoints itself."""
+        pool = self.pool_of.get(node)
+        return pool.checkpoint if pool else _NO_POOL
+
+
+def pools_by_node(config: Config) -> Mapping[str, PoolSettings]:
+    """Each of our nodes with its pool's settings."""
+    return {node: pool for pool in config.pools for node in expand(pool.nodes)}

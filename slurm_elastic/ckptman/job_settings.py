@@ -1,0 +1,109 @@
+"""How a job is to be saved: its own word in the comment, else that of the features that it asks
+for, else its pool's, else the site's. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from msgspec import Struct, field
+
+from slurm_elastic.config.checkpoint import METHODS, SCOPES, CheckpointSettings, PoolCheckpoint
+from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
+from slurm_elastic.policies.checkpoint import AnyPolicy, Never, parse
+
+_WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
+_FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
+_SIGNAL_CHECKS = {
+    "signal": (is_signal, SIGNAL_FORM),
+    "stop_signal": (is_signal, SIGNAL_FORM),
+    "scope": (lambda word: word in SCOPES, f"one of {', '.join(SCOPES)}"),
+    "saved": (is_sign, SIGN_FORM),
+    "blocking": (lambda word: word in ("yes", "no"), "yes or no"),
+}
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
+    such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
+    save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
+    it is saved; an application that saves itself may say that it does not.
+    """
+
+    method: str
+    policy: AnyPolicy
+    options: dict[str, str] = field(default_factory=dict)
+    refused: str = ""
+    move_only: bool = False
+
+    @property
+    def blocking(self) -> bool:
+        """Only ``signal`` has the option."""
+        return self.options.get("blocking") != "no"
+
+
+def choose(
+    comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
+) -> Choice:
+    """``--comment=ckpt=METHOD[,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what the pool
+    or the site says.
+    """
+    policy = policy_of(pool.policy or settings.policy)
+    try:
+        wish = parse_comment(comment) or parse_features(features)
+    except ValueError as error:
+        return Choice(method="none", policy=Never(), refused=str(error))
+    method, options = wish or (pool.method or settings.method, {})
+    saved = options.get("saved", settings.signal.saved)
+    ends = method == "signal" and saved.partition(":")[0] == "exit"
+    return Choice(method=method, policy=policy, options=options, move_only=ends)
+
+
+def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
+    """Method and options in a job's comment; None where it says nothing of checkpoints.
+
+    ValueError with one sentence where it cannot be followed.
+    """
+    found = _WISH.search(comment)
+    if found is None:
+        return None
+    method, *rest = found[1].split(",")
+    if method not in METHODS:
+        raise ValueError(f"ckpt={method}: expected one of {', '.join(METHODS)}")
+    options: dict[str, str] = {}
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not key or not equals or not value:
+            raise ValueError(f"ckpt={found[1]}: {word!r} is no KEY=VALUE")
+        options[key] = value
+    if method == "signal":
+        _check_signal(options)
+    return method, options
+
+
+def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
+    """The method in a job's constraint (``ckpt_criu&bigmem``); None where it names none.
+
+    ValueError where it names several, as in ``[ckpt_criu|ckpt_dmtcp]``.
+    """
+    methods = sorted(set(_FEATURE.findall(features)))
+    if len(methods) > 1:
+        names = ", ".join(f"ckpt_{method}" for method in methods)
+        raise ValueError(f"the constraint {features} names {names}: expected one of them")
+    return (methods[0], {}) if methods else None
+
+
+def _check_signal(options: dict[str, str]) -> None:
+    for key, value in options.items():
+        if key not in _SIGNAL_CHECKS:
+            raise ValueError(f"{key}: expected one of {', '.join(_SIGNAL_CHECKS)}")
+        fits, form = _SIGNAL_CHECKS[key]
+        if not fits(value):
+            raise ValueError(f"{key}={value}: expected {form}")
+
+
+@cache
+def policy_of(text: str) -> AnyPolicy:
+    """The policy of a text that the configuration's check has read already."""
+    return parse(text)

@@ -1,0 +1,149 @@
+"""While slurm-elasticd is away, jobs that must not be requeued are not lost to machines that it
+would have launched.
+
+slurmctld fails a job whose nodes do not come up until ResumeTimeout, unless it may be requeued.
+slurm-elasticd gives nodes up before that, and lifts ``--no-requeue`` of jobs that never started;
+while it is away nobody does. So this service, which dies apart from it, lifts it once the heartbeat
+is stale, or, whatever that says, once a job has waited for its nodes for so long that a daemon
+would have given them up. It puts it back once the job runs. What it lifts is in the ledger first,
+and slurm-elasticd puts back what is left.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from slurm_elastic.ckptman.context import Site
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.heartbeat import DAEMON
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.boot_breaker import given_up_after
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "stand-in"
+
+
+class StandIn:
+    """Remembers which jobs it has lifted it for: a daemon that only hung looks for them late."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._mine: set[int] = set()
+        self._said: set[str] = set()
+        self._troubles: set[str] = set()
+
+    def look(self, jobs: Mapping[int, SlurmJob]) -> None:
+        """One look. A job that Slurm or the ledger does not let us change is tried again with the
+        next one; what is wrong is said once, until it is over.
+        """
+        self._troubles = set()
+        with self._spared("what it has lifted"):
+            self._look(jobs)
+        self._said &= self._troubles
+
+    def _look(self, jobs: Mapping[int, SlurmJob]) -> None:
+        site = self._site
+        beat = site.ledger.heartbeat(DAEMON)
+        away = 0.0 if beat is None else site.now() - beat[0]
+        stale = away > site.config.timings.heartbeat_stale
+        danger = self._in_danger(jobs.values(), away if stale else None)
+        if not (stale or danger or self._mine):
+            return
+        lifted = {job for job, _ in site.ledger.lifted_requeues()}
+        self._mine &= lifted  # slurm-elasticd has put the others back
+        for number in self._mine - jobs.keys():
+            with self._spared(str(number)):
+                site.ledger.requeue_put_back(number)
+        for job in jobs.values():
+            known = job.id in lifted if stale else job.id in self._mine
+            with self._spared(job.label):
+                if job.id in danger:
+                    self._mine.add(job.id)
+                    _lift(site, job, danger[job.id])
+                elif known and _is_safe(job, stale=stale):
+                    _put_back(site, job)
+
+    @contextmanager
+    def _spared(self, job: str) -> Iterator[None]:
+        """Other jobs, and what else a look does, go on where this fails."""
+        try:
+            yield
+        except (SlurmError, sqlite3.Error) as error:
+            kind = type(error).__name__
+            self._troubles.add(kind)
+            if kind not in self._said:
+                log.warning("its requeue setting stays as it is job=%s error=%s", job, error)
+            self._said.add(kind)
+
+    def _in_danger(self, jobs: Iterable[SlurmJob], away: float | None) -> dict[int, str]:
+        """Jobs that slurmctld would fail, and why nobody else prevents it; slurm-elasticd is away
+        for ``away`` seconds, if so.
+        """
+        waiting = [job for job in jobs if _boots(job)]
+        asked = _asked(waiting)
+        found = {}
+        for job in waiting:
+            ours = [node for node in job.nodes if node in self._site.pool_of]
+            if not ours or job.requeue:
+                continue
+            if away is not None:
+                found[job.id] = f"slurm-elasticd is away for {away:.0f} s"
+            elif late := [n for n in ours if n in asked and self._is_late(n, asked[n])]:
+                waits = self._site.now() - asked[late[0]]
+                found[job.id] = f"{late[0]} does not come up for {waits:.0f} s, nor is it given up"
+        return found
+
+    def _is_late(self, node: str, asked: float) -> bool:
+        """Whether a living daemon gives the node up about now: the rest of ResumeTimeout is what is
+        left. The next look comes a period later. Where both lift it, who is first puts it back.
+        """
+        config = self._site.config
+        longest = config.resume_timeout(config.cloud(self._site.pool_of[node].cloud))
+        due = given_up_after(longest) - config.checkpoint.period
+        return self._site.now() - asked >= due
+
+
+def _boots(job: SlurmJob) -> bool:
+    """Whether it waits for its nodes: newer Slurms have it RUNNING, too, by then."""
+    return "CONFIGURING" in job.states
+
+
+def _asked(waiting: Iterable[SlurmJob]) -> dict[str, float]:
+    """Since when (Unix time) each node is waited for: the first of its jobs had it powered up, and
+    until all nodes of a job are up its start is when it got them.
+    """
+    asked: dict[str, float] = {}
+    for job in waiting:
+        for node in job.nodes if job.start else ():
+            asked[node] = min(job.start, asked.get(node, job.start))
+    return asked
+
+
+def _is_safe(job: SlurmJob, *, stale: bool) -> bool:
+    """Once it runs. Of one that waits for nodes a daemon that is back may be giving these back at
+    this moment, but of one that has none it may not.
+    """
+    waits = "PENDING" in job.states and "COMPLETING" not in job.states
+    return ("RUNNING" in job.states and not _boots(job)) or (waits and not stale)
+
+
+def _lift(site: Site, job: SlurmJob, danger: str) -> None:
+    site.ledger.lift_requeue(job.id, job.restarts, site.now())
+    site.slurm.set_requeue(job.id, requeue=True)
+    why = (
+        f"{danger}: should the nodes not come up, slurmctld requeues the job, which has not"
+        " started, and does not fail it"
+    )
+    site.journal.note(CORRELATION, "requeue-lifted", (f"job:{job.id}",), why)
+
+
+def _put_back(site: Site, job: SlurmJob) -> None:
+    if job.requeue:
+        site.slurm.set_requeue(job.id, requeue=False)
+    site.ledger.requeue_put_back(job.id)
+    why = "it runs" if "RUNNING" in job.states else "it waits without nodes"
+    site.journal.note(CORRELATION, "requeue-put-back", (f"job:{job.id}",), why)

@@ -1,0 +1,145 @@
+"""After the requeue: until the job runs again elsewhere, and what is in its way."""
+
+from __future__ import annotations
+
+import logging
+
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptstate.rows import Rescue, Step
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.faults import reach
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
+
+REFUSED = 10.0
+"""Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
+UNKNOWN = 60.0
+"""Seconds that a job may be missing from Slurm's list before that is believed."""
+MOST_HELP = 5
+"""Times that a hold is taken off one requeued job: what comes back that often has another cause."""
+_WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
+                    "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
+"""Reasons of a pending job that pass by themselves, or that its user has a hand in."""
+_USERS = frozenset({"JobHeldUser", "Dependency"})
+_LAUNCH_FAILED = "launch failed requeued held"
+"""What Slurm says of a job that it holds because a node could not start it."""
+_HINTS = {
+    "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
+    "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
+    " go on",
+}
+
+
+def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
+    """Look at the job of a rescue that is not at work."""
+    run, now = rescue.run, site.now()
+    if job is None:
+        if now - rescue.changed > UNKNOWN:
+            return migration.over(site, rescue, Step.ENDED, "Slurm does not know it any more")
+        return rescue
+    if job.restarts > run.attempt:
+        if rescue.step is not Step.REQUEUED:
+            rescue = migration.to(site, rescue, Step.REQUEUED)
+            migration.say(site, rescue, "ckpt-restarted", "Slurm has put it back into its queue")
+        return _again(site, rescue, job)
+    if rescue.step is Step.REQUEUED:
+        return _as_before(site, rescue, job)
+    ended = rescue.step is Step.WAITING and job.states & migration.ENDED
+    if ended and not migration.ended_for_us(site, rescue, job):
+        return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return rescue
+
+
+def _again(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    states = job.states
+    if states & migration.ENDED and "PENDING" not in states:
+        return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(states))}")
+    if "RUNNING" in states and "CONFIGURING" not in states:
+        where = ",".join(job.nodes)
+        took = site.now() - rescue.began
+        source = "its start" if rescue.image is None else f"save {rescue.image.number}"
+        return migration.over(
+            site, rescue, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s"
+        )
+    if _waits(job):
+        return _pending(site, rescue, job)
+    return rescue
+
+
+def _waits(job: SlurmJob) -> bool:
+    """22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
+    long as it is pending (measured).
+    """
+    if "COMPLETING" in job.states:
+        return False
+    return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
+
+
+def _as_before(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    """Slurm took the command, but nothing came of it."""
+    if site.now() - rescue.changed <= REFUSED or "COMPLETING" in job.states:
+        return rescue
+    migration.say(site, rescue, "ckpt-not-yet", "its requeue had no effect: once more")
+    return migration.to(site, rescue, Step.REQUEUEING)
+
+
+def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
+    if one of them is taken away, and a hold that nobody has put on it.
+    """
+    try:
+        if job.required and not set(rescue.threatened).isdisjoint(job.required):
+            site.slurm.any_nodes(job.id)
+            named = ",".join(job.required)
+            migration.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if not may_hurry(rescue.run.nodes, rescue.threatened, rescue.changed, site.now()):
+            return rescue
+        if job.is_requeue_hold(site.now()) and rescue.helped < MOST_HELP:
+            site.slurm.start_now(job.id)
+            reach("rescue.hurried")
+            return _helped(site, rescue)
+        if _is_slurms_hold(job) and rescue.helped < MOST_HELP:
+            site.slurm.release(job.id)
+            why = job.description or job.reason
+            migration.say(site, rescue, "ckpt-freed", f"Slurm held it: {why}")
+            return _helped(site, rescue)
+    except SlurmError as error:
+        logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
+        return rescue
+    return _report(site, rescue, job)
+
+
+def _helped(site: Site, rescue: Rescue) -> Rescue:
+    counted = replace(rescue, helped=rescue.helped + 1)
+    site.state.put(counted)
+    return counted
+
+
+def _is_slurms_hold(job: SlurmJob) -> bool:
+    """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
+    JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
+    reason is JobHeldAdmin then (both measured).
+    """
+    if job.reason == "JobHeldAdmin":
+        return False
+    words = (job.reason.replace("_", " "), job.description.replace("_", " "))
+    return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
+
+
+def _report(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+    """A reason that may not pass by itself is told once."""
+    reason, own = job.reason, _is_slurms_hold(job)
+    late = job.begin > site.now()
+    if rescue.note == reason or (reason in _WAITS | _USERS and not late and not own):
+        return rescue
+    hint = _HINTS.get(reason, "its hold comes back" if own else "")
+    if late and not hint:
+        hint = f"it may not begin for {job.begin - site.now():.0f} s"
+    text = f"it waits: {reason}{': ' if hint else ''}{hint}"
+    migration.say(site, rescue, "ckpt-pending", text, level=logging.WARNING)
+    noted = replace(rescue, note=reason)
+    site.state.put(noted)
+    return noted

@@ -1,0 +1,164 @@
+"""Saves of jobs that go on afterwards, and the end of images that nobody needs any more."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.decide import Plan
+from slurm_elastic.ckptman.executor import Crew, Kind
+from slurm_elastic.ckptman.migration import ENDED
+from slurm_elastic.errors import CheckpointError, SlurmError
+from slurm_elastic.model import Image, JobRun
+from slurm_elastic.model_slurm import SlurmJob
+
+log = logging.getLogger(__name__)
+
+PAUSE = 30.0
+"""Seconds after a save that failed before the next one is tried; longer for a slow one."""
+LEAST = 60.0
+MOST_PAUSE = 3600.0
+"""Seconds at most until images that could not be removed are tried again."""
+GONE = 300.0
+"""Seconds that a job must be missing from Slurm's lists before its images go."""
+NEVER = (float("inf"), 0.0)
+"""The order of what has no hurry at all."""
+
+
+class _Stay(Struct, frozen=True):
+    """Images that could not be removed: why, and until when nobody tries again."""
+
+    why: str = ""
+    pause: float = 0.0
+    until: float = 0.0
+
+
+class Saver:
+    """Which jobs not to ask again yet. In memory: a crash loses no more than that."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._not_before: dict[int, float] = {}
+        self._expected: dict[int, float] = {}
+        self._missing: dict[int, float] = {}
+        self._staying: dict[int, _Stay] = {}
+
+    def may(self, job: int) -> bool:
+        """Whether a save of that job may be tried now."""
+        return self._site.now() >= self._not_before.get(job, 0.0)
+
+    def expect(self, job: int, seconds: float) -> None:
+        """What the next save of the job may take."""
+        self._expected[job] = seconds
+
+    def refuse(self, job: int, why: str) -> None:
+        """A save that somebody asked for is not made."""
+        self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{job}",), why)
+
+    def work(self, plan: Plan) -> Callable[[], None]:
+        """The save as work for the crew."""
+        for situation in plan.facts.situations:
+            self.expect(plan.facts.run.job, situation.dump)
+        return lambda: self._save(plan)
+
+    def _save(self, plan: Plan) -> None:
+        site, run = self._site, plan.facts.run
+        method = site.checkpointers[plan.facts.choice.method]
+        dump = self._expected.get(run.job, LEAST)
+        until = site.now() + max(3 * dump, LEAST)
+        try:
+            image = method.checkpoint(run, deadline=until, stop=False)
+            taken = site.now()  # by our clock, as notices and intervals are: the node's may differ
+            method.verify(image)
+        except CheckpointError as error:
+            self._failed(plan, str(error), dump)
+        except Exception as error:
+            log.exception("method fails job=%s", run.label)
+            self._failed(plan, f"{type(error).__name__}: {error}", dump)
+        else:
+            self._saved(plan, replace(image, taken=taken))
+
+    def _saved(self, plan: Plan, image: Image) -> None:
+        site, run = self._site, plan.facts.run
+        site.state.saved(image)
+        site.journal.count("ckpt_saves_total", method=image.method, outcome="saved")
+        text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
+        self._note(run, "ckpt-saved", text)
+        self._lift_no_requeue(run)
+
+    def _failed(self, plan: Plan, why: str, dump: float) -> None:
+        run = plan.facts.run
+        self._not_before[run.job] = self._site.now() + max(PAUSE, dump)
+        method = plan.facts.choice.method
+        self._site.journal.count("ckpt_saves_total", method=method, outcome="failed")
+        self._note(run, "ckpt-failed", why)
+
+    def _lift_no_requeue(self, run: JobRun) -> None:
+        """From its first image on a ``--no-requeue`` job goes on instead of beginning anew; without
+        this, Slurm would end it with its node.
+        """
+        job = self._site.jobs.last.get(run.job)
+        if job is None or job.requeue:
+            return
+        try:
+            self._site.slurm.set_requeue(run.job, requeue=True)
+        except SlurmError as error:
+            self._note(run, "ckpt-no-requeue", str(error))
+        else:
+            self._note(run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
+
+    def _note(self, run: JobRun, kind: str, text: str) -> None:
+        key = f"ckpt-{run.label}-{run.attempt}"
+        self._site.journal.note(key, kind, (f"job:{run.job}",), text)
+
+    def clean(self, jobs: Mapping[int, SlurmJob], moving: frozenset[int], crew: Crew) -> None:
+        """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
+        That may take long, as where a node is asked that is gone.
+        """
+        now = self._site.now()
+        for image in {i.job: i for i in self._site.state.images()}.values():
+            if image.job in moving or not self._is_over(image.job, jobs, now):
+                continue
+            if now >= self._staying.get(image.job, _Stay()).until:
+                crew.submit(image.job, NEVER, partial(self._remove, image), kind=Kind.REMOVAL)
+
+    def _remove(self, image: Image) -> None:
+        """Unless the job was requeued by somebody in the meantime."""
+        site = self._site
+        try:
+            if not self._is_over(image.job, site.jobs.read(), site.now()):
+                return
+            method = site.checkpointers.get(image.method)
+            if method is not None:
+                method.remove(image.job)
+        except (CheckpointError, OSError, SlurmError) as error:
+            self._stay(image, str(error))
+            return
+        site.state.forget_job(image.job)
+        for memory in (self._missing, self._not_before, self._expected, self._staying):
+            memory.pop(image.job, None)
+        site.journal.note(
+            f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",),
+            "the job has ended, its images are removed",
+        )  # fmt: skip
+
+    def _stay(self, image: Image, why: str) -> None:
+        """Told once, though it is tried again, ever later: nobody can remove them at the moment."""
+        last = self._staying.get(image.job, _Stay())
+        pause = min(max(2 * last.pause, PAUSE), MOST_PAUSE)
+        self._staying[image.job] = _Stay(why=why, pause=pause, until=self._site.now() + pause)
+        if last.why != why:
+            log.warning("images stay job=%s error=%s", image.label, why)
+
+    def _is_over(self, number: int, jobs: Mapping[int, SlurmJob], now: float) -> bool:
+        job = jobs.get(number)
+        if job is None:
+            return bool(jobs) and now - self._missing.setdefault(number, now) > GONE
+        self._missing.pop(number, None)
+        alive = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
+        return bool(job.states & ENDED) and not alive

@@ -1,0 +1,156 @@
+"""From the configuration to a service: methods, clouds, sources of notices, prices."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.checkpointers import open_checkpointer
+from slurm_elastic.ckptman.context import Site, pools_by_node
+from slurm_elastic.ckptman.job_settings import policy_of
+from slurm_elastic.ckptman.jobs import JobList
+from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.sources import (
+    CloudNotices,
+    DropDirectory,
+    NodeComments,
+    Source,
+    SqsQueue,
+)
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.config import Config
+from slurm_elastic.config.checkpoint import METHODS
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.policies.checkpoint import watches_prices
+from slurm_elastic.prices.book import FileFeed, PriceBook, PriceFeed
+from slurm_elastic.prices.ec2 import Ec2Feed
+from slurm_elastic.protocols import Checkpointer, Provider, Slurm
+from slurm_elastic.providers import open_provider
+
+log = logging.getLogger(__name__)
+
+DROPS = "notices"
+"""The directory of orders in the state directory."""
+
+
+def open_site(
+    config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
+) -> Site:
+    """Both memories, all methods that can be used, and the clouds."""
+    ledger = Ledger(config.state / "ledger.db")
+    closing.callback(ledger.close)
+    state = CheckpointState(config.state / FILE)
+    closing.callback(state.close)
+    jobs = JobList(slurm)
+    return Site(
+        config=config,
+        slurm=slurm,
+        ledger=ledger,
+        state=state,
+        journal=Journal(ledger, state, time.time),
+        jobs=jobs,
+        checkpointers=_methods(config, slurm, jobs),
+        providers=_providers(config),
+        pool_of=pools_by_node(config),
+        now=time.time,
+        stop=stop,
+    )
+
+
+def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
+    """Those that can be opened: a job may name any of them. One that the configuration itself
+    names has to be there.
+    """
+    wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}
+    found: dict[str, Checkpointer] = {}
+    for method in METHODS:
+        if method == "none":
+            continue
+        try:
+            found[method] = open_checkpointer(method, config, slurm, jobs.look)
+        except ConfigError as error:
+            if method in wanted:
+                raise
+            log.info("method %s cannot be used: %s", method, error)
+    return found
+
+
+def _providers(config: Config) -> Mapping[str, Provider]:
+    """For their notices alone: a cloud that cannot be opened costs no more than these."""
+    found: dict[str, Provider] = {}
+    for cloud in config.clouds if config.checkpoint.notices.clouds else ():
+        try:
+            found[cloud.name] = open_provider(cloud, config.cluster, config)
+        except ConfigError as error:
+            log.warning("cloud gives no notices: %s", error)
+    return found
+
+
+def open_pollers(site: Site, service: Service) -> list[Poller]:
+    """One for each source of notices."""
+    settings = site.config.checkpoint.notices
+    sources: list[tuple[Source, float]] = [
+        (DropDirectory(site.config.state / DROPS, create=True), site.config.checkpoint.period)
+    ]
+    sources += [(CloudNotices(provider), settings.every) for provider in site.providers.values()]
+    if settings.directory is not None:
+        sources.append((DropDirectory(Path(settings.directory)), settings.every))
+    if settings.queue is not None:
+        queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
+        sources.append((queue, settings.every))
+    if settings.queue is None and _agents_warn(site.config):
+        sources.append((NodeComments(site.slurm, service.machines), settings.every))
+    return [
+        Poller(site, source, every, service.machines, service.wake, service.orders)
+        for source, every in sources
+    ]
+
+
+def _agents_warn(config: Config) -> bool:
+    """Whether there are machines with our agent that hear warnings: those of EC2."""
+    return config.join.head is not None and any(isinstance(c, AwsCloud) for c in config.clouds)
+
+
+def open_prices(config: Config) -> PriceBook | None:
+    """None where no policy looks at prices."""
+    texts = {config.checkpoint.policy, *(p.checkpoint.policy for p in config.pools)}
+    if not any(watches_prices(policy_of(text)) for text in texts if text):
+        return None
+    settings = config.checkpoint.prices
+    feed: PriceFeed
+    if settings.source == "ec2":
+        feed = Ec2Feed(client_maker(config, "ec2"))
+    elif settings.source == "file" and settings.file is not None:
+        feed = FileFeed(Path(settings.file))
+    else:
+        return None
+    return PriceBook(feed, time.time)
+
+
+def client_maker(config: Config, service: str) -> Callable[[], Any]:
+    """Makes boto3's client of that service with the account of the cloud in ``notices.cloud``."""
+    wanted = config.checkpoint.notices.cloud
+    clouds = [c for c in config.clouds if isinstance(c, AwsCloud) and wanted in (None, c.name)]
+    cloud = clouds[0]
+
+    def make() -> Any:  # noqa: ANN401 - boto3's clients
+        import boto3
+        from botocore.config import Config as BotoConfig
+
+        session = boto3.session.Session(profile_name=cloud.profile, region_name=cloud.region)
+        limits = BotoConfig(
+            connect_timeout=cloud.timeout, read_timeout=cloud.timeout,
+            retries={"total_max_attempts": 2, "mode": "standard"},
+        )  # fmt: skip
+        return session.client(service, endpoint_url=cloud.endpoint, config=limits)  # type: ignore[call-overload]
+
+    return make

@@ -1,0 +1,225 @@
+"""Whether the parts of a configuration fit each other: pools and their clouds, hosts, times.
+
+Pure; each check adds what it finds to the draft's problems. What merely keeps a public cloud from
+being used (no allow list, no spending cap) is no mistake: see ``config.blocked_clouds``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.access import effective_who
+from slurm_elastic.config.clouds import (
+    ONE_ZONE,
+    AnyCloud,
+    AwsCloud,
+    DockerCloud,
+    FakeCloud,
+    LocalCloud,
+    OpenNebulaCloud,
+    OpenStackCloud,
+)
+from slurm_elastic.config.decode import describe, nearest
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.model import Location, Market
+from slurm_elastic.units import format_duration
+
+LOCAL_ZONE = "local"
+_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
+_NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
+_MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
+
+
+def _pool_size(draft: Draft) -> None:
+    for i, pool in draft.pools.items():
+        count = len(draft.nodes.get(i, ()))
+        if count and pool.max_nodes is not None and pool.max_nodes > count:
+            expected = f"at most {count}, the number of nodes of the pool"
+            draft.problems.add(("pools", i, "max_nodes"), describe(pool.max_nodes), expected)
+        if pool.real_memory is not None and pool.real_memory > pool.memory:
+            expected = f"at most {pool.memory} MiB, the memory of the pool's machines"
+            draft.problems.add(("pools", i, "real_memory"), f"{pool.real_memory} MiB", expected)
+        if pool.real_memory is None and pool.memory <= _MARGIN:
+            hint = f"{pool.memory}G"
+            expected = f"more than {_MARGIN} MiB, which are kept back for kernel and firmware"
+            draft.problems.add(("pools", i, "memory"), f"{pool.memory} MiB", expected, hint)
+
+
+def _pool_market(draft: Draft) -> None:
+    for i, pool, cloud in draft.pools_with_clouds:
+        for n, market in enumerate(pool.markets):
+            if market in _markets_sold(cloud):
+                continue
+            sold = ", ".join(m for m in Market if m in _markets_sold(cloud))
+            expected = f"a market of cloud {cloud.name}: one of {sold}"
+            draft.problems.add(("pools", i, "markets", n), shown(market), expected)
+
+
+def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
+    amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
+    if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
+        return frozenset({Market.SPOT, Market.ON_DEMAND})
+    if isinstance(cloud, _NO_SPOT) and cloud.location is Location.PUBLIC:
+        return frozenset({Market.ON_DEMAND})
+    if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
+        return frozenset({Market.RESERVED, Market.ON_DEMAND})
+    return frozenset(Market)
+
+
+def _pool_types(draft: Draft) -> None:
+    for i, pool, cloud in draft.pools_with_clouds:
+        types = cloud.types if isinstance(cloud, _TYPED) else {}
+        at = ("pools", i, "instance_types")
+        if isinstance(cloud, AwsCloud | _NO_SPOT) and not pool.instance_types:
+            expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
+            draft.problems.add(at, "no instance types", expected)
+        for n, name in enumerate(pool.instance_types):
+            if types and name not in types:
+                expected = f"a type of cloud {cloud.name}: one of {', '.join(types)}"
+                hint = nearest(name, types)
+                draft.problems.add((*at, n), shown(name), expected, hint)
+            elif types:
+                _type_fits(draft, (*at, n), pool, cloud, name)
+
+
+def _type_fits(draft: Draft, at: KeyPath, pool: PoolSettings, cloud: AnyCloud, name: str) -> None:
+    kind = cloud.types[name] if isinstance(cloud, _TYPED) else None
+    if kind is None:
+        return
+    have = {"cpus": kind.cpus, "MiB of memory": kind.memory, **kind.gres}
+    need = {"cpus": pool.cpus, "MiB of memory": pool.slurm_memory, **pool.gres}
+    for what, count in need.items():
+        if have.get(what, 0) < count:
+            found = f"{shown(name)} with {have.get(what, 0)} {what}"
+            expected = f"at least the {count} {what} of the pool's nodes"
+            draft.problems.add(at, found, expected)
+
+
+def _pool_zones(draft: Draft) -> None:
+    for i, pool, cloud in draft.pools_with_clouds:
+        zones: Iterable[str]
+        if isinstance(cloud, AwsCloud):
+            zones = cloud.zones or tuple(cloud.subnets)
+        else:
+            zones = _own_zones(cloud)
+        for n, zone in enumerate(pool.zones):
+            if zones and zone not in zones:
+                expected = f"a zone of cloud {cloud.name}: one of {', '.join(zones)}"
+                hint = nearest(zone, zones)
+                draft.problems.add(("pools", i, "zones", n), shown(zone), expected, hint)
+
+
+def _own_zones(
+    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud,
+) -> tuple[str, ...]:
+    if isinstance(cloud, FakeCloud):
+        return cloud.zones
+    if isinstance(cloud, DockerCloud):
+        return tuple(cloud.hosts)
+    if isinstance(cloud, OpenStackCloud):
+        return cloud.zones or (ONE_ZONE,)
+    return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)
+
+
+def _ports(draft: Draft) -> None:
+    """Pools with own ports may share a host, so no port may serve two nodes."""
+    taken: list[tuple[int, range]] = []
+    for i, pool in draft.pools.items():
+        count = len(draft.nodes.get(i, ()))
+        if pool.slurmd_port is None or not count:
+            continue
+        ports = range(pool.slurmd_port, pool.slurmd_port + count)
+        at = ("pools", i, "slurmd_port")
+        found = f"{ports[0]} to {ports[-1]} for {count} nodes"
+        if ports[-1] > 65535:
+            draft.problems.add(
+                at, found, f"at most {65536 - count}, so that the last fits in 65535"
+            )
+        for other, theirs in taken:
+            if ports[0] <= theirs[-1] and theirs[0] <= ports[-1]:
+                whose = f"pools[{other}] ({draft.pools[other].name})"
+                expected = f"no port of {whose}, which has {theirs[0]} to {theirs[-1]}"
+                draft.problems.add(at, found, expected)
+        taken.append((i, ports))
+
+
+def _local_hosts(draft: Draft) -> None:
+    """All machines of provider local are on this host: own sockets, own ports."""
+    sockets: dict[str, int] = {}
+    for i, cloud in draft.clouds.items():
+        if isinstance(cloud, LocalCloud) and sockets.setdefault(cloud.socket, i) != i:
+            found = f"{shown(cloud.socket)}, which clouds[{sockets[cloud.socket]}] has already"
+            draft.problems.add(("clouds", i, "socket"), found, "a socket of its own")
+    local = [(i, p) for i, p, cloud in draft.pools_with_clouds if isinstance(cloud, LocalCloud)]
+    if sum(len(draft.nodes.get(i, ())) for i, _ in local) > 1:
+        for i, pool in local:
+            if pool.slurmd_port is None:
+                expected = (
+                    "the first of consecutive ports: the nodes of provider local share a host"
+                )
+                draft.problems.add(("pools", i), "no 'slurmd_port'", expected)
+
+
+def _timings(draft: Draft) -> None:
+    _at_least(draft, "cooldown_max", "capacity_cooldown")
+    _at_least(draft, "cooldown_max", "quota_cooldown")
+    _at_least(draft, "heartbeat_stale", "reconcile")
+    _at_least(draft, "resume_timeout", "transient_deadline")
+    retries = draft.timing("transient_deadline")
+    for i, boot in draft.each("clouds", "resume_timeout", float).items():
+        if retries is not None and boot < retries:
+            expected = f"at least timings.transient_deadline, {format_duration(retries)}"
+            draft.problems.add(
+                ("clouds", i, "resume_timeout"), str(format_duration(boot)), expected
+            )
+    for i, pool, cloud in draft.pools_with_clouds:
+        longest = cloud.resume_timeout or draft.timing("resume_timeout")
+        if pool.max_age is not None and longest is not None and pool.max_age <= longest:
+            expected = f"more than {format_duration(longest)}, the resume_timeout of its cloud"
+            draft.problems.add(
+                ("pools", i, "max_age"), str(format_duration(pool.max_age)), expected
+            )
+
+
+def _booting(draft: Draft) -> None:
+    for i, pool, cloud in draft.pools_with_clouds:
+        if pool.max_booting and cloud.max_booting and pool.max_booting > cloud.max_booting:
+            expected = f"at most {cloud.max_booting}, the max_booting of cloud {cloud.name}"
+            draft.problems.add(("pools", i, "max_booting"), describe(pool.max_booting), expected)
+
+
+def _at_least(draft: Draft, key: str, floor: str) -> None:
+    value, least = draft.timing(key), draft.timing(floor)
+    if value is not None and least is not None and value < least:
+        expected = f"at least timings.{floor}, {format_duration(least)}"
+        draft.problems.add(("timings", key), str(format_duration(value)), expected)
+
+
+def _who_times(draft: Draft) -> None:
+    scopes: list[tuple[KeyPath, float | None, float | None]] = []
+    scopes.append((("who", "default_time"), draft.who.default_time, draft.who.max_time))
+    for i, cloud in draft.clouds.items():
+        if cloud.who is not None:
+            who = effective_who(cloud.who, draft.who)
+            scopes.append((("clouds", i, "who", "default_time"), who.default_time, who.max_time))
+    for at, default, most in scopes:
+        if default is not None and most is not None and default > most:
+            draft.problems.add(
+                at, str(format_duration(default)), f"at most max_time, {format_duration(most)}"
+            )
+
+
+FITS: tuple[Callable[[Draft], None], ...] = (
+    _pool_size,
+    _pool_market,
+    _pool_types,
+    _pool_zones,
+    _ports,
+    _local_hosts,
+    _timings,
+    _booting,
+    _who_times,
+)
+"""Every check of this module, in the order of the file."""

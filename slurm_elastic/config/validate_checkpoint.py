@@ -1,0 +1,161 @@
+"""Whether the ``checkpoint`` section makes sense, alone and with clouds and pools. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import PurePath
+
+from slurm_elastic.config import DEFAULT_STATE
+from slurm_elastic.config.checkpoint import METHODS, PRICE_SOURCES, SCOPES, CheckpointSettings
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.config.decode import nearest
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.policies import checkpoint
+
+SECTION = "checkpoint"
+SHARED = ("criu", "dmtcp", "blcr")
+"""Methods that keep their images in ``checkpoint.directory``."""
+_DEADLY = ("KILL", "STOP", "CONT")
+_PATH = re.compile(r"/[^\s\"'#=,;$`\\]*")
+_SAVED = re.compile(r"exit(:([01]?\d?\d|2[0-4]\d|25[0-5]))?|file:[^\s/][^\s]*|line:.+")
+
+
+def is_signal(name: str) -> bool:
+    """Whether a program can be asked by this signal to save itself."""
+    return name not in _DEADLY and f"SIG{name}" in signal.Signals.__members__
+
+
+def is_sign(text: str) -> bool:
+    """Whether ``text`` is a sign that a save is complete, as ``checkpoint.signal.saved`` has it."""
+    return bool(_SAVED.fullmatch(text)) and ".." not in text.removeprefix("file:").split("/")
+
+
+SIGNAL_FORM = "a signal that can be caught, such as USR1"
+SIGN_FORM = "exit, exit:CODE (0 to 255), file:PATH (in the job's directory) or line:TEXT"
+
+
+def _words(draft: Draft) -> None:
+    for at, method in _each(draft, "method"):
+        _choice(draft, at, method, METHODS)
+    _choice(draft, (SECTION, "signal", "scope"), _text(draft, "signal", "scope"), SCOPES)
+    _choice(draft, (SECTION, "prices", "source"), _text(draft, "prices", "source"), PRICE_SOURCES)
+    for key in ("signal", "stop_signal"):
+        name = _text(draft, "signal", key)
+        if name is not None and not is_signal(name):
+            draft.problems.add((SECTION, "signal", key), shown(name), SIGNAL_FORM)
+    saved = _text(draft, "signal", "saved")
+    if saved is not None and not is_sign(saved):
+        draft.problems.add((SECTION, "signal", "saved"), shown(saved), SIGN_FORM)
+
+
+def _choice(draft: Draft, at: KeyPath, word: str | None, words: Iterable[str]) -> None:
+    if word is not None and word not in words:
+        expected = f"one of {', '.join(words)}"
+        draft.problems.add(at, shown(word), expected, nearest(word, words))
+
+
+def _paths(draft: Draft) -> None:
+    places: tuple[tuple[str, ...], ...] = (
+        ("directory",), ("notices", "directory"), ("prices", "file"), ("blcr", "key"),
+        ("blcr", "known_hosts"), ("blcr", "bin_dir"), ("blcr", "scontrol"),
+    )  # fmt: skip
+    for place in places:
+        path = _text(draft, *place)
+        if path is not None and not _PATH.fullmatch(path):
+            expected = "an absolute path without blanks, quotes and shell characters"
+            draft.problems.add((SECTION, *place), shown(path), expected)
+
+
+def _policies(draft: Draft) -> None:
+    for at, text in _each(draft, "policy"):
+        try:
+            checkpoint.parse(text)
+        except ValueError as error:
+            expected = f"a policy such as first_of(on_notice, daly) ({error})"
+            draft.problems.add(at, shown(text), expected)
+
+
+def _directory(draft: Draft) -> None:
+    settings = _settings(draft)
+    if settings is None:
+        return
+    if settings.directory is not None:
+        state = PurePath(draft.value(("state_dir",), str) or DEFAULT_STATE)
+        if PurePath(settings.directory).is_relative_to(state):
+            expected = f"a directory outside of state_dir ({state}), which is SlurmUser's alone"
+            draft.problems.add((SECTION, "directory"), shown(settings.directory), expected)
+        return
+    for at, method in _each(draft, "method"):
+        if method in SHARED:
+            expected = f"checkpoint.directory, too: method {method} keeps its images there"
+            draft.problems.add(at, shown(method), expected)
+
+
+def _accounts(draft: Draft) -> None:
+    """The queue and the price history are asked with the account of a cloud of provider aws."""
+    settings = _settings(draft)
+    if settings is None or not draft.all_whole:
+        return
+    amazons = [c.name for c in draft.clouds.values() if isinstance(c, AwsCloud)]
+    notices, prices = settings.notices, settings.prices
+    if notices.cloud is not None and notices.cloud not in amazons:
+        expected = f"a cloud of provider aws: one of {', '.join(amazons) or '(none)'}"
+        draft.problems.add((SECTION, "notices", "cloud"), shown(notices.cloud), expected)
+    if notices.queue is not None and not notices.queue.startswith(("http://", "https://")):
+        expected = "the URL of an SQS queue"
+        draft.problems.add((SECTION, "notices", "queue"), shown(notices.queue), expected)
+    needs = {("notices", "queue"): notices.queue, ("prices", "source"): prices.source}
+    for place, value in needs.items():
+        if value not in (None, "none", "file") and not amazons:
+            expected = "a cloud of provider aws, whose account is used"
+            draft.problems.add((SECTION, *place), shown(str(value)), expected)
+
+
+def _prices(draft: Draft) -> None:
+    settings = _settings(draft)
+    if settings is None:
+        return
+    prices = settings.prices
+    if prices.source == "file" and prices.file is None:
+        expected = "prices.file, too"
+        draft.problems.add((SECTION, "prices", "source"), shown("file"), expected)
+    if prices.file is not None and prices.source != "file":
+        expected = "no file: prices.source is not file"
+        draft.problems.add((SECTION, "prices", "file"), shown(prices.file), expected)
+    if prices.source != "none":
+        return
+    for at, text in _each(draft, "policy"):
+        if _watches(text):
+            expected = "a policy that looks at no prices: checkpoint.prices.source is none"
+            draft.problems.add(at, shown(text), expected)
+
+
+def _watches(text: str) -> bool:
+    try:
+        return checkpoint.watches_prices(checkpoint.parse(text))
+    except ValueError:
+        return False  # told already
+
+
+def _each(draft: Draft, key: str) -> list[tuple[KeyPath, str]]:
+    """That key of the section and of every pool's own, where it is in the file."""
+    places: list[KeyPath] = [(SECTION, key)]
+    places += [("pools", i, SECTION, key) for i in draft.indices("pools")]
+    return [(at, text) for at in places if (text := draft.value(at, str)) is not None]
+
+
+def _text(draft: Draft, *keys: str) -> str | None:
+    return draft.value((SECTION, *keys), str)
+
+
+def _settings(draft: Draft) -> CheckpointSettings | None:
+    return draft.section(SECTION, CheckpointSettings, CheckpointSettings())
+
+
+CHECKPOINT_FITS: tuple[Callable[[Draft], None], ...] = (
+    _words, _paths, _policies, _directory, _accounts, _prices,
+)  # fmt: skip
+"""Every check of this module."""

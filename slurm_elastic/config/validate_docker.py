@@ -1,0 +1,90 @@
+"""Whether a cloud of Docker engines makes sense: addresses, certificates, sizes, options. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_elastic.config.clouds import DockerCloud
+from slurm_elastic.config.docker import DockerHost
+from slurm_elastic.config.document import KeyPath, shown
+from slurm_elastic.config.partial import Draft
+
+_URL = re.compile(r"unix:///\S+|tcp://[^\s/@]+:\d+|ssh://([^\s/@:]+@)?[^\s/@:]+(:\d+)?")
+_LOOPBACK = re.compile(r"tcp://(127\.[\d.]+|localhost|\[::1\]):\d+")
+_MOUNT = re.compile(r"(/[^:\s]*|[A-Za-z0-9][\w.-]+):/[^:\s]*(:(ro|rw))?")
+_TMPFS = re.compile(r"/[^:\s]*")
+_CAPABILITY = re.compile(r"(?!ALL$)[A-Z][A-Z0-9_]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WORD = re.compile(r"[^\s]+")
+_TLS = ("ca_file", "cert_file", "key_file")
+
+
+def check_docker(draft: Draft) -> None:
+    """All complaints about clouds of provider docker."""
+    for i, cloud in draft.clouds.items():
+        if not isinstance(cloud, DockerCloud):
+            continue
+        at: KeyPath = ("clouds", i)
+        for name, host in cloud.hosts.items():
+            _host(draft, (*at, "hosts", name), host)
+        _own_urls(draft, at, cloud)
+        _options(draft, at, cloud)
+        _sizes(draft, at, cloud)
+
+
+def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:
+    given = [key for key in _TLS if getattr(host, key) is not None]
+    if not _URL.fullmatch(host.url):
+        expected = "unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST, without a password"
+        # What stands before an @ may be a password, which nobody wants to see again.
+        found = "a user or password in it" if "@" in host.url else shown(host.url)
+        draft.problems.add((*at, "url"), found, expected)
+    elif not host.url.startswith("tcp://"):
+        for key in given:
+            expected = f"no {key}: the url is not tcp"
+            draft.problems.add((*at, key), shown(getattr(host, key)), expected)
+    elif len(given) < len(_TLS) and (given or not _LOOPBACK.fullmatch(host.url)):
+        # Who can reach an engine's port without a certificate is root on its host.
+        missing = " and ".join(key for key in _TLS if key not in given)
+        draft.problems.add((*at, "url"), f"{shown(host.url)} without {missing}", "all three files")
+
+
+def _own_urls(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
+    first: dict[str, str] = {}
+    for name, host in cloud.hosts.items():
+        other = first.setdefault(host.url, name)
+        if other != name:
+            found = f"{shown(host.url)}, which hosts.{other} has already"
+            draft.problems.add((*at, "hosts", name, "url"), found, "a url of its own")
+
+
+def _options(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
+    for key, word in (("image", cloud.image), ("network", cloud.network)):
+        if not _WORD.fullmatch(word):
+            draft.problems.add((*at, key), shown(word), "a name, without blanks")
+    for word in cloud.environment:
+        if not _VARIABLE.fullmatch(word):
+            draft.problems.add((*at, "environment", word), shown(word), "the name of a variable")
+    forms: tuple[tuple[str, tuple[str, ...], re.Pattern[str], str], ...] = (
+        ("mounts", cloud.mounts, _MOUNT, "/THERE:/HERE or VOLUME:/HERE, with :ro if it is"),
+        ("tmpfs", cloud.tmpfs, _TMPFS, "an absolute path"),
+        ("security_options", cloud.security_options, _WORD, "one word"),
+        ("capabilities", cloud.capabilities, _CAPABILITY, "a capability, such as SYS_PTRACE"),
+    )
+    for key, words, form, expected in forms:
+        for n, word in enumerate(words):
+            if not form.fullmatch(word):
+                draft.problems.add((*at, key, n), shown(word), expected)
+
+
+def _sizes(draft: Draft, at: KeyPath, cloud: DockerCloud) -> None:
+    for name, kind in cloud.types.items():
+        place = (*at, "types", name)
+        if kind.gres:
+            expected = "no gres: containers get no devices"
+            draft.problems.add((*place, "gres"), ", ".join(kind.gres), expected)
+        for key in ("cpus", "memory"):
+            most = [getattr(host, key) for host in cloud.hosts.values()]
+            if None not in most and getattr(kind, key) > max(most):
+                expected = f"at most {max(most)}, what the largest of the hosts gives"
+                draft.problems.add((*place, key), str(getattr(kind, key)), expected)

@@ -1,0 +1,246 @@
+"""The site's policies on real Slurm: measure, decide (``policies.fleet``), act.
+
+What a growth policy may start is kept from Slurm (``holds``), else Slurm would start a node for any
+waiting job. To start one is to let go of it and to power it up; to give one back is to hold it and
+to power it down as soon as its jobs have ended. All of it goes by scontrol, batched by hostlist.
+Slurm's SuspendTime stays behind it as the fail-safe. Each decision is journalled in the ledger with
+what was measured: ``replay`` finds the same from that.
+
+Where the configuration has no policies, nothing is measured and nothing done.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence, Set
+from concurrent.futures import Executor
+
+import msgspec
+
+from slurm_elastic.audit_trail import pool_subject
+from slurm_elastic.config.rules import inert
+from slurm_elastic.controller import budget_enforcement, holds
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.covered_jobs import Counted, counted_id
+from slurm_elastic.controller.observe import Group, View, groups, read
+from slurm_elastic.controller.periodic import Looks
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger.rows import POLICY
+from slurm_elastic.policies.account_budgets import parts
+from slurm_elastic.policies.demand_split import deal
+from slurm_elastic.policies.scaling import Asked, Now, Plan, holds_back, weights
+from slurm_elastic.slurm.fragment import slurm_weights
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "policy"
+KIND = "policy"
+PACE = 5.0
+"""A look at most takes one part in so many and one of the time."""
+LEVELS = 9
+"""Weights of a pool: those of the next one are 10 further."""
+RECALLED = 50
+"""Decisions of a group that a new daemon goes by."""
+JOBS_TOLD = 100
+"""Of the waiting jobs, so many hear of a decision (``explain JOBID``)."""
+
+
+class Growing:
+    """``tick`` from the daemon's loop starts a look that is due."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self._inert = inert(site.config)
+        self._cleared = False
+        look, period = self._clear if self._inert else self.look, site.config.policies.look
+        self._looks = Looks(site, worker, look, "policies", period=period, pace=PACE)
+        self._counted: dict[str, Counted] = {}
+        self._cause: dict[str, object] = {}
+        self._told: dict[str, set[int]] = {}
+        self._weights = slurm_weights(site.config, tuple(site.pools.values()))
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        if not (self._inert and self._cleared):
+            self._looks.tick()
+
+    def _clear(self) -> None:
+        """The configuration has no policies any more: what they held is let go, once; jobs that are
+        set aside, when they can be.
+        """
+        rows = [row.node for row in self._site.ledger.holds() if row.kind == POLICY]
+        if rows:
+            holds.release(self._site, rows, "there are no policies any more", POLICY)
+        if self._site.ledger.asides():
+            budget_enforcement.review(self._site, self._site.slurm.jobs(), {}, self._site.now())
+        self._cleared = not self._site.ledger.asides()
+
+    def look(self) -> None:
+        """One look at all groups."""
+        site = self._site
+        if not self._counted:
+            self._counted = {name: _recalled(site, name) for name in site.pools}
+        view = read(site)
+        budget_enforcement.review(site, view.jobs, view.over, view.at)
+        for group in groups(site, view, self._counted):
+            self._serve(group, view)
+
+    def _serve(self, group: Group, view: View) -> None:
+        """All that is decided is journalled before anything of it is done."""
+        dealt = deal(group.now)
+        plans = [plan for _, plan in dealt]
+        nodes = self._journal(group, dealt, _accounts(view))
+        covered = {job for plan in plans for job in plan.covered}
+        self._counted[group.name].count(covered, nodes, view.jobs)
+        with self._site.holding:
+            self._let_go(group)
+            self._hold(group, frozenset(nodes))
+            self._start(nodes)
+            self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
+        self._weigh(group, view)
+
+    def _journal(
+        self, group: Group, dealt: Sequence[tuple[Now, Plan]], account_of: Mapping[int, str]
+    ) -> list[str]:
+        """What is done, and what is not when that is news. Returns the nodes to start."""
+        stops = tuple(pool.stop for pool in group.now.pools)
+        cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
+        news = cause != self._cause.get(group.name)
+        self._cause[group.name] = cause
+        if news:
+            self._told[group.name] = set()
+        taken: list[str] = []
+        for now, plan in dealt:
+            reason = "; ".join(_reasons(now, plan))
+            nodes = _chosen(group, plan, taken)
+            taken += nodes
+            self._charge(now, nodes, account_of)
+            if plan.starts or plan.leaves or (news and plan.unserved):
+                nodes += [leave.node for leave in plan.leaves]
+                names = (group.name, *(pool.name for pool in now.pools))
+                pools = dict.fromkeys(pool_subject(name) for name in names)
+                detail = {"now": msgspec.to_builtins(now), "plan": msgspec.to_builtins(plan)}
+                self._site.record(CORRELATION, KIND, (*pools, *nodes), reason, detail)
+                log.info("policy group=%s nodes=%s reason=%s", group.name, compress(nodes), reason)
+            self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
+        return taken
+
+    def _charge(self, now: Now, nodes: Sequence[str], account_of: Mapping[int, str]) -> None:
+        """Write down who pays machines that are started ahead: those who wait for them."""
+        if not nodes or not self._site.config.policies.account_budgets:
+            return
+        known = frozenset(now.covered)
+        fresh = [job for job in now.queue if job.id not in known] or now.queue
+        of = parts((account_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
+        self._site.ledger.want(dict.fromkeys(nodes, of), self._site.now())
+
+    def _tell_jobs(self, group: str, queue: Sequence[Asked], reason: str, *, anew: bool) -> None:
+        """Each waiting job hears once why it waits, and of each start."""
+        told = self._told.setdefault(group, set())
+        waiting = [job.id for job in queue if anew or job.id not in told][:JOBS_TOLD]
+        if waiting and reason:
+            told.update(waiting)
+            jobs = tuple(f"job:{job}" for job in dict.fromkeys(waiting))
+            self._site.record(CORRELATION, "awaited", jobs, reason)
+
+    def _let_go(self, group: Group) -> None:
+        """Holds that hold nothing: of nodes that are up, and where Slurm may start nodes again."""
+        if group.loose:
+            holds.release(self._site, group.loose, "it is up or coming", POLICY)
+        if holds_back(group.now.growth):
+            return
+        for pool in group.now.pools:
+            if pool.stop is None and group.held[pool.name]:
+                nodes = tuple(group.held[pool.name])
+                holds.release(self._site, nodes, "machines may be started", POLICY)
+
+    def _hold(self, group: Group, chosen: Set[str]) -> None:
+        """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
+        for pool in group.now.pools:
+            why = pool.stop or (holds.BY_POLICY if holds_back(group.now.growth) else None)
+            if why is None:
+                continue
+            nodes = [node for node in group.unheld[pool.name] if node not in chosen]
+            nodes += [node for node, reason in group.held[pool.name].items() if reason != why]
+            if nodes:
+                holds.hold_back(self._site, nodes, why)
+                self._site.record(CORRELATION, "held-back", (*nodes, pool_subject(pool.name)), why)
+
+    def _start(self, nodes: Sequence[str]) -> None:
+        """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
+        if not nodes:
+            return
+        back = {row.node for row in self._site.ledger.holds() if row.kind == POLICY}
+        held = [node for node in nodes if node in back]
+        if held:
+            holds.release(self._site, held, "the policies start it", POLICY)
+        self._site.slurm.update_nodes(nodes, state="POWER_UP")
+
+    def _leave(self, group: Group, nodes: Sequence[str]) -> None:
+        """Slurm lets the jobs of a node end before it powers it down, also one that came since."""
+        if not nodes:
+            return
+        stops = {pool.name: pool.stop for pool in group.now.pools}
+        for node in nodes:
+            why = stops[self._site.pool_of[node].name]
+            if why is not None or holds_back(group.now.growth):
+                holds.hold_back(self._site, [node], why or holds.BY_POLICY)
+        self._site.slurm.update_nodes(nodes, state="POWER_DOWN_ASAP")
+
+    def _weigh(self, group: Group, view: View) -> None:
+        """Idle machines by the order of the policy, all others behind them; only what differs."""
+        wanted: dict[str, int] = {}
+        for pool in group.now.pools:
+            if pool.rules.order is not None:
+                base = self._weights[pool.name]
+                rest = dict.fromkeys(self._site.pools[pool.name].nodes, base + LEVELS)
+                idle = group.idle[pool.name]
+                wanted |= rest | weights(pool.rules, idle, group.now.now, base, LEVELS)
+        known = view.nodes
+        changed = {n: w for n, w in wanted.items() if n in known and known[n].weight != w}
+        if changed:
+            self._site.slurm.set_weights(changed)
+
+
+def _accounts(view: View) -> dict[int, str]:
+    return {counted_id(job): job.account for job in view.jobs}
+
+
+def _chosen(group: Group, plan: Plan, taken: Sequence[str]) -> list[str]:
+    """The nodes to start, the first ones of each pool that are not ``taken``."""
+    nodes: list[str] = []
+    for start in plan.starts:
+        gone = {*taken, *nodes}
+        free = [node for node in group.startable[start.pool] if node not in gone]
+        nodes += free[: start.machines]
+    return nodes
+
+
+def _reasons(now: Now, plan: Plan) -> Iterator[str]:
+    yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
+    if plan.leaves:
+        yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
+    if plan.unserved:
+        yield plan.unserved
+    elif not (plan.starts or plan.leaves):
+        yield from dict.fromkeys(
+            f"nothing is started in pool {pool.name}: {pool.stop}"
+            for pool in now.pools
+            if pool.stop
+        )
+
+
+def _recalled(site: Site, group: str) -> Counted:
+    """What was counted before this daemon started, by the journal: jobs that are gone since do no
+    harm.
+    """
+    jobs: set[int] = set()
+    nodes: set[str] = set()
+    for decision in site.ledger.decisions(pool_subject(group), RECALLED):
+        plan = (decision.detail or {}).get("plan")
+        if isinstance(plan, dict):
+            was = msgspec.convert(plan, Plan)
+            jobs.update(was.covered)
+            leaving = {leave.node for leave in was.leaves}
+            nodes = {n for n in decision.subjects if n in site.pool_of and n not in leaving}
+    return Counted(jobs, nodes)

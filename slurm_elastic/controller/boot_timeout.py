@@ -1,0 +1,280 @@
+"""Nodes that do not register are given up a little before slurmctld would do it.
+
+At ResumeTimeout slurmctld fails the node's jobs: those that must not be requeued end as NODE_FAIL,
+the others wait for 121 s. Given back before (``refuse.give_back``), all of them go on elsewhere.
+That has its own thread, as it must not wait for a slow cloud; the machines are ended by their
+cloud's worker. One that registers late finds its node powered down, and its end decided.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+
+from msgspec import Struct
+
+from slurm_elastic.controller.boot_breaker import note_failures
+from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.holds import hold
+from slurm_elastic.controller.periodic import Looks
+from slurm_elastic.controller.reject import give_back, may_force
+from slurm_elastic.controller.suspend import end
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Launch, Machine
+from slurm_elastic.model import Instance
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.boot_breaker import given_up_after, longest_wait
+from slurm_elastic.spool import Request, Spool, received_at
+
+log = logging.getLogger(__name__)
+
+PERIOD = 1.0
+"""Seconds between two looks at the ledger; Slurm is only asked when a node is overdue."""
+SURELY_OVER = 60.0
+"""Seconds after ResumeTimeout by which slurmctld has given up a node for certain."""
+Asked = Callable[[], float]
+"""When Slurm asked for a launch (Unix time)."""
+CORRELATION = "boots"
+NOT_REGISTERED = "it did not register in time"
+NOT_WHOLE = "its job could not be had whole"
+
+
+class _Late(Struct, frozen=True, kw_only=True):
+    """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
+
+    cloud: str
+    machines: tuple[Machine, ...]
+    doubtful: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
+
+    def among(self, nodes: Iterable[str]) -> _Late:
+        """What of it is about these nodes."""
+        wanted = set(nodes)
+        return _Late(
+            cloud=self.cloud,
+            machines=tuple(m for m in self.machines if m.instance.node in wanted),
+            doubtful=tuple(n for n in self.doubtful if n in wanted),
+        )
+
+
+class Overdue:
+    """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers, and
+    ``had_round`` says of a cloud whether its first round of repair is over.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        worker: Executor,
+        clouds: Mapping[str, Executor],
+        spool: Spool,
+        had_round: Callable[[str], bool],
+    ) -> None:
+        self._site = site
+        self._clouds = clouds
+        self._spool = spool
+        self._had_round = had_round
+        self._looks = Looks(site, worker, self._look, "giving up nodes", period=PERIOD)
+        self._counted: set[str] = set()
+        self._began: dict[str, float] = {}
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        self._looks.tick()
+
+    def _look(self) -> None:
+        seen: dict[str, float] = {}
+        late = self._late(seen)
+        self._began = seen
+        self._counted &= {m.instance.id for some in late for m in some.machines}
+        if not any(some.nodes for some in late):
+            return
+        # The ledger once more after the spool: what is no longer in that is done in this.
+        requests = list(self._spool.pending())
+        for some in self._late(dict(seen)):
+            still = _not_asked_again(self._site, some, requests)
+            if still.nodes:
+                self._give_up(still)
+
+    def _late(self, seen: dict[str, float]) -> list[_Late]:
+        waited = partial(self._waited, seen)
+        return [
+            _late(self._site, cloud, waited, partial(self._due, cloud)) for cloud in self._clouds
+        ]
+
+    def _due(self, cloud: str, waited: float) -> bool:
+        """Before a cloud's first round its machines may have come up while nobody looked. That is
+        soon over, and waited for as long as there is time. Where ResumeTimeout is over as well,
+        slurmctld has given up that boot, and the node is asked for anew: there is no hurry.
+        """
+        timeout = _resume_timeout(self._site, cloud)
+        longest = given_up_after(timeout)
+        if self._had_round(cloud):
+            return waited >= longest
+        return (longest + timeout) / 2 <= waited < timeout + SURELY_OVER
+
+    def _waited(self, seen: dict[str, float], generation: str, asked: Asked) -> float:
+        """Seconds since Slurm asked for a launch: by the clock as it was when a look first came
+        upon it, and by the monotonic one after that, as the clock may be set meanwhile.
+        """
+        clock = self._site.monotonic()
+        began = seen.get(generation, self._began.get(generation))
+        if began is None:
+            began = clock - max(self._site.now() - asked(), 0.0)
+        seen[generation] = began
+        return clock - began
+
+    def _give_up(self, late: _Late) -> None:
+        """Those that Slurm still waits for."""
+        site = self._site
+        view = site.slurm.nodes(late.nodes)
+        late = late.among(n for n in late.nodes if n in view and may_force(view[n]))
+        if not late.nodes:
+            return
+        jobs = [j for j in site.slurm.jobs() if not set(late.nodes).isdisjoint(j.nodes)]
+        mates = _mates(site, jobs, late.nodes)
+        self._note(late, jobs, mates)
+        nodes = (*late.nodes, *mates)
+        given = give_back(site, nodes, site.slurm.nodes(nodes), _why(site, late), CORRELATION)
+        self._end(late, given)
+
+    def _note(self, late: _Late, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
+        """Each machine once, also where Slurm has to be asked again."""
+        site = self._site
+        # One that the cloud does not list may have been taken while it booted.
+        failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
+        self._counted.update(m.instance.id for m in failed)
+        note_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
+        for node in late.doubtful:
+            why = "its launch has no answer, and its time to boot is over"
+            hold(site, site.pool_of[node], [node], why)
+
+    def _end(self, late: _Late, given: set[str]) -> None:
+        """The intent at once: nothing takes these for machines that boot any more."""
+        site = self._site
+        overdue = {m.instance.id for m in late.machines}
+        doomed = [m for m in _booting(site, late.cloud) if m.instance.node in given]
+        for why, some in (
+            (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
+            (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
+        ):
+            site.ledger.suspending(late.cloud, [m.instance.id for m in some], why, site.now())
+            self._clouds[late.cloud].submit(end, site, late.cloud, some, why, CORRELATION)
+
+
+def _late(
+    site: Site,
+    cloud: str,
+    waited: Callable[[str, Asked], float],
+    due: Callable[[float], bool],
+) -> _Late:
+    """By the ledger alone; Slurm may have them up by now, or not want them any more."""
+    late = [
+        m
+        for m in _booting(site, cloud)
+        if due(waited(m.instance.generation, partial(_asked, site, m.instance)))
+    ]
+    open_ = [row for row in site.ledger.open_launches() if row.cloud == cloud]
+    doubtful = [
+        n
+        for row in open_
+        if due(waited(row.generation, partial(_asked_of, site, row)))
+        for n in row.nodes
+    ]
+    if doubtful:
+        served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
+        doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
+    return _Late(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
+
+
+def _not_asked_again(site: Site, late: _Late, requests: Sequence[Request]) -> _Late:
+    """Without nodes that Slurm has asked something else for since their launch, which their cloud's
+    worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
+    """
+    decided = {n: row.created for row in site.ledger.open_launches() for n in row.nodes}
+    causes = {row.request for row in site.ledger.open_launches()}
+    for m in late.machines:
+        row = site.ledger.launch(m.instance.generation)
+        decided[m.instance.node] = generation_time(m.instance.generation) or m.instance.launched
+        causes |= {row.request} if row is not None else set()
+    again = {
+        n
+        for request in requests
+        for n in request.nodes
+        if request.id not in causes and request.received > decided.get(n, request.received)
+    }
+    return late.among(n for n in late.nodes if n not in again)
+
+
+def _booting(site: Site, cloud: str) -> list[Machine]:
+    """Machines of the configuration as it is: others' nodes nobody gives up."""
+    return [
+        m
+        for m in site.ledger.booting(cloud)
+        if m.instance.node in site.pool_of and site.pool_of[m.instance.node].cloud == cloud
+    ]
+
+
+def _resume_timeout(site: Site, cloud: str) -> float:
+    return site.config.resume_timeout(site.config.cloud(cloud))
+
+
+def _asked(site: Site, one: Instance) -> float:
+    """When Slurm asked for the machine's node, as far as it is known."""
+    row = site.ledger.launch(one.generation)
+    if row is None:
+        return generation_time(one.generation) or one.launched
+    return _asked_of(site, row)
+
+
+def _asked_of(site: Site, row: Launch) -> float:
+    """Of a launch: its request's time; the launch waited for its turn at most so long."""
+    asked = received_at(row.request)
+    if asked is None:
+        return row.created
+    earliest = row.created - longest_wait(_resume_timeout(site, row.cloud))
+    return min(max(asked, earliest), row.created)
+
+
+def _mates(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
+    """The other nodes of these jobs that are still to come up: a job is had whole."""
+    others = dict.fromkeys(n for j in jobs for n in j.nodes if n not in late)
+    ours = [n for n in others if n in site.pool_of and not site.pool_of[n].partial_jobs]
+    view = site.slurm.nodes(ours) if ours else {}
+    return tuple(n for n in ours if n in view and may_force(view[n]))
+
+
+def _why(site: Site, late: _Late) -> str:
+    longest = _resume_timeout(site, late.cloud)
+    return (
+        f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "
+        f"(ResumeTimeout is {longest:.0f} s)"
+    )
+
+
+def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
+    """The jobs that slurmctld itself has requeued, at ResumeTimeout, because these machines did not
+    register: they need not wait out their hold either.
+    """
+    rows = [site.ledger.launch(g) for g in {m.instance.generation for m in machines}]
+    wanted = {job for row in rows if row is not None for job in row.jobs}
+    if not wanted:
+        return []
+    now = site.now()
+    jobs = [
+        job
+        for job in site.slurm.jobs()
+        if job.id in wanted
+        and job.restarts
+        and job.states & {"PENDING", "COMPLETING"}
+        and (job.begin > now or "COMPLETING" in job.states)
+    ]
+    gone = [m.instance.node for m in machines]
+    for job in jobs:
+        site.restarts.expect(job, site.monotonic(), gone)
+    return [job.id for job in jobs]

@@ -1,0 +1,241 @@
+"""Jobs of accounts that are over their budget: kept from the public clouds until that ends.
+
+Nodes cannot be held for one account alone, so its pending jobs are changed instead. One that may
+start elsewhere, too, loses the public clouds' partitions from its list; any other gets the end of
+the day or month as its begin time, which Slurm keeps to by itself, should no daemon run then. What
+a job had before is in the ledger first, and is put back when its account may spend again. Machines
+that slurmctld asks for in between are refused (``afford``), and the jobs requeued.
+
+Measured on 22.05.8: both can be changed on a pending job only ("Job is no longer pending execution"
+else, with exit 1); of an array's base id all pending tasks are changed and running ones complained
+of, so the error says nothing. The next look finds what is left to do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.controller.budget import barred
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.reject import give_back
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger.rows import Aside
+from slurm_elastic.model import Location
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.account_budgets import Overdrawn, shares
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "budget"
+NEAR = 60.0
+"""Seconds by which a begin time may differ from what we asked for."""
+
+Jobs = Mapping[int, Sequence[str]]
+"""Which nodes each job waits for."""
+
+
+# At each look.
+
+
+def review(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float) -> None:
+    """Let back whose account may spend again, set aside whose may not. ``over``: by account."""
+    rows = {row.job: row for row in site.ledger.asides()}
+    queue = {job.id: job for job in jobs}
+    gone = [job for job in rows if job not in queue]
+    if gone:
+        site.ledger.let_back(gone)
+    found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
+    # By the account that it has now: its user may have changed it.
+    _let_back(site, [(row, job) for row, job in found if job.account not in over], now)
+    public = _public_partitions(site)
+    for account, why in over.items():
+        mine = [j for j in jobs if j.account == account and _is_to_go(j, public, why, now)]
+        if mine:
+            _set_aside(site, mine, rows, public, why, now)
+
+
+def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bool:
+    """Whether slurmctld might give the job a node of a public cloud."""
+    if "PENDING" not in job.states or "COMPLETING" in job.states:
+        return False
+    late = job.begin > now and job.begin >= why.until - NEAR
+    return not public.isdisjoint(job.partitions) and not late
+
+
+def _set_aside(
+    site: Site,
+    jobs: Sequence[SlurmJob],
+    rows: Mapping[int, Aside],
+    public: set[str],
+    why: Overdrawn,
+    now: float,
+) -> None:
+    ours = {n for n, p in site.pool_of.items() if site.is_public(p)}
+    by_list: dict[tuple[str, ...], list[SlurmJob]] = {}
+    for job in jobs:
+        rest = tuple(p for p in job.partitions if p not in public)
+        by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
+    for rest, some in by_list.items():
+        site.ledger.set_aside([_row(rows.get(j.id), j, rest, why, now) for j in some])
+        words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
+        subjects = [job_subject(job.id) for job in some]
+        site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
+        log.info("set aside jobs=%s reason=%s", [job.label for job in some], why.reason)
+        if rest:
+            _narrow(site, some, rows, rest, why, now)
+        else:
+            _change(site, some, begin_in=why.until - now)
+
+
+def _row(
+    old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
+) -> Aside:
+    """What to put back: as it was before the first change."""
+    own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
+    return Aside(
+        job=job.id,
+        account=job.account,
+        partitions=(old.partitions if old else ()) or (job.partitions if rest else ()),
+        begin=old.begin if old else own,
+        until=0.0 if rest else why.until,
+    )
+
+
+def _narrow(
+    site: Site,
+    jobs: Sequence[SlurmJob],
+    rows: Mapping[int, Aside],
+    rest: Sequence[str],
+    why: Overdrawn,
+    now: float,
+) -> None:
+    """Where a partition refuses a job (its limits, with EnforcePartLimits), that one waits; what it
+    had before an earlier change (``rows``) stays in mind.
+    """
+    refused = _change(site, jobs, partitions=rest)
+    for job in jobs:
+        if job.id in refused:
+            _change(site, [job], begin_in=why.until - now)
+            site.ledger.set_aside([_row(rows.get(job.id), job, (), why, now)])
+    held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
+    if held:
+        _change(site, held, begin_in=0.0)
+
+
+def _let_back(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
+    """All of it in as few commands as there are different jobs. Of a running one the partitions
+    stay in mind: it may be requeued, and would find no other place then. One that Slurm refuses to
+    change is tried again.
+    """
+    started = [row.job for row, job in found if "PENDING" not in job.states and not row.partitions]
+    if started:
+        site.ledger.let_back(started)
+    pending = [(row, job) for row, job in found if "PENDING" in job.states]
+    lists: dict[tuple[str, ...], list[SlurmJob]] = {}
+    begins: dict[float, list[SlurmJob]] = {}
+    for row, job in pending:
+        if row.partitions and set(job.partitions) < set(row.partitions):
+            lists.setdefault(row.partitions, []).append(job)
+        if row.until and job.begin > now and abs(job.begin - row.until) <= NEAR:
+            begins.setdefault(max(row.begin - now, 0.0), []).append(job)
+    refused: set[int] = set()
+    for names, some in lists.items():
+        refused |= _change(site, some, partitions=names)
+    for seconds, some in begins.items():
+        refused |= _change(site, some, begin_in=seconds)
+    jobs = [job for _, job in pending if job.id not in refused]
+    if jobs:
+        site.ledger.let_back([job.id for job in jobs])
+        why = "its account may start new machines again"
+        site.record(CORRELATION, "let-back", [job_subject(job.id) for job in jobs], why)
+        log.info("let back jobs=%s reason=%s", [job.label for job in jobs], why)
+
+
+def _change(
+    site: Site,
+    jobs: Sequence[SlurmJob],
+    *,
+    partitions: Sequence[str] = (),
+    begin_in: float | None = None,
+) -> set[int]:
+    """In one command, or one by one if that fails. Returns the jobs that Slurm refuses to change;
+    one that does not answer at all ends the look (SlurmError).
+    """
+    ids = [job.id for job in jobs]
+    try:
+        site.slurm.change_pending(ids, partitions=partitions, begin_in=begin_in)
+    except SlurmError as error:
+        if error.code is None:
+            raise
+        if len(jobs) > 1:
+            alone = (_change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs)
+            return set().union(*alone)
+        log.warning("job not changed job=%s error=%s", jobs[0].label, error)
+        return set(ids)
+    return set()
+
+
+def _public_partitions(site: Site) -> set[str]:
+    clouds = site.config.clouds
+    return {c.partition_name for c in clouds if c.location is Location.PUBLIC}
+
+
+# When slurmctld asks for machines.
+
+
+def afford(
+    site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
+) -> tuple[Sequence[str], Jobs]:
+    """What the budgets of accounts leave of a request, and for which jobs; who pays it is written
+    down. Nodes that only jobs over their account's budget wait for go back to Slurm.
+
+    Costs one reading of the queue where accounts have budgets, else nothing.
+    """
+    if not site.config.policies.account_budgets:
+        return nodes, jobs
+    account_of = {job.id: job.account for job in site.slurm.jobs()} if jobs else {}
+    public = site.config.cloud(cloud).location is Location.PUBLIC
+    over = barred(site.config, site.ledger, site.now()) if public else {}
+    bad = {job for job in jobs if account_of.get(job) in over}
+    bad -= _begun(site, jobs) if bad else set()
+    refused = _only_for(nodes, jobs, bad)
+    if refused:
+        gone = set(refused)
+        lost = [job for job in bad if not gone.isdisjoint(jobs[job])]
+        why = "; ".join(dict.fromkeys(over[account_of[job]].reason for job in sorted(lost)))
+        subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
+        log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
+        site.record(correlation, "refused", subjects, why)
+        give_back(site, refused, site.slurm.nodes(refused), why, correlation, hurry=False)
+        nodes = [node for node in nodes if node not in gone]
+        jobs = {job: of for job, of in jobs.items() if job not in lost}
+    _write_down(site, cloud, nodes, jobs, account_of)
+    return nodes, jobs
+
+
+def _begun(site: Site, jobs: Jobs) -> set[int]:
+    """Jobs for which machines boot already, while others wait for their turn: half of a job's
+    machines are of no use.
+    """
+    booting = {m.instance.node for m in site.serving() if m.boots} | site.launching()
+    return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
+
+
+def _only_for(nodes: Sequence[str], jobs: Jobs, bad: Iterable[int]) -> list[str]:
+    wrong = set(bad)
+    theirs = {node for job in wrong for node in jobs[job]}
+    others = {node for job, of in jobs.items() if job not in wrong for node in of}
+    return [node for node in nodes if node in theirs and node not in others]
+
+
+def _write_down(
+    site: Site, cloud: str, nodes: Sequence[str], jobs: Jobs, account_of: Mapping[int, str]
+) -> None:
+    """Nodes that no job waits for were started ahead, for whom was said then; or for nobody."""
+    known = {n: of for n, of in shares(nodes, jobs, account_of).items() if of}
+    site.ledger.want(known, site.now())
+    stale = site.now() - site.config.resume_timeout(site.config.cloud(cloud))
+    site.ledger.want_for_nobody([node for node in nodes if node not in known], stale)

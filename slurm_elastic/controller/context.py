@@ -1,0 +1,140 @@
+"""What slurm-elasticd works on: configuration opened up, clouds, Slurm and the ledger."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_elastic.accounting import booting, usage
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.rules import rules_of
+from slurm_elastic.controller.budget import stop_of
+from slurm_elastic.controller.requeues import Restarts
+from slurm_elastic.hostlist import expand
+from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.model import Pool, Usage
+from slurm_elastic.policies.ranking import Scope
+from slurm_elastic.policies.scaling import PoolRules
+from slurm_elastic.protocols import Provider, Slurm
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
+    for time limits; ``wait`` waits that many seconds, and is True if the service is to stop.
+
+    ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
+    cluster's limits are one. ``holding`` guards what a hold's row says and what its node does: a
+    node must not be drained after it was let go.
+    """
+
+    config: Config
+    slurm: Slurm
+    ledger: Ledger
+    providers: Mapping[str, Provider]
+    now: Callable[[], float]
+    pools: Mapping[str, Pool]
+    pool_of: Mapping[str, Pool]
+    spending: threading.Lock = field(default_factory=threading.Lock)
+    holding: threading.Lock = field(default_factory=threading.Lock)
+    restarts: Restarts = field(default_factory=Restarts)
+    monotonic: Callable[[], float] = time.monotonic
+    rules: Mapping[str, PoolRules] = field(default_factory=dict)
+    wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        slurm: Slurm,
+        ledger: Ledger,
+        providers: Mapping[str, Provider],
+        now: Callable[[], float],
+    ) -> Site:
+        """Open the configuration's pools up."""
+        pools = {pool.name: pool for pool in domain_pools(config, expand)}
+        pool_of = {node: pool for pool in pools.values() for node in pool.nodes}
+        rules = {pool.name: rules_of(config, pool) for pool in config.pools}
+        return cls(config, slurm, ledger, providers, now, pools, pool_of, rules=rules)
+
+    def rules_of(self, node: str) -> PoolRules:
+        """How the machine of a node of ours comes and goes."""
+        return self.rules[self.pool_of[node].name]
+
+    def is_public(self, pool: Pool) -> bool:
+        """Whether the pool is a public cloud's."""
+        return self.rules[pool.name].public
+
+    def pools_of_cloud(self, cloud: str) -> Sequence[Pool]:
+        """The pools of one cloud, in the site's order."""
+        return [pool for pool in self.pools.values() if pool.cloud == cloud]
+
+    def served(self) -> set[str]:
+        """Nodes that have a machine, or an open launch that may have made one."""
+        return {m.instance.node for m in self.serving()} | self.launching()
+
+    def serving(self) -> list[Machine]:
+        """Live machines whose end is not decided. One of a cloud that has left the configuration is
+        paid, and counts in all bounds, but serves nobody.
+        """
+        clouds = self.providers
+        live = self.ledger.machines()
+        return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
+
+    def launching(self) -> set[str]:
+        """Nodes of open launches, but of clouds that have left the configuration."""
+        rows = self.ledger.open_launches()
+        return {n for row in rows if row.cloud in self.providers for n in row.nodes}
+
+    def usage(self) -> Usage:
+        """What is paid for now, by the ledger."""
+        return usage(self.ledger.machines(), self.ledger.open_launches())
+
+    def scope(self, pool: Pool) -> Scope:
+        """All bounds of a launch for that pool, as they are now."""
+        stop = stop_of(self.config, self.ledger, self.rules, self.now()).get(pool.name)
+        machines, launches = self.ledger.machines(), self.ledger.open_launches()
+        return Scope(
+            limits=self.config.limits,
+            cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
+            usage=usage(machines, launches),
+            cool_downs=self.ledger.cool_downs(self.now()),
+            blocked=blocked_clouds(self.config) | ({pool.cloud: stop} if stop else {}),
+            breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},
+            booting=booting(machines, launches),
+        )
+
+    def record(
+        self,
+        correlation: str,
+        kind: str,
+        subjects: Iterable[str],
+        reason: str,
+        detail: dict[str, object] | None = None,
+    ) -> None:
+        """Keep one decision for ``explain``."""
+        self.ledger.record(
+            Decision(
+                at=self.now(),
+                correlation=correlation,
+                kind=kind,
+                subjects=tuple(subjects),
+                reason=reason,
+                detail=detail,
+            )
+        )
+
+
+def new_generation(now: float) -> str:
+    """A name for one launch: sorts by time, unique, safe as a tag and as a client token."""
+    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}"
+
+
+def generation_time(generation: str) -> float:
+    """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
+    digits = generation[1:14]
+    good = generation.startswith("g") and digits.isascii() and digits.isdigit()
+    return int(digits) / 1000 if good else 0.0

@@ -1,0 +1,279 @@
+"""The loop of slurm-elasticd: wake, dispatch requests to their clouds, repair, beat.
+
+Each cloud has one worker thread that does everything of that cloud in order, so a launch and a
+repair of one cloud never race, and a slow cloud never delays another. One more settles what is
+left to do in Slurm. The main thread only dispatches and keeps the heartbeat; all its times are
+monotonic, so that it goes on when somebody sets the clock back.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from slurm_elastic.controller.autoscaler import Growing
+from slurm_elastic.controller.boot_breaker import note_failures, unregistered
+from slurm_elastic.controller.boot_timeout import Overdue, expect_requeued
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
+from slurm_elastic.controller.deferred import Settler
+from slurm_elastic.controller.launch import end_far
+from slurm_elastic.controller.leaked_instances import Strays
+from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.periodic import guarded
+from slurm_elastic.controller.reconcile import Round
+from slurm_elastic.controller.resume import resume, still_wanted
+from slurm_elastic.controller.suspend import suspend
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import DAEMON
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Health
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.spool import Request, Spool
+
+if TYPE_CHECKING:
+    from slurm_elastic.controller.munge_keys import MungeKeys
+
+log = logging.getLogger(__name__)
+
+TICK = 1.0
+"""Seconds of the idle loop; a datagram from a program wakes it at once."""
+BEAT = 5.0
+MAX_ATTEMPTS = 3
+"""Of a request whose work fails in a way that will not pass by itself."""
+
+
+class NotLearntError(SlurmElasticError):
+    """The ledger has never had what the cloud has: machines for these nodes may exist already."""
+
+
+PASSING = (SlurmError, sqlite3.Error, NotLearntError)
+"""Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
+MAX_BACKOFF = 30.0
+TURN = 5.0
+"""Seconds after which nodes that wait for their turn to boot are looked at again."""
+KEEP_HISTORY = 30 * 86400.0
+
+
+def one_thread(cloud: str) -> Executor:
+    """A cloud's worker, or the settling one."""
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
+
+
+class _Unfinished(Struct):
+    """A request that is not done: how often its work failed, and when (monotonic) to go on.
+    ``waits``: for its turn to boot, nothing has failed.
+    """
+
+    times: int = 0
+    waits: bool = False
+    counted: int = 0
+    again: float = 0.0
+
+
+class Daemon:
+    """slurm-elasticd's state: what is in flight. All else is in spool, ledger and clouds.
+
+    ``worker`` makes a cloud's worker, which must do one thing after the other.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        spool: Spool,
+        wake: WakeSocket,
+        job_ended: Callable[[], None],
+        worker: Callable[[str], Executor] = one_thread,
+        keys: MungeKeys | None = None,
+    ) -> None:
+        self._site = site
+        self._keys = keys
+        self._spool = spool
+        self._wake = wake
+        self._job_ended = job_ended
+        self._workers = {name: worker(name) for name in site.providers}
+        self._rounds = {name: Round(site, name) for name in site.providers}
+        self._repairing: dict[str, Future[None]] = {}
+        self._in_flight: dict[str, list[Future[bool]]] = {}
+        self._unfinished: dict[str, _Unfinished] = {}
+        self._settling_worker = worker("settle")
+        self._settler = Settler(site, self._settling_worker)
+        self._growing_worker = worker("policies")
+        self._growing = Growing(site, self._growing_worker)
+        self._overdue_worker = worker("overdue")
+        self._overdue = Overdue(
+            site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
+        )
+        self._next_repair = float("-inf")
+        self._next_beat = float("-inf")
+        self._trouble = ""
+        self._strays = Strays(site, self._unusable)
+
+    def run(self, stop: threading.Event) -> None:
+        """Until ``stop`` is set; then wait for what is in flight."""
+        try:
+            while not stop.is_set():
+                self._guarded_tick()
+                woken = self._wake.wait(SETTLING_TICK if self._settler.busy else TICK)
+                if any(b"job-end" in event for event in woken):
+                    self._job_ended()
+        finally:
+            # First the one that hands work to the clouds' workers.
+            own = (self._overdue_worker, self._settling_worker, self._growing_worker)
+            for worker in (*own, *self._workers.values()):
+                worker.shutdown(wait=True, cancel_futures=True)
+            if self._keys is not None:
+                self._keys.close()
+
+    def _guarded_tick(self) -> None:
+        """A full disk or a locked ledger passes: nothing is bought meanwhile, and nothing lost."""
+        try:
+            self.tick()
+        except (sqlite3.Error, OSError) as error:
+            trouble = f"{type(error).__name__}: {error}"
+            if trouble != self._trouble:
+                log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
+                    "state directory cannot be used, nothing is launched until it can: %s", trouble
+                )
+            self._trouble = trouble
+        else:
+            self._trouble = ""
+
+    def tick(self) -> None:
+        """One pass: collect what is done, repair, hand out what is new, settle, beat.
+
+        Repair stands before requests, so that after a start with an empty ledger the machines that
+        exist are adopted before others are bought for the same nodes.
+        """
+        self._beat()
+        self._collect()
+        self._repair()
+        self._dispatch()
+        self._overdue.tick()
+        if self._keys is not None:
+            self._keys.tick()
+        self._growing.tick()
+        self._settler.tick()
+
+    def _beat(self) -> None:
+        clock = self._site.monotonic()
+        if clock >= self._next_beat:
+            self._site.ledger.beat(DAEMON, self._site.now(), os.getpid())
+            self._next_beat = clock + BEAT
+
+    def _collect(self) -> None:
+        for key, parts in list(self._in_flight.items()):
+            if all(part.done() for part in parts):
+                del self._in_flight[key]
+                errors = [e for part in parts if (e := part.exception())]
+                waits = any(part.result() for part in parts if not part.exception())
+                self._finish(key, errors, waits=waits)
+
+    def _finish(self, key: str, errors: list[BaseException], *, waits: bool) -> None:
+        """A request whose work raised stays in the spool and is tried again after a while: as long
+        as Slurm or the ledger cannot be reached, else a few times. So does one with nodes that
+        wait for their turn to boot.
+        """
+        for error in errors:
+            known = isinstance(error, SlurmElasticError | sqlite3.Error)
+            log.error("request fails id=%s error=%s", key, error, exc_info=None if known else error)
+        if errors:
+            failed = self._unfinished.setdefault(key, _Unfinished())
+            failed.times += 1
+            failed.counted += not all(isinstance(e, PASSING) for e in errors)
+            failed.again = self._site.monotonic() + min(2.0 ** (failed.times - 1), MAX_BACKOFF)
+            if failed.counted < MAX_ATTEMPTS:
+                return
+            log.error("request given up id=%s; reconcile goes on with its nodes", key)
+        elif waits:
+            again = self._site.monotonic() + TURN
+            self._unfinished[key] = _Unfinished(again=again, waits=True)
+            return
+        self._unfinished.pop(key, None)
+        self._spool.remove(key)
+
+    def _dispatch(self) -> None:
+        clock = self._site.monotonic()
+        for request in self._spool.pending(self._in_flight):
+            before = self._unfinished.get(request.id)
+            waits = before is not None and clock < before.again
+            if request.id not in self._in_flight and not waits:
+                again = before is not None and before.waits
+                self._in_flight[request.id] = self._hand_out(request, again=again)
+
+    def _hand_out(self, request: Request, *, again: bool) -> list[Future[bool]]:
+        site = self._site
+        clouds = {site.pool_of[n].cloud for n in request.nodes if n in site.pool_of}
+        strange = [n for n in request.nodes if n not in site.pool_of]
+        log.log(
+            logging.DEBUG if again else logging.INFO,
+            "%s request=%s nodes=%s jobs=%s note=%s",
+            request.kind, request.id, compress(request.nodes), sorted(request.jobs), request.note,
+        )  # fmt: skip
+        if strange and not again:
+            log.error("nodes of no pool request=%s nodes=%s", request.id, compress(strange))
+            site.record(request.id, "dropped", strange, "the configuration has no pool with it")
+        parts = [
+            self._workers[c].submit(self._serve, c, request, again=again) for c in sorted(clouds)
+        ]
+        for part in parts:  # at once: jobs of nodes that were refused have to be hurried
+            part.add_done_callback(lambda _: self._wake.ring())
+        return parts
+
+    def _serve(self, cloud: str, request: Request, *, again: bool) -> bool:
+        """Whether nodes of it wait for their turn."""
+        view = self._site.slurm.nodes(request.nodes)
+        if request.kind == "resume":
+            trouble = self._unread(cloud, request, view)
+            return bool(resume(self._site, cloud, request, view, again=again, trouble=trouble))
+        # A node that failed to come up (resume-fail) has no use for its machine either.
+        failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
+        # Before they are ended: where Slurm does not answer, all of it is done again.
+        jobs = expect_requeued(self._site, failed)
+        suspend(self._site, cloud, request, view)
+        note_failures(self._site, failed, request.id, jobs)
+        return False
+
+    def _unread(self, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> str:
+        """Why nothing may be bought from a cloud that was never read: it cannot be. While that is
+        not known yet, the nodes that Slurm waits for wait.
+        """
+        site = self._site
+        if site.ledger.was_read_whole(cloud):
+            return ""
+        trouble = self._rounds[cloud].trouble
+        if not trouble and still_wanted(site, cloud, request, view):
+            raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
+        return trouble and f"it was never read, what it has is not known: {trouble}"
+
+    def _repair(self) -> None:
+        clock = self._site.monotonic()
+        if clock < self._next_repair:
+            return
+        self._next_repair = clock + self._site.config.timings.reconcile
+        self._settler.look_anew()
+        for name, round_ in self._rounds.items():
+            running = self._repairing.get(name)
+            if running is None or running.done():
+                self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
+        self._strays.report()
+        end_far(self._site)
+        self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+
+    def _unusable(self) -> dict[tuple[str, str], str]:
+        rounds = self._rounds.items()
+        return {(name, id_): why for name, r in rounds for id_, why in r.unusable.items()}
+
+    def _reconcile(self, round_: Round) -> None:
+        def look() -> None:
+            round_.run()
+            self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
+
+        guarded(self._site, look, "repair")

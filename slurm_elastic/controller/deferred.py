@@ -1,0 +1,69 @@
+"""What Slurm only lets happen a moment later: holds whose node still powers down, jobs to hurry."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.periodic import Looks
+
+TICK = 0.3
+"""Seconds between two passes: SuspendTimeout, the time to drain in, may be short."""
+PACE = 5.0
+"""A pass at most takes one part in so many and one of the time."""
+AGAIN = 5.0
+"""Seconds after a pass that failed."""
+
+
+class Settler:
+    """Passes over holds and requeued jobs. Slurm is only asked while something has to settle:
+    holds may stand for days.
+    """
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        what = "holds and requeued jobs"
+        self._looks = Looks(site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN)
+        self._recalled = False
+        self._anew = False
+        self._waiting = True
+        self._settled: frozenset[tuple[str, float]] = frozenset()
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to settle."""
+        return self._waiting or bool(self._site.restarts)
+
+    def look_anew(self) -> None:
+        """At all holds with the next pass, as an admin may have changed a node, and for jobs that
+        are still to get their ``--no-requeue`` back.
+        """
+        self._anew = True
+
+    def tick(self) -> None:
+        """Start a pass, unless one runs or the next is not due."""
+        self._looks.tick()
+
+    def _settle(self) -> None:
+        site = self._site
+        if not self._recalled:
+            site.restarts.recall(site.ledger, site.monotonic())
+            self._recalled = True
+        elif self._anew:
+            site.restarts.recall_left(site.ledger, site.now(), site.monotonic())
+        try:
+            site.restarts.tick(site.slurm, site.ledger, site.now(), site.monotonic())
+        finally:
+            self._settle_holds()
+
+    def _settle_holds(self) -> None:
+        if self._anew:
+            self._anew, self._settled = False, frozenset()
+        held = frozenset((row.node, row.since) for row in self._site.ledger.holds())
+        if held - self._settled:
+            with self._site.holding:
+                self._waiting = holds.settle(self._site, self._site.slurm.nodes())
+            self._settled = frozenset() if self._waiting else held
+        else:
+            self._waiting, self._settled = False, held

@@ -1,0 +1,220 @@
+"""Nodes kept from Slurm while nothing can serve them: DRAIN with our reason.
+
+The order is measured (Slurm 22.05.8 to 26.05.5): DRAIN lasts on a node that is POWERED_DOWN or
+POWERING_DOWN, while a DRAIN sent to one that only has POWER_DOWN set is wiped when its suspend
+starts. So a hold is a row in the ledger first, and ``settle`` puts it on the node when it can last.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Mapping, Sequence
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.faults import reach
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Hold
+from slurm_elastic.ledger.rows import CAPACITY, POLICY
+from slurm_elastic.model import NodeRequest, Offer, Pool
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.ranking import serving
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.policies.scaling import holds_back
+
+log = logging.getLogger(__name__)
+
+BY_POLICY = "the growth policy starts it when it is needed"
+MAX_REASON = 200
+CORRELATION = "holds"
+
+
+def hold_reason(why: str) -> str:
+    """The node reason of a hold: our mark and one short line."""
+    text = " ".join(why.replace('"', "'").split())
+    return f"{HOLD_MARK}{text}"[:MAX_REASON]
+
+
+def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
+    """Remember that these nodes are to be held; ``settle`` carries it out."""
+    now = site.now()
+    until = ends_at(site, pool)
+    site.ledger.hold(
+        [Hold(node=n, pool=pool.name, reason=why, since=now, until=until) for n in nodes]
+    )
+
+
+def hold_back(site: Site, nodes: Sequence[str], why: str) -> None:
+    """Remember that the site's policies keep these nodes from Slurm; ``settle`` carries it out."""
+    now = site.now()
+    site.ledger.hold(
+        [
+            Hold(node=n, pool=site.pool_of[n].name, reason=why, since=now, until=now, kind=POLICY)
+            for n in nodes
+        ]
+    )
+
+
+def ends_at(site: Site, pool: Pool) -> float:
+    """When the cloud's first cool-down ends; soon, where a limit is what is in the way. A pause of
+    the pool is waited out.
+    """
+    now = site.now()
+    for breaker in site.ledger.breakers():
+        if breaker.pool == pool.name and breaker.until is not None and breaker.until > now:
+            return breaker.until
+    cooling = [
+        c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
+    ]
+    return min(cooling, default=now + site.config.timings.capacity_cooldown)
+
+
+def can_drain(node: SlurmNode) -> bool:
+    """Whether a DRAIN sent now would last, hurts nobody and overwrites no admin's own."""
+    if is_drained(node) or is_down(node) or is_busy(node):
+        return False
+    where = phase(node)
+    return where is Phase.POWERED_DOWN or "POWERING_DOWN" in node.states
+
+
+def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
+    """Put due holds on their nodes; True while some still wait for their node to power down."""
+    due: dict[str, list[str]] = {}
+    renamed: dict[str, list[str]] = {}
+    waiting = False
+    reasons = {row.node: hold_reason(row.reason) for row in site.ledger.holds()}
+    for name, reason in reasons.items():
+        node = view.get(name)
+        if node is None:
+            continue
+        if is_drained(node):
+            waiting = waiting or "POWER_DOWN" in node.states  # which will end the drain
+            if node.reason.startswith(HOLD_MARK) and node.reason != reason:
+                renamed.setdefault(reason, []).append(name)
+        elif can_drain(node):
+            due.setdefault(reason, []).append(name)
+        elif phase(node) is not Phase.UP:
+            waiting = True
+    for reason, nodes in due.items():
+        site.slurm.update_nodes(nodes, state="DRAIN", reason=reason)
+        reach("refuse.after-settle")
+        log.info("held nodes=%s reason=%s", compress(nodes), reason)
+    for reason, nodes in renamed.items():
+        site.slurm.update_nodes(nodes, reason=reason)
+    return waiting
+
+
+def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    """Let go what can be served again, and keep longer what cannot."""
+    now = site.now()
+    by_pool: dict[str, list[Hold]] = {}
+    rows = site.ledger.holds()
+    for row in rows:
+        pool = site.pool_of.get(row.node)
+        if row.kind == CAPACITY and pool is not None and pool.cloud == cloud:
+            by_pool.setdefault(pool.name, []).append(row)
+    for name, some in by_pool.items():
+        if min(row.until for row in some) <= now:
+            _review_pool(site, site.pools[name], some, view)
+    # By the rows from before: in this view the nodes released just now are drained still.
+    _release_unknown(site, cloud, view, {row.node for row in rows})
+    if cloud == next(iter(site.providers)):  # once a round, not once a cloud
+        _forget_strange(site)
+
+
+def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) -> None:
+    """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
+    does that of a node which is held for another cause, too. The nodes are read once more: an admin
+    may have drained one while a cloud was asked what it has.
+    """
+    if kind == CAPACITY:
+        _keep_back(site, nodes)
+    still = {row.node for row in site.ledger.holds() if row.kind != kind}
+    free = [n for n in nodes if n not in still]
+    view = site.slurm.nodes(free) if free else {}
+    ours = [n for n in free if n in view and is_held(view[n])]
+    reach("release.before-resume")
+    if ours:
+        site.slurm.update_nodes(ours, state="RESUME")
+    reach("release.after-resume")
+    site.ledger.release(nodes, kind)
+    reach("release.after-forget")
+    log.info("released nodes=%s reason=%s", compress(nodes), why)
+    site.record(CORRELATION, "released", nodes, why)
+
+
+def _keep_back(site: Site, nodes: Sequence[str]) -> None:
+    """Nodes that a growth policy starts are not for Slurm to start, also when they can be had."""
+    back = [n for n in nodes if n in site.pool_of and holds_back(site.rules_of(n).growth)]
+    known = {row.node for row in site.ledger.holds() if row.kind == POLICY} if back else set()
+    if set(back) - known:
+        hold_back(site, [n for n in back if n not in known], BY_POLICY)
+
+
+def is_held(node: SlurmNode) -> bool:
+    """Whether a node with a hold of ours is drained by us. slurmctld drops a node's reason when it
+    powers it up (22.05), and demands one of an admin.
+    """
+    return is_drained(node) and (node.reason.startswith(HOLD_MARK) or not node.reason)
+
+
+def _review_pool(
+    site: Site, pool: Pool, rows: Sequence[Hold], view: Mapping[str, SlurmNode]
+) -> None:
+    """Release as many nodes as offers have room for; the others are looked at again later."""
+    nodes = tuple(row.node for row in rows)
+    request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
+    offers: Sequence[Offer] = ()
+    try:
+        if site.ledger.was_read_whole(pool.cloud):  # else nothing may be bought from it
+            offers = site.providers[pool.cloud].offers(pool)
+    except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
+        log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
+    launches = serving(request, offers, site.scope(pool), site.now(), site.config.ranking)
+    room = sum(launch.room for launch in launches)
+    machines = {m.instance.node for m in site.serving() if m.instance.cloud == pool.cloud}
+    free = [n for n in nodes if n not in view or _may_start(view[n], machines)][:room]
+    if free:
+        release(site, free, f"{launches[0].offer.key} can be had again")
+    lifted = set(free)
+    kept = [row for row in rows if row.node not in lifted]
+    if kept:
+        hold(site, pool, [row.node for row in kept], kept[0].reason)
+
+
+def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
+    """Nodes still on their way down keep their row: lifting it now would race with their suspend.
+    So do those that are off, but have a machine: it booted before they would be asked for, and
+    never registers; the repair ends it first.
+    """
+    where = phase(node)
+    return where is not Phase.POWERING_DOWN and not (
+        where is Phase.POWERED_DOWN and node.name in machines
+    )
+
+
+def _forget_strange(site: Site) -> None:
+    """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
+    for kind in (POLICY, CAPACITY):
+        rows = [row for row in site.ledger.holds() if row.kind == kind]
+        strange = [row.node for row in rows if row.node not in site.pool_of]
+        if strange:
+            release(site, strange, "no pool of the configuration has it any more", kind)
+
+
+def _is_marked(node: SlurmNode) -> bool:
+    return is_drained(node) and node.reason.startswith(HOLD_MARK)
+
+
+def _release_unknown(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode], known: Container[str]
+) -> None:
+    """A hold of ours that the ledger does not know (it was lost) is lifted."""
+    lost = [
+        n
+        for pool in site.pools_of_cloud(cloud)
+        for n in pool.nodes
+        if n not in known and n in view and _is_marked(view[n])
+    ]
+    if lost:
+        release(site, lost, "its hold is not in the ledger")

@@ -1,0 +1,261 @@
+"""One launch: intent first, the cloud call, the result after; and what each failure means."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeVar
+
+from msgspec import Struct
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    SlurmError,
+    TransientError,
+    UnsettledError,
+)
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Health, Launch
+from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
+from slurm_elastic.policies.sound import sound
+from slurm_elastic.protocols import Chooser
+
+log = logging.getLogger(__name__)
+
+AUTH_COOLDOWN = 60.0
+"""Seconds before a cloud that refused our credentials is asked again."""
+FIRST_BACKOFF = 0.5
+SLACK = 60.0
+"""Seconds by which a clock may be put right without a word."""
+
+Answer = TypeVar("Answer")
+
+
+class Outcome(Enum):
+    """How a launch ended. IN_DOUBT: the call may have taken effect; its intent stays open."""
+
+    STARTED = "started"
+    REFUSED = "refused"
+    IN_DOUBT = "in doubt"
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """The answer to one launch: ``instances`` may be fewer than asked; ``why`` where it lacks."""
+
+    outcome: Outcome
+    instances: tuple[Instance, ...] = ()
+    why: str = ""
+
+
+def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -> Launched:
+    """Start ``spec``. The intent is in the ledger before the cloud is called.
+
+    A refusal cools the offer (or its market, or the cloud) down. Exceptions that are none of the
+    five leave the intent open, as the machines may exist, and are logged whole. Where an earlier
+    call may have taken effect (``again``: one of an earlier round), so do all refusals but
+    CapacityError and QuotaError: they say nothing about that one.
+    """
+    reach("launch.after-intent")
+    call = _Call(site, spec, in_doubt=again)
+    try:
+        # Of an open launch the next round is the repetition: it must not hold up the others.
+        answered = call() if again else patiently(site, call)
+    except TransientError as error:
+        log.warning(
+            "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
+        )
+        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+    except ProviderError as error:
+        return _refused(site, spec, error, in_doubt=call.in_doubt)
+    except Exception as error:
+        log.exception("launch failed in an unknown way generation=%s", spec.generation)
+        return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
+    reach("launch.after-call")
+    instances = _believed(site, spec, answered)
+    keep(site, spec, instances, request)
+    return Launched(outcome=Outcome.STARTED, instances=instances)
+
+
+def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tuple[Instance, ...]:
+    """As the answer may be kept: that of a repeated call has tags that anybody may have changed."""
+    prices = {offer.key: offer.price for offer in spec.offers}
+    found = sound(answered, lambda one: prices.get(one.offer_key, spec.offer.price), site.now())
+    for id_, why in (found.doubts | found.unusable).items():
+        log.warning("launch's answer not believed cloud=%s id=%s reason=%s",
+                    spec.offer.cloud, id_, why)  # fmt: skip
+    return found.machines
+
+
+def keep(site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str) -> None:
+    """Write a launch's result, and tell slurmctld the addresses where the provider is asked to."""
+    site.ledger.launched(spec.generation, instances, site.now())
+    reach("launch.after-result")
+    log.info(
+        "launched request=%s generation=%s offer=%s count=%d wanted=%d",
+        request, spec.generation, spec.offer.key, len(instances), len(spec.nodes),
+    )  # fmt: skip
+    if site.config.cloud(spec.offer.cloud).node_address == "provider":
+        assign_addresses(site, instances)
+    reach("launch.after-slurm")
+
+
+def assign_addresses(site: Site, instances: Sequence[Instance]) -> None:
+    """NodeAddr for those machines that have an address already; reconcile does the others."""
+    addresses = {i.node: i.address for i in instances if i.address}
+    if not addresses:
+        return
+    try:
+        site.slurm.set_addresses(addresses)
+    except SlurmError as error:
+        log.warning("addresses not set, reconcile tries again: %s", error)
+
+
+def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
+    """The very spec of an earlier launch, to repeat it under the same token."""
+    return LaunchSpec(
+        generation=launch_row.generation,
+        pool=site.pools[launch_row.pool],
+        nodes=launch_row.nodes,
+        offer=launch_row.offer,
+        minimum=launch_row.minimum,
+        jobs=launch_row.jobs,
+        alternatives=launch_row.alternatives,
+        again=True,
+    )
+
+
+class _Call:
+    """The cloud call of one launch, and whether one that went wrong may have taken effect."""
+
+    def __init__(self, site: Site, spec: LaunchSpec, *, in_doubt: bool) -> None:
+        self._provider = site.providers[spec.offer.cloud]
+        self._spec = spec
+        self.in_doubt = in_doubt
+
+    def __call__(self) -> Sequence[Instance]:
+        try:
+            return self._provider.launch(self._spec)
+        except TransientError:
+            self.in_doubt = True
+            raise
+
+
+def patiently(site: Site, call: Callable[[], Answer]) -> Answer:
+    """``call``, repeated while the cloud is only busy, inside ``transient_deadline``.
+
+    What only time can tell is left to a later round: others' calls wait behind this one.
+    """
+    deadline = site.monotonic() + site.config.timings.transient_deadline
+    pause = FIRST_BACKOFF
+    while True:
+        try:
+            return call()
+        except UnsettledError:
+            raise
+        except TransientError as error:
+            if site.monotonic() + pause > deadline:
+                raise
+            log.info("repeated after=%s", error)
+            # Full jitter: many clusters of one account must not come back at the same moment.
+            if site.wait(random.uniform(pause / 2, pause)):  # noqa: S311
+                raise
+        pause = min(pause * 2, 8.0)
+
+
+def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
+    others = [(o, why) for o, why in refusals(site, spec) if o.key != spec.offer.key]
+    for offer, why in (*others, (spec.offer, error)):
+        site.ledger.cool_down(cool_down_for(site, offer, why))
+    if isinstance(error, AuthError):
+        report_auth(site, error)
+    if in_doubt and not isinstance(error, CapacityError | QuotaError):
+        return Launched(outcome=Outcome.IN_DOUBT, why=str(error))
+    site.ledger.failed(spec.generation, str(error), site.now())
+    return Launched(outcome=Outcome.REFUSED, why=str(error))
+
+
+def report_auth(site: Site, error: AuthError) -> None:
+    """Somebody has to renew our credentials."""
+    log.error("cloud refuses our credentials cloud=%s error=%s", error.cloud, error)
+    site.ledger.report_health(
+        Health(name=error.cloud, checked=site.now(), error=str(error), code="auth")
+    )
+
+
+def end_far(site: Site) -> None:
+    """No cool-down, pause or hold lasts for longer than any is set for, as the clock may have been
+    set back since; by more than the small steps that keep it right (SLACK).
+    """
+    timings = site.config.timings
+    ours = (timings.cooldown_max, timings.capacity_cooldown, timings.quota_cooldown)
+    longest = max(*ours, timings.boot_cooldown, AUTH_COOLDOWN)
+    ended = site.ledger.end_far(site.now(), longest + SLACK)
+    if ended:
+        log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
+
+
+def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
+    """What not to ask again, and for how long: it doubles with each refusal in a row."""
+    timings = site.config.timings
+    of_offer, of_market, of_cloud = _cool_down_keys(offer)
+    if isinstance(error, AuthError):
+        key, seconds = of_cloud, AUTH_COOLDOWN
+    elif isinstance(error, QuotaError):
+        key, seconds = of_market, timings.quota_cooldown
+    else:
+        key, seconds = of_offer, timings.capacity_cooldown
+    return grown(site, key, seconds, error.code, error.message)
+
+
+def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> CoolDown:
+    """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
+    strikes = site.ledger.strikes(key, site.now())
+    longest = max(site.config.timings.cooldown_max, seconds)
+    until = site.now() + min(seconds * 2**strikes, longest)
+    return CoolDown(key=key, until=until, code=code, reason=reason, strikes=strikes + 1)
+
+
+def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
+    """The offers that gave nothing or too little, where the launch could choose among several."""
+    provider = site.providers[spec.offer.cloud]
+    said = provider.refusals(spec.generation) if isinstance(provider, Chooser) else {}
+    return [(offer, said[offer.key]) for offer in spec.offers if offer.key in said]
+
+
+def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
+    """What gave some is empty for now, but refused nothing: its next cool-down does not grow. Where
+    the cloud says which offers refused, they are cooled as such.
+    """
+    refused = refusals(site, spec)
+    for offer, error in refused:
+        site.ledger.cool_down(cool_down_for(site, offer, error))
+    for offer in () if refused else spec.offers:
+        site.ledger.cool_down(
+            CoolDown(
+                key=offer.key,
+                until=site.now() + site.config.timings.capacity_cooldown,
+                code="Partial",
+                reason=f"gave {started} of {len(spec.nodes)} machines",
+                strikes=0,
+            )
+        )
+
+
+def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
+    """All that was asked for was given: earlier refusals of what gave it count no more."""
+    gave = {i.offer_key for i in instances}
+    for offer in spec.offers:
+        for key in _cool_down_keys(offer) if offer.key in gave or not spec.alternatives else ():
+            if site.ledger.strikes(key, site.now()):
+                site.ledger.clear_cool_down(key)
+
+
+def _cool_down_keys(offer: Offer) -> tuple[str, str, str]:
+    """The offer's own, its market's in the cloud, and the whole cloud's."""
+    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"

@@ -1,0 +1,199 @@
+"""Brings the munge key to fresh machines by SSH, where the configuration says so (``join.ssh``).
+
+Each machine is tried again, a few at a time, from its launch until its node is up or its time to
+boot is over. What was brought is not written down: after a restart of the daemon the key goes once
+more to the machines that boot just then, which changes nothing on them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Protocol, runtime_checkable
+
+from slurm_elastic.config import Config
+from slurm_elastic.config.joining import CONSOLE, Ssh
+from slurm_elastic.controller import ssh_copy
+from slurm_elastic.controller.boot_breaker import KEY_FAILED, KEY_REFUSED
+from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.known_hosts import HostKey, KnownHosts, host_key, printed_keys
+from slurm_elastic.controller.ssh_copy import PushError, Target, WrongHostKeyError
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.ledger import Machine
+from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.providers.joining import KEY_MARK, Told
+
+log = logging.getLogger(__name__)
+
+PERIOD = 2.0
+"""Seconds between two looks at the ledger."""
+PAUSE = 5.0
+"""Seconds between two tries at one machine."""
+CORRELATION = "join"
+OWNER = "munge:munge"
+
+
+@runtime_checkable
+class Console(Protocol):
+    """A provider that shows what a machine has printed since its boot; empty: nothing yet."""
+
+    def console(self, instance: str) -> str: ...
+
+
+class MungeKeys:
+    """``tick`` from the daemon's loop starts what is due; the work is in threads of its own."""
+
+    def __init__(
+        self, site: Site, ssh: Ssh, *, owner: str = OWNER, mark: str = KEY_MARK,
+        worker: Executor | None = None, pause: float = PAUSE,
+    ) -> None:  # fmt: skip
+        self._site = site
+        self._ssh = ssh
+        self._owner, self._mark, self._pause = owner, mark, pause
+        self._ours = ssh_copy.read_private_key(ssh.key)
+        self._text = ssh_copy.read_secret(ssh.munge_key)
+        self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
+        self._known = KnownHosts(site.config.state / "known_hosts")
+        self._lock = threading.Lock()
+        self._worker = worker or ThreadPoolExecutor(ssh.at_once, thread_name_prefix="munge-key")
+        self._running: dict[str, Future[bool]] = {}
+        self._again: dict[str, float] = {}
+        self._done: set[str] = set()
+        self._complaints: dict[str, str] = {}
+        self._next = float("-inf")
+
+    def tick(self) -> None:
+        """Collect what has ended, forget machines that are gone, start what is due."""
+        clock = self._site.monotonic()
+        if clock < self._next:
+            return
+        self._next = clock + PERIOD
+        self._collect(clock)
+        machines = self._site.ledger.machines()
+        alive = {m.instance.id for m in machines}
+        with self._lock:
+            self._known.keep(alive)
+        self._done &= alive
+        for known in (self._again, self._complaints):
+            for gone in known.keys() - alive:
+                del known[gone]
+        for machine in machines:
+            if machine.registered is not None:
+                self._note_joined(machine)
+            elif self._is_due(machine, clock):
+                started = self._worker.submit(self._bring, machine)
+                self._running[machine.instance.id] = started
+
+    def close(self) -> None:
+        """Wait for the tries that run."""
+        self._worker.shutdown(wait=True, cancel_futures=True)
+
+    def _is_due(self, machine: Machine, clock: float) -> bool:
+        one = machine.instance
+        if (
+            one.id in self._done
+            or one.id in self._running
+            or clock < self._again.get(one.id, clock)
+        ):
+            return False
+        if not one.address or machine.suspending is not None:
+            return False
+        if not takes_key(self._site.config, one.cloud):
+            return False
+        born = generation_time(one.generation) or one.launched
+        timeout = self._site.config.resume_timeout(self._site.config.cloud(one.cloud))
+        if self._site.now() - born <= given_up_after(timeout) - PERIOD:  # it is gone after that
+            return True
+        self._done.add(one.id)
+        why = self._complaints.get(one.id, "it was never tried")
+        log.error("munge key not brought, too late id=%s node=%s reason=%s", one.id, one.node, why)
+        self._site.record(CORRELATION, KEY_FAILED, (one.node,), f"{one.id}: {why}")
+        return False
+
+    def _note_joined(self, machine: Machine) -> None:
+        """The key has come with a try whose answer did not: a slow machine goes on without us."""
+        one, last = machine.instance, self._complaints.get(machine.instance.id)
+        if last is None or one.id in self._done or one.id in self._running:
+            return
+        self._done.add(one.id)
+        log.info("munge key: the node has registered id=%s node=%s last=%s", one.id, one.node, last)
+        why = f"{one.id}: its node has registered; the last try told: {last}"
+        self._site.record(CORRELATION, "key-brought", (one.node,), why)
+
+    def _collect(self, clock: float) -> None:
+        for name, future in list(self._running.items()):
+            if not future.done():
+                continue
+            del self._running[name]
+            error = future.exception()
+            if error is not None:
+                log.error("munge key: a try fails in an unknown way id=%s", name, exc_info=error)
+            if error is None and future.result():
+                self._done.add(name)
+            else:
+                self._again[name] = clock + self._pause
+
+    def _bring(self, machine: Machine) -> bool:
+        """One try at one machine; whether it has the key now."""
+        one = machine.instance
+        target = Target(
+            address=one.address or "",
+            port=self._ssh.port,
+            user=self._ssh.user,
+            path=self._ssh.target,
+            owner=self._owner,
+            mark=self._mark,
+            timeout=self._ssh.timeout,
+        )
+        try:
+            ssh_copy.push(target, self._ours, self._keys_of(machine), self._text)
+        except WrongHostKeyError as error:
+            self._complain(machine, f"wrong host key, nothing was sent: {error}", loud=True)
+            return False
+        except (PushError, ProviderError) as error:
+            self._complain(machine, str(error), loud=False)
+            return False
+        log.info("munge key brought id=%s node=%s address=%s", one.id, one.node, one.address)
+        self._site.record(CORRELATION, "key-brought", (one.node,), f"{one.id} at {one.address}")
+        return True
+
+    def _keys_of(self, machine: Machine) -> Sequence[HostKey]:
+        """The host keys the machine must show; asked of its cloud once."""
+        one, port = machine.instance, self._ssh.port
+        address = one.address or ""
+        with self._lock:
+            known = self._known.keys(one.id, address, port)
+        if known:
+            return known
+        keys = self._fixed or self._printed(machine)
+        if keys:
+            with self._lock:
+                self._known.put(one.id, address, port, keys)
+        return keys
+
+    def _printed(self, machine: Machine) -> tuple[HostKey, ...]:
+        provider = self._site.providers[machine.instance.cloud]
+        if not isinstance(provider, Console):
+            raise PushError(f"cloud {provider.name} does not show what its machines print")
+        return printed_keys(provider.console(machine.instance.id))
+
+    def _complain(self, machine: Machine, why: str, *, loud: bool) -> None:
+        """Each complaint about a machine once: most only mean that it boots."""
+        one = machine.instance
+        if self._complaints.get(one.id) == why:
+            return
+        self._complaints[one.id] = why
+        level = logging.ERROR if loud else logging.INFO
+        log.log(level, "munge key not brought yet id=%s node=%s reason=%s", one.id, one.node, why)
+        if loud:
+            self._site.record(CORRELATION, KEY_REFUSED, (one.node,), f"{one.id}: {why}")
+
+
+def takes_key(config: Config, cloud: str) -> bool:
+    """Whether machines of that cloud get the key by SSH: those that are told by user data."""
+    try:
+        return isinstance(config.cloud(cloud), Told)
+    except KeyError:  # the ledger has machines of clouds that left the configuration
+        return False

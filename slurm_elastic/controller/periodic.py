@@ -1,0 +1,73 @@
+"""What the daemon does again and again in a thread of its own, as each of Slurm's commands may take
+a minute. What fails is told, in the log and in ``status``, and does not end the daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Health
+
+log = logging.getLogger(__name__)
+
+
+class Looks:
+    """One look after the other, never two at once; ``what`` is its name in the log.
+
+    The next is due ``period`` seconds after the end of the last one, or ``pace`` times as long as
+    that took if this is more: on a large cluster a reading of all nodes and jobs is work for
+    slurmctld. After one that failed it is due in ``again`` seconds, if that is given.
+    """
+
+    def __init__(
+        self, site: Site, worker: Executor, look: Callable[[], None], what: str, *,
+        period: float, pace: float = 0.0, again: float | None = None,
+    ) -> None:  # fmt: skip
+        self._site, self._worker = site, worker
+        self._look, self._what = look, what
+        self._period, self._pace, self._again = period, pace, again
+        self._running: Future[None] | None = None
+        self._next = float("-inf")
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        if self._running is not None and not self._running.done():
+            return
+        if self._site.monotonic() >= self._next:
+            self._running = self._worker.submit(self._once)
+
+    def _once(self) -> None:
+        began = self._site.monotonic()
+        well = guarded(self._site, self._look, self._what)
+        ended = self._site.monotonic()
+        pause = max(self._period, self._pace * (ended - began))
+        self._next = ended + (pause if well or self._again is None else self._again)
+
+
+def guarded(site: Site, look: Callable[[], None], what: str) -> bool:
+    """Whether a look goes well. A Slurm that does not answer and a full disk pass by themselves."""
+    try:
+        look()
+    except SlurmError as error:
+        slurm_fails(site, error)
+    except sqlite3.Error as error:
+        log.warning("%s: the ledger cannot be used: %s", what, error)
+    except Exception:
+        log.exception("%s: a look fails; the next one starts anew", what)
+    else:
+        return True
+    return False
+
+
+def slurm_fails(site: Site, error: SlurmError) -> None:
+    """Say so, in the log and in ``status``."""
+    log.warning("slurm cannot be read or changed: %s", error)
+    health = Health(name="slurm", checked=site.now(), error=str(error), code="slurm")
+    with contextlib.suppress(sqlite3.Error):  # the heartbeat fails, too, and says so
+        site.ledger.report_health(health)

@@ -1,0 +1,382 @@
+"""One round of repair of one cloud: read three views, decide (policies.recovery), act in bulk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.controller import boot_breaker, holds, inventory_check
+from slurm_elastic.controller.adoption import CORRELATION, adopt
+from slurm_elastic.controller.believed import Believed
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.controller.provision import place
+from slurm_elastic.controller.reject import give_back
+from slurm_elastic.controller.snapshot import all_nodes, full, machines_of, world
+from slurm_elastic.controller.stale_instances import of_others, of_the_past, served
+from slurm_elastic.controller.suspend import end
+from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Health
+from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies.inventory_check import is_lasting, weigh
+from slurm_elastic.policies.power_state import (
+    Phase,
+    is_anothers_address,
+    is_busy,
+    is_drained,
+    phase,
+)
+from slurm_elastic.policies.reconcile_rules import (
+    DOUBT,
+    OUR_MARK,
+    THE_LIST,
+    capped,
+    mature,
+    recover,
+)
+from slurm_elastic.policies.reconcile_view import Patience, View
+
+log = logging.getLogger(__name__)
+
+_APART = frozenset({"confirm", "retry", "abandon"})
+"""Repairs that are no bulk call: one that fails must not stand in the way of the others."""
+_BY_NODE = frozenset(
+    {
+        "terminate-orphan",
+        "terminate-double",
+        "terminate-stopped",
+        "relaunch",
+        "launch",
+        "fail-node",
+        "fail-lost",
+        "give-back",
+        "clear",
+        "restore",
+        "power-down",
+        "power-down-asap",
+    }
+)
+"""Repairs that hang on a node's state, which somebody may have changed since the round read it."""
+Standing = Mapping[tuple[str, str], float]
+
+
+class Round:
+    """One cloud's repair rounds; keeps only since when each finding has stood, and whether it has
+    read the cloud.
+    """
+
+    def __init__(self, site: Site, cloud: str) -> None:
+        self._site = site
+        self._cloud = cloud
+        self._standing: Standing = {}
+        timings = site.config.timings
+        self._patience = Patience(grace=timings.grace, misses=timings.misses)
+        self._doubt: str | None = None
+        self._has_read = False
+        self.trouble = ""
+        """Why the cloud could not be read the last time; empty where it could, or was not yet."""
+        self._believed = Believed(site, cloud)
+        self.is_over = False
+        """Whether one round is over, however it went."""
+
+    def run(self) -> None:
+        """One round. SlurmError passes through: without Slurm's view nothing is decided."""
+        try:
+            self._run()
+        finally:
+            self.is_over = True
+
+    def _run(self) -> None:
+        site = self._site
+        view = all_nodes(site)
+        began = site.now()
+        seen = self._read_cloud()
+        if seen is not None:
+            site.ledger.observe(self._cloud, seen, began, site.pool_of)
+        part = world(site, self._cloud, view, seen)
+        timings = site.config.timings
+        actions = recover(part, self._patience)
+        ready, self._standing = mature(actions, self._standing, site.monotonic(), timings.grace)
+        ready, waiting = capped(ready, len(part.known))
+        if waiting:
+            log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
+        if seen is not None:
+            self._report([a.reason for a in ready if a.kind == DOUBT], part)
+        self._act([a for a in ready if a.kind != DOUBT], part)
+        if seen is not None and not self._has_read and not self._left(seen):
+            site.ledger.read_whole(self._cloud, site.now())
+            self._has_read = True
+        self._addresses(view)
+        boot_breaker.note_registered(site, self._cloud, view)
+        holds.review(site, self._cloud, view)
+
+    @property
+    def unusable(self) -> Mapping[str, str]:
+        """Machines of the last list that no ledger can keep and nothing can end, with why."""
+        return self._believed.unusable
+
+    def _left(self, seen: Sequence[Instance]) -> list[str]:
+        """Machines of the list that the ledger still lacks: what they cost is in no limit."""
+        counted = {m.instance.id for m in machines_of(self._site, self._cloud)}
+        opened = {row.generation for row in self._site.ledger.open_launches()}
+        return [
+            i.id
+            for i in seen
+            if i.id not in counted
+            and i.generation not in opened
+            and i.state not in (InstanceState.STOPPING, InstanceState.TERMINATED)
+        ]
+
+    def _read_cloud(self) -> tuple[Instance, ...] | None:
+        """The cloud's machines; None where it cannot be read, whatever it raises."""
+        site = self._site
+        try:
+            seen = self._believed.take(site.providers[self._cloud].instances())
+        except ProviderError as error:
+            problem, code = str(error), "auth" if isinstance(error, AuthError) else "unreadable"
+            log.warning("cloud cannot be read cloud=%s error=%s", self._cloud, error)
+        except Exception as error:
+            problem, code = f"{self._cloud}: {type(error).__name__}: {error}", "unreadable"
+            log.exception("cloud cannot be read cloud=%s", self._cloud)
+        else:
+            self.trouble = ""
+            return seen
+        self.trouble = problem
+        health = Health(name=self._cloud, checked=site.now(), error=problem, code=code)
+        site.ledger.report_health(health)
+        return None
+
+    def _report(self, doubts: Sequence[str], part: View) -> None:
+        """The cloud was read; what its list cannot be right about is for a person to look at."""
+        site, cloud = self._site, self._cloud
+        problem = doubts[0] if doubts else inventory_check.lasting(site, cloud, part.seen or ())
+        doubt = f"{cloud}: {problem}" if problem else None
+        if doubts and doubt != self._doubt:
+            log.error("list cannot be true, nothing ends by it %s", doubt)
+        self._doubt = doubt
+        if doubts:
+            stood = site.monotonic() - self._standing[DOUBT, THE_LIST]
+            if is_lasting(stood, site.slurm.slurmd_timeout()):
+                inventory_check.keep(site, cloud, weigh(part, self._patience))
+        code = "unlisted" if doubt else None
+        site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
+
+    def _act(self, actions: Sequence[Action], part: View) -> None:
+        by_kind: dict[str, list[Action]] = {}
+        for action in actions:
+            by_kind.setdefault(action.kind, []).append(action)
+        seen = part.seen or ()
+        doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
+            "adopt": lambda some: self._adopt(some, seen),
+            "adopt-stopped": lambda some: self._adopt(some, seen),
+            "end": self._end,
+            "end-missing": self._end,
+            "confirm": lambda some: _confirm(self._site, some, seen),
+            "retry": lambda some: _retry(self._site, some, seen),
+            "abandon": self._abandon,
+            "relaunch": self._relaunch,
+            "launch": self._launch,
+            "terminate": self._terminate,
+            "terminate-orphan": self._terminate,
+            "terminate-double": self._terminate,
+            "terminate-stopped": self._terminate,
+            "fail-node": lambda some: _fail_nodes(self._site, some),
+            "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
+            "give-back": self._give_back,
+            "power-down": lambda some: self._set(some, "POWER_DOWN"),
+            "clear": lambda some: self._set(some, "POWER_DOWN", address=NOWHERE),
+            "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
+            "restore": lambda some: self._set(some, "RESUME"),
+        }
+        for kind, some in by_kind.items():
+            for action in some:
+                log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
+            for part_of in [[a] for a in some] if kind in _APART else [some]:
+                self._try(kind, doers[kind], part_of, part)
+
+    def _try(
+        self,
+        kind: str,
+        do: Callable[[Sequence[Action]], None],
+        some: Sequence[Action],
+        part: View,
+    ) -> None:
+        try:
+            still = self._still(some, part) if kind in _BY_NODE else some
+            if still:
+                do(still)
+        except SlurmElasticError as error:
+            log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
+        except Exception:
+            log.exception("repair fails in an unknown way, tried again kind=%s", kind)
+
+    def _still(self, actions: Sequence[Action], part: View) -> Sequence[Action]:
+        """Those that still stand by Slurm's nodes as they are now: since the round read them it has
+        waited for a cloud, and an admin may have drained one, or Slurm asked for it.
+        """
+        now = all_nodes(self._site)
+        nodes = {n: now[n] for n in part.nodes if n in now}
+        found = set(recover(replace(part, nodes=nodes), self._patience))
+        dropped = [a.subject for a in actions if a not in found]
+        if dropped:
+            log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
+        return [a for a in actions if a in found]
+
+    def _adopt(self, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+        adopt(self._site, actions, seen, self._believed.doubts)
+
+    def _end(self, actions: Sequence[Action]) -> None:
+        nodes = self._nodes_of(actions)
+        for reason in {a.reason for a in actions}:
+            ids = [a.subject for a in actions if a.reason == reason]
+            self._site.ledger.ended(self._cloud, ids, reason, self._site.now())
+            self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
+
+    def _abandon(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            self._site.ledger.failed(action.subject, action.reason, self._site.now())
+
+    def _terminate(self, actions: Sequence[Action]) -> None:
+        machines = {m.instance.id: m for m in machines_of(self._site, self._cloud)}
+        for reason in {a.reason for a in actions}:
+            doomed = [machines[a.subject] for a in actions if a.reason == reason]
+            end(self._site, self._cloud, doomed, reason, CORRELATION)
+
+    def _relaunch(self, actions: Sequence[Action]) -> None:
+        """End machines of the past, and give their nodes others, unless something serves them."""
+        ids = {a.subject for a in actions}
+        machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
+        past = of_the_past(self._site, machines)
+        end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
+        nodes = {m.instance.node for m in past}
+        left = nodes - served(self._site, self._cloud, nodes)
+        self._launch([replace(actions[0], subject=node) for node in sorted(left)])
+
+    def _launch(self, actions: Sequence[Action]) -> None:
+        site = self._site
+        pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
+        # A machine may be left of a pool that is another cloud's by now: that one serves the node.
+        mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
+        # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
+        others = of_others(site, self._cloud, mine)
+        past = of_the_past(site, others)
+        kept = {m.instance.node for m in others if m not in past}
+        mine = [n for n in mine if n not in kept]
+        jobs = _jobs_of(site, mine) if mine else {}
+        view = site.slurm.nodes(mine) if mine else {}
+        wanted = [n for n in mine if _wants(view, n)]
+        if wanted:
+            place(site, self._cloud, CORRELATION, wanted, jobs)
+
+    def _give_back(self, actions: Sequence[Action]) -> None:
+        reasons = {row.node: row.reason for row in full(self._site)}
+        nodes = [a.subject for a in actions]
+        why = reasons.get(nodes[0], actions[0].reason)
+        give_back(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
+
+    def _set(self, actions: Sequence[Action], state: str, address: str | None = None) -> None:
+        """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
+        nodes = [a.subject for a in actions]
+        self._site.slurm.update_nodes(nodes, state=state, address=address)
+        self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
+
+    def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
+        machines = {m.instance.id: m.instance.node for m in machines_of(self._site, self._cloud)}
+        return {a.subject: machines.get(a.subject, a.subject) for a in actions}
+
+    def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
+        """Addresses that the provider learnt after the launch (where it is the one to tell)."""
+        if self._site.config.cloud(self._cloud).node_address != "provider":
+            return
+        late = [
+            m.instance
+            for m in machines_of(self._site, self._cloud)
+            if m.instance.address
+            and m.suspending is None
+            and m.instance.node in view
+            and view[m.instance.node].address != m.instance.address
+            and phase(view[m.instance.node]) is Phase.POWERING_UP
+        ]
+        assign_addresses(self._site, late)
+
+
+def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+    for action in actions:
+        found = [i for i in seen if i.generation == action.subject]
+        site.ledger.launched(action.subject, found, site.now())
+        site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
+
+
+def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+    """The same call under the same token; where it is refused now, the nodes are placed anew."""
+    for action in actions:
+        row = site.ledger.launch(action.subject)
+        if row is None:
+            continue
+        if row.pool not in site.pools:  # the configuration has lost it: what is there is there
+            _confirm(site, [action], seen)
+            continue
+        result = launch(site, spec_of(site, row), row.request, again=True)
+        why = f"{action.reason}: {result.why}" if result.why else action.reason
+        subjects = (*row.nodes, *(f"job:{j}" for j in row.jobs))
+        site.record(CORRELATION, f"retry-{result.outcome.value}", subjects, why)
+        if result.outcome is Outcome.IN_DOUBT:
+            continue
+        started = {i.node for i in result.instances}
+        left = [n for n in row.nodes if n not in started]
+        view = site.slurm.nodes(left) if left else {}
+        left = [n for n in left if _wants(view, n)]
+        if left:
+            place(site, row.cloud, row.request, left, _jobs_of(site, left))
+
+
+def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) -> None:
+    """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout. ``told``: by
+    the cloud's word that it has ended.
+    """
+    view = site.slurm.nodes()
+    machines = [machine.instance for machine in site.ledger.machines()]
+    lost: dict[tuple[str, str | None], list[str]] = {}
+    for name in (a.subject for a in actions):
+        node = view.get(name)
+        if node is None:
+            continue
+        admins = is_drained(node) and not node.reason.startswith(OUR_MARK)
+        # One that an admin has drained stays drained: with no job on it there is nothing to do,
+        # and else it goes down for the admin's reason, which we never clear.
+        if phase(node) is Phase.UP and (is_busy(node) or not admins):
+            why = node.reason if admins else f"{OUR_MARK}lost: the machine is gone"
+            nowhere = told or is_anothers_address(node, machines, view.values())
+            lost.setdefault((why, NOWHERE if nowhere else None), []).append(name)
+    nodes = [name for names in lost.values() for name in names]
+    if not nodes:
+        return
+    jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
+    for (why, address), names in lost.items():
+        site.slurm.update_nodes(names, state="DOWN", reason=why, address=address)
+    log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
+    for job in jobs:
+        site.restarts.expect(job, site.monotonic(), set(nodes))
+    subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
+    site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
+
+
+def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:
+    """Whether Slurm waits for the node to come up."""
+    return node in view and phase(view[node]) is Phase.POWERING_UP
+
+
+def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
+    """Jobs that hold or wait for any of these nodes, with all of theirs. None where Slurm does not
+    say: then each node is served for itself.
+    """
+    try:
+        queue = site.slurm.jobs()
+    except SlurmError:
+        return {}
+    wanted = set(nodes)
+    return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}

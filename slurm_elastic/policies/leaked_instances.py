@@ -1,0 +1,41 @@
+"""Machines that are paid, but serve nobody, and that we alone cannot end. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from slurm_elastic.model import Instance, Pool
+from slurm_elastic.policies.clock_guard import age
+
+CODE = "stray"
+"""What the health of such machines goes by."""
+UNENDING = 900.0
+"""Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
+meanwhile. The slowest that we know, which copy a disk back first, take some minutes.
+"""
+
+
+def stray(instance: Instance, clouds: Container[str], pool_of: Mapping[str, Pool]) -> str | None:
+    """Why nobody serves the machine; None where its cloud has its node."""
+    if instance.cloud not in clouds:
+        return f"the configuration has no cloud {instance.cloud} any more"
+    if not instance.node:
+        return "its tags name no node"
+    pool = pool_of.get(instance.node)
+    if pool is None or pool.cloud != instance.cloud:
+        return f"no pool of cloud {instance.cloud} has node {instance.node} any more"
+    return None
+
+
+def unending(suspending: float | None, now: float) -> str | None:
+    """Why somebody should look at a machine whose end was decided at ``suspending`` (Unix s)."""
+    if suspending is None or age(suspending, now) <= UNENDING:
+        return None
+    return "its cloud was asked again and again to end it, and still has it"
+
+
+def unanswered(cloud: str, nodes: int, clouds: Container[str]) -> str | None:
+    """Why nobody will ever know what an open launch of so many nodes has made."""
+    if cloud in clouds:
+        return None
+    return f"its launch of {nodes} node(s) has no answer, and the configuration has no {cloud}"

@@ -1,0 +1,387 @@
+"""What to repair: Slurm's view x the ledger x the cloud's view -> actions. Pure.
+
+Level-triggered: each round reads the world anew, so a crash between any two steps needs no recovery
+code of its own. The table, per node (rows are tried in this order; "machine" is a live ledger row):
+
+===============  ==================  =======================  =====================================
+Slurm's node     ledger              cloud                    action
+===============  ==================  =======================  =====================================
+any              no row              has the machine          adopt
+any              suspending          nothing                  end (as it was decided)
+up, heard        machine             missing N reads in a row doubt: the list is told of in health,
+                                                              and all stays as it is
+any other        machine             missing N reads in a row end-missing (a missing answer is not
+                                                              counted; a fresh one may be hidden for
+                                                              a while, and a booting one stays while
+                                                              the list is in doubt as a whole)
+any              suspending          still there              terminate (again)
+any              no row              has it stopped           adopt, after the grace
+up, busy, heard  machine             has it stopped           nothing: the job runs
+any other        machine             has it stopped           terminate, after the grace: it has
+                                                              stopped itself (dead-man switch) or
+                                                              was stopped, and serves nobody
+any              open intent         all its machines seen    confirm
+any              open intent         some are seen            retry (tells which there are)
+powering up      open intent         nothing                  retry (same token)
+not powering up  open intent         nothing, long enough     abandon
+powering up      nothing             nothing                  launch (the request was lost)
+powering up      machine, registered there                    relaunch, after the grace
+powering up      nothing, held       nothing                  give-back (no offer was left)
+up, heard        nothing             nothing                  doubt
+up, not heard    nothing             nothing                  fail-node (its machine is gone)
+up               nothing             says that it has ended   fail-lost (at once)
+powered down     machine             there                    terminate (orphan), after the grace
+not listed       machine > 1 hour    there                    terminate (orphan), after the grace
+none (no tag)    machine over age    there                    terminate (orphan), after the grace
+two machines     two                 there                    terminate the one that is not at the
+                                                              node's address, else the older one
+                                                              (not while jobs run on either)
+another cloud's  machine             there                    as above, which leaves it while it may
+                                                              serve the node; terminate (double) if
+                                                              that is at its own cloud's machine
+down, ours       any                 any                      clear (never leave a node DOWN)
+down~, ours      any                 any                      restore (to the powered-down nodes)
+up, idle         machine over age    there                    power-down
+up, busy         machine over age    there                    power-down-asap (after its jobs)
+===============  ==================  =======================  =====================================
+
+"Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
+either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
+the node up and answering, and pings it (``policies.absence``): with a SlurmdTimeout of 0, or a very
+long one, no node counts as heard, unless the list lacks all of many machines that were there.
+
+Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
+capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
+empty the site).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+
+from slurm_elastic.model import Action, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.clock_guard import age as age_of
+from slurm_elastic.policies.inventory_check import Listing, answers, cap, is_heard, served, weigh
+from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
+from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
+
+OUR_MARK = "slurm-elastic:"
+"""What every node reason of ours starts with."""
+HOLD_MARK = f"{OUR_MARK}hold:"
+"""What the reason of a node starts with that we keep from Slurm."""
+_GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
+"""Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
+_CAPPED = frozenset(
+    {
+        "end-missing",
+        "terminate-orphan",
+        "terminate-double",
+        "relaunch",
+        "terminate-stopped",
+        "fail-node",
+    }
+)
+"""What a wrong view would make us destroy: machines, what we know of them, and jobs."""
+POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
+DOUBT = "doubt"
+"""A finding that calls for a person: the cloud's list cannot be true."""
+THE_LIST = "list"
+"""Its subject."""
+PATIENT = frozenset(
+    {
+        "adopt-stopped",
+        "terminate-orphan",
+        "terminate-double",
+        "terminate-stopped",
+        "relaunch",
+        "launch",
+        "fail-node",
+        DOUBT,
+    }
+)
+"""Findings that a race could fake for a moment: acted on only after ``Patience.grace``."""
+
+
+def recover(view: View, patience: Patience) -> tuple[Action, ...]:
+    """All findings of this round, in the order they should be acted on."""
+    actions: list[Action] = []
+    actions += _adoptions(view)
+    actions += _intents(view, patience)
+    listing = weigh(view, patience)
+    if listing.doubt:
+        actions.append(Action(kind=DOUBT, subject=THE_LIST, reason=listing.doubt))
+    for machine in view.known:
+        action = _machine(view, machine, patience, listing)
+        if action is not None:
+            actions.append(action)
+    actions += _doubles(view)
+    actions += _nodes(view, hears=listing.hears)
+    return tuple(actions)
+
+
+def mature(
+    actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
+) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
+    """Those actions that may be taken now, and since when each patient one has stood.
+
+    A finding that is gone for one round starts anew.
+    """
+    ready: list[Action] = []
+    standing: dict[tuple[str, str], float] = {}
+    for action in actions:
+        if action.kind not in PATIENT:
+            ready.append(action)
+            continue
+        since = first_seen.get((action.kind, action.subject), now)
+        standing[action.kind, action.subject] = since
+        if now - since >= grace:
+            ready.append(action)
+    return tuple(ready), standing
+
+
+def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
+    """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
+    most = cap(live)
+    kept: list[Action] = []
+    deletions = 0
+    for action in actions:
+        if action.kind in _CAPPED:
+            deletions += 1
+            if deletions > most:
+                continue
+        kept.append(action)
+    return tuple(kept), max(deletions - most, 0)
+
+
+def _adoptions(view: View) -> list[Action]:
+    known = {m.id for m in view.known}
+    open_generations = {i.generation for i in view.intents}
+    return [
+        Action(
+            # One on its way out is mostly gone by the next round.
+            kind="adopt-stopped" if instance.state is InstanceState.STOPPING else "adopt",
+            subject=instance.id,
+            reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
+        )
+        for instance in view.seen or ()
+        if instance.id not in known
+        and instance.generation not in open_generations
+        and instance.state is not InstanceState.TERMINATED
+    ]
+
+
+def _intents(view: View, patience: Patience) -> list[Action]:
+    return [a for intent in view.intents if (a := _intent(view, intent, patience)) is not None]
+
+
+def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
+    if view.seen is None:
+        return None
+    found = [i for i in view.seen if i.generation == intent.generation]
+    if found:
+        # Of a launch that took effect the same call tells what else there is, and starts nothing.
+        whole = {i.node for i in found}.issuperset(intent.nodes)
+        return Action(
+            kind="confirm" if whole else "retry",
+            subject=intent.generation,
+            reason=f"{len(found)} machine(s) of this open launch are there",
+        )
+    wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
+    if wanted:
+        return Action(
+            kind="retry",
+            subject=intent.generation,
+            reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
+        )
+    age = view.now - intent.created
+    if age < patience.visibility:
+        return None
+    return Action(
+        kind="abandon",
+        subject=intent.generation,
+        reason=f"no machine of it was seen for {age:.0f} s and Slurm wants none of its nodes",
+    )
+
+
+def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -> Action | None:
+    """What one machine calls for."""
+    if view.seen is None:
+        return None
+    state = listing.states.get(machine.id)
+    if state is None:
+        return _missing(machine, listing)
+    if machine.suspending:
+        return Action(
+            kind="terminate",
+            subject=machine.id,
+            reason="its end was decided and it is still there",
+        )
+    node = view.nodes.get(machine.node)
+    if state is InstanceState.STOPPING:
+        return _stopped(view, machine, node, listing)
+    if node is None:
+        return _unlisted(view, machine, patience)
+    if phase(node) is Phase.POWERED_DOWN and not is_busy(node):
+        return Action(
+            kind="terminate-orphan",
+            subject=machine.id,
+            reason="Slurm has its node powered down",
+        )
+    if machine.double_of:
+        return Action(
+            kind="terminate-double",
+            subject=machine.id,
+            reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
+        )
+    if _is_past(view, machine):
+        return Action(kind="relaunch", subject=machine.id, reason=POWERED_UP_AGAIN)
+    return _aged(view, machine, node)
+
+
+def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listing) -> Action | None:
+    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. What has
+    really stopped is NOT_RESPONDING soon.
+    """
+    works = node is not None and is_busy(node) and answers(view, machine, listing.running)
+    if works and listing.hears:
+        return None
+    return Action(
+        kind="terminate-stopped",
+        subject=machine.id,
+        reason="the cloud has it stopped, which nobody asked for: it serves nobody",
+    )
+
+
+def _is_past(view: View, machine: Known) -> bool:
+    """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
+    return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
+
+
+def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
+    """No job can be on a node that Slurm does not have. Of a machine whose tags name none, as
+    when somebody changed them, nobody knows what it does: it may stay for its maximum age.
+    """
+    limit = patience.unlisted if machine.node else machine.max_age
+    # Of one without a node a clock that was set back is no proof of any age.
+    age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
+    if limit is None or age <= limit:
+        return None
+    why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
+    return Action(kind="terminate-orphan", subject=machine.id, reason=why)
+
+
+def _missing(machine: Known, listing: Listing) -> Action | None:
+    if machine.suspending:
+        return Action(kind="end", subject=machine.id, reason="its end was decided and it is gone")
+    if machine.id not in listing.gone:
+        return None
+    return Action(
+        kind="end-missing",
+        subject=machine.id,
+        reason=f"the cloud did not list it {machine.misses} times in a row",
+    )
+
+
+def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
+    age = age_of(machine.decided, view.now)
+    if machine.max_age is None or age <= machine.max_age:
+        return None
+    if phase(node) is not Phase.UP or is_down(node) or is_drained(node):
+        return None  # power_down would undo an admin's drain
+    if "POWER_DOWN" in node.states:
+        return None  # asked for already, its jobs go on
+    kind = "power-down-asap" if is_busy(node) else "power-down"
+    old = f"{age:.0f} s old" if isfinite(age) else "from before the clock was set back"
+    return Action(
+        kind=kind,
+        subject=machine.node,
+        reason=f"its machine is {old}, the pool's maximum is {machine.max_age:.0f} s",
+    )
+
+
+def _doubles(view: View) -> list[Action]:
+    """Of several live machines of one node the one at whose address Slurm has the node stays, else
+    the newest generation. While jobs run and the address does not tell on which, all stay.
+    """
+    there = {i.id for i in view.seen or ()}
+    by_node: dict[str, list[Known]] = {}
+    for machine in view.known:
+        past = machine.suspending or _is_past(view, machine)
+        if machine.id in there and machine.node and not past:
+            by_node.setdefault(machine.node, []).append(machine)
+    actions: list[Action] = []
+    for name, machines in by_node.items():
+        keeper = _keeper(view.nodes.get(name), machines)
+        actions += [
+            Action(
+                kind="terminate-double",
+                subject=machine.id,
+                reason=f"node {name} has machine {keeper.id} of generation {keeper.generation}",
+            )
+            for machine in machines
+            if keeper is not None and machine.id != keeper.id
+        ]
+    return actions
+
+
+def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
+    at_address = [m for m in machines if node and m.address and m.address == node.address]
+    if len(at_address) == 1:
+        return at_address[0]
+    if node is not None and phase(node) is Phase.UP and is_busy(node):
+        return None
+    return max(machines, key=lambda m: (m.generation, m.id))
+
+
+def _nodes(view: View, *, hears: bool) -> list[Action]:
+    has = served(view)
+    lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
+    actions: list[Action] = []
+    for name, node in view.nodes.items():
+        action = None
+        if is_down(node):
+            action = _down(node, phase(node))
+        elif view.seen is not None and name not in has:
+            action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
+        if action is not None:
+            actions.append(action)
+    return actions
+
+
+def _node(view: View, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
+    """What a node calls for that nothing serves."""
+    where, held = phase(node), node.name in view.held
+    if where is Phase.POWERING_UP:
+        if held:
+            return Action(kind="give-back", subject=node.name, reason="no offer was left for it")
+        return Action(
+            kind="launch",
+            subject=node.name,
+            reason="Slurm waits for it and nothing serves it: the request was lost",
+        )
+    if where is Phase.UP and not held and (lost or not heard):
+        return Action(
+            # The cloud's word that it has ended is no race: nobody has to wait for another look.
+            kind="fail-lost" if lost else "fail-node",
+            subject=node.name,
+            reason="Slurm has it up and its machine is gone",
+        )
+    return None
+
+
+def _down(node: SlurmNode, where: Phase) -> Action | None:
+    """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
+    if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
+        return None
+    return Action(
+        kind="restore" if where is Phase.POWERED_DOWN else "clear",
+        subject=node.name,
+        reason=f"DOWN ({node.reason}): back to the powered-down nodes",
+    )
+
+
+def _phase(view: View, name: str) -> Phase | None:
+    node = view.nodes.get(name)
+    return None if node is None else phase(node)

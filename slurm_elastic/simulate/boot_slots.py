@@ -1,0 +1,71 @@
+"""Machines that may boot at a time (``max_booting``): the others wait for their turn.
+
+What is started together boots in waves. When each wave begins is known at once, since boots take a
+known time: whoever asked first comes first, and nobody gives up waiting, as a node of the daemon's
+does after half of ResumeTimeout, to be asked for again by its requeued job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slurm_elastic.policies.boot_breaker import turn
+
+
+class Turns:
+    """One cap. ``booked``: (from, until, machines) of boots that are not over yet."""
+
+    def __init__(self, cap: int) -> None:
+        self.cap = cap
+        self.booked: list[tuple[int, int, int]] = []
+
+    def left(self, begin: int, end: int) -> int:
+        """How many more may boot all the time from ``begin`` to ``end``."""
+        times = {begin, *(start for start, _, _ in self.booked if begin < start < end)}
+        most = max(self._booting(when) for when in times)
+        return turn([("", self.cap)], {"": most})[0]
+
+    def _booting(self, when: int) -> int:
+        return sum(count for start, end, count in self.booked if start <= when < end)
+
+
+def waves(
+    caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]
+) -> list[tuple[int, int]]:
+    """Book ``count`` machines under all of ``caps`` from ``now`` on: (when they start, how many).
+
+    ``seconds``: how long so many take together.
+    """
+    for cap in caps:
+        cap.booked = [boot for boot in cap.booked if boot[1] > now]
+    found: list[tuple[int, int]] = []
+    when = now
+    while count:
+        part = _fitting(caps, count, when, seconds)
+        if not part:
+            when = min(end for cap in caps for _, end, _ in cap.booked if end > when)
+            continue
+        for cap in caps:
+            cap.booked.append((when, when + seconds(part), part))
+        found.append((when, part))
+        count -= part
+    return found
+
+
+def last_ready(caps: Sequence[Turns], count: int, now: int, seconds: Callable[[int], int]) -> int:
+    """When ``count`` machines would all be ready; nothing is booked."""
+    copies = []
+    for cap in caps:
+        copies.append(Turns(cap.cap))
+        copies[-1].booked = cap.booked
+    return max(begin + seconds(part) for begin, part in waves(copies, count, now, seconds))
+
+
+def _fitting(caps: Sequence[Turns], count: int, when: int, seconds: Callable[[int], int]) -> int:
+    """The most, up to ``count``, that may start then: fewer may take less time."""
+    while count > 0:
+        left = min(cap.left(when, when + seconds(count)) for cap in caps)
+        if left >= count:
+            break
+        count = left
+    return count

@@ -1,0 +1,111 @@
+"""The queue of a site whose accounts have budgets, as ``controller.budget_enforcement`` keeps it.
+
+A job of an account that is over its budget is looked at for the site's own machines alone. One that
+could never run on those is taken out of the queue, and comes back when the day or month is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from slurm_elastic.policies.account_budgets import NONE, Overdrawn, Shares, parts
+from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.reservations import Profile
+from slurm_elastic.simulate.spending import Purses
+
+Later = Callable[[int, int | None], None]
+"""Told at which second a job is to arrive again; with None: when the queue is to be looked at."""
+
+
+class ApartQueue(Queue):
+    """Call ``by`` before the first job arrives."""
+
+    def by(self, purses: Purses, later: Later) -> ApartQueue:
+        """Go by these purses; ``later`` is the engine's clock. Machines that a job gets are paid by
+        its account.
+        """
+        self.purses, self.later = purses, later
+        self._all = self._each
+        self._own = [lane for lane in self._all if not lane[1].pool.public]
+        self._known: frozenset[str] = frozenset()
+        start = self.start
+
+        def start_paid(job: int, pool: int, need: int, now: int) -> None:
+            start(job, pool, need, now)
+            purses.pay({self.account(job): 1})
+
+        self.start = start_paid
+        return self
+
+    def account(self, job: int) -> str:
+        """As the purses go by it."""
+        number = self.jobs.account[job]
+        return str(number) if number >= 0 else NONE
+
+    def classes(self, now: int) -> Iterator[tuple[Sequence[int], bool]]:
+        """Those that may have any machine, then those that may have own ones only; what is started
+        in between is paid by the former.
+        """
+        over = {job for job in self.waiting if self._over(job, now)}
+        for own in (False, True) if over else (False,):
+            jobs = [job for job in self.waiting if (job in over) == own]
+            shares = self._shares(jobs)
+            yield jobs, own
+            self.purses.pay(shares)
+
+    def paid_by_nobody(self) -> None:
+        """As an admin's or a warm pool's machines."""
+        self.purses.pay({})
+
+    def _shares(self, jobs: Sequence[int]) -> Shares:
+        """Who pays machines that are started ahead for these: those that no growth was decided for
+        before, if any.
+        """
+        covered = self.grower.covered
+        fresh = [job for job in jobs if job not in covered] or jobs
+        return parts((self.account(job), self.grower.need[job]) for job in fresh)
+
+    def arrive(self, job: int, now: int) -> None:
+        """In its place, or not before its account may spend again."""
+        why = self._over(job, now)
+        if why is not None and not self._fits_own(job):
+            self.later(self._second(why), job)
+            return
+        super().arrive(job, now)
+
+    def schedule(self, now: int) -> None:
+        """Without those whose account has run out of money since."""
+        over = {name: why for name in self.purses.bounds if (why := self.purses.over(name, now))}
+        if over.keys() - self._known:
+            for why in over.values():
+                self.later(self._second(why), None)
+            stay = [job for job in self.waiting if not self._must_go(job, now)]
+            for job in set(self.waiting).difference(stay):
+                self.later(self._second(over[self.account(job)]), job)
+            self.waiting[:] = stay
+        self._known = frozenset(over)
+        super().schedule(now)
+
+    def _place(self, job: int, now: int) -> bool:
+        self._each = self._own if self._over(job, now) else self._all
+        return super()._place(job, now)
+
+    def _reserve(self, job: int, now: int) -> None:
+        self._each = self._own if self._over(job, now) else self._all
+        super()._reserve(job, now)
+
+    def _first_fit(self, job: int, profiles: Sequence[Profile], now: int) -> int | None:
+        self._each = self._own if self._over(job, now) else self._all
+        return super()._first_fit(job, profiles, now)
+
+    def _must_go(self, job: int, now: int) -> bool:
+        return self._over(job, now) is not None and not self._fits_own(job)
+
+    def _fits_own(self, job: int) -> bool:
+        return any(needs[job] <= machines.pool.machines for _, machines, needs in self._own)
+
+    def _over(self, job: int, now: int) -> Overdrawn | None:
+        return self.purses.over(self.account(job), now)
+
+    def _second(self, why: Overdrawn) -> int:
+        return int(why.until) - self.purses.start

@@ -1,0 +1,275 @@
+"""What happens to jobs and machines: they start, boot, end and are lost.
+
+An event is (time, kind, payload) in one integer; payload: job, batch or pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappush
+
+from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.simulate.budget_queue import ApartQueue
+from slurm_elastic.simulate.idle_set import Pieces
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.limits import machines_of
+from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.queueing import Queue
+from slurm_elastic.simulate.runs import Run, Runs
+from slurm_elastic.simulate.scaler import WINDOW_LOOK, Grower
+from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.spending import Purses
+from slurm_elastic.simulate.warm_pool import Warm
+
+END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
+POOLS = 1 << 8
+"""A batch's payload: batch x this + pool."""
+_CHECK = CHECK << 32
+
+
+class Moves:
+    """The state of a run, and all that changes it. ``events``: a heap of those to come; ``asked``:
+    something happened that the growth policy is to be asked about; ``looks``: when a growth
+    policy that is asked at intervals is asked next, or was last; ``opens``: the same of bounds that
+    time opens; ``due_looks``: all times at which a look is due.
+
+    ``origin``: Unix time of the history's second 0, for budgets and windows.
+    """
+
+    def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:
+        self.jobs, self.scenario = jobs, scenario
+        self.now = 0
+        self.pools = machines_of(scenario, lambda: self.now, self._later)
+        self.needs: list[Sequence[int]] = [
+            [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
+        ]
+        self.direct = isinstance(scenario.growth, Slurm)
+        self.runs = Runs(jobs, scenario, self.pools)
+        self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
+        self.events: list[int] = []
+        parts = (jobs, scenario, self.pools, self.needs, self.grower, self.runs)
+        self.queue = Queue(*parts, self._start)
+        if scenario.accounts:
+            purses = Purses(scenario.accounts, self.pools, origin)
+            self.queue = ApartQueue(*parts, self._start).by(purses, self._later)
+        self.warm = Warm(self, self.pools)
+        self.counts_boots = not (self.direct and self.grower.free_of_bounds) or bool(self.warm)
+        self.last_ready = -NEVER
+        self.reuse = scenario.reuse
+        self.asked = False
+        self.looks = self.opens = -1
+        self.due_looks: set[int] = set()
+
+    def _give_back(self, run: Run, now: int) -> bool:
+        """A job's machines, to whoever is next; False if it does not end now."""
+        _, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
+        if end != now:
+            return False
+        self.runs.finish(run, now)
+        if machines.held and ready == now:
+            for batch, _ in pieces:  # a job of no length ends as its machines are ready
+                if batch in machines.held:
+                    self._booted(pool, batch, now)
+        if machines.tracks:
+            machines.unexpect(expected)
+        machines.busy -= need
+        machines.busy_area += need * now
+        if machines.draining or not self.reuse:
+            for batch, count in pieces:
+                self._free(machines, pool, batch, count, now)
+            return True
+        for batch, count in pieces:
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                heappush(self.events, look << 35 | _CHECK | pool)
+        return True
+
+    def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
+        if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
+            count -= self._let_go(machines, batch, count, now)
+        if count:
+            look = machines.put_idle(batch, count, now)
+            if look is not None:
+                self._push(look, CHECK, pool)
+
+    def _let_go(self, machines: Machines, batch: int, count: int, now: int) -> int:
+        """Flagged machines go when their job ends, and those that serve one job only."""
+        gone = count
+        if self.reuse:
+            gone = min(machines.draining, count)
+            machines.draining -= gone
+        machines.end(batch, gone, now)
+        machines.releases += 1
+        return gone
+
+    def _booted(self, pool: int, batch: int, now: int) -> None:
+        """Ready, for the job that it was launched for or for any; or lost while it booted."""
+        machines = self.pools[pool]
+        if batch in machines.held:
+            machines.held.remove(batch)
+            machines.busy += machines.booted(batch)
+        elif batch in machines.coming:
+            machines.unexpect(machines.coming.pop(batch))
+            self._free(machines, pool, batch, machines.booted(batch), now)
+            self.queue.full = True
+            self.asked = self.asked or self._asks_again(machines)
+
+    def _asks_again(self, machines: Machines) -> bool:
+        """Whether growth is looked at when machines of the pool are ready: also under a policy that
+        is asked when jobs come and go, where it may not have got what the first job needs.
+        """
+        grower = self.grower
+        stands_still = len(grower.growing) > 1 and not self.runs.now
+        return grower.period is not None or bool(machines.turns) or stands_still
+
+    def _start(self, job: int, pool: int, need: int, now: int) -> None:
+        """On idle machines first; the others are launched for it."""
+        machines = self.pools[pool]
+        idle = machines.idle if self.reuse else 0
+        if need <= idle:
+            idle, ready, pieces = need, now, machines.take(need, now)
+        else:
+            pieces = machines.take(idle, now) if idle else []
+            ready = self._boot_for(machines, pool, need - idle, pieces, now)
+        end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
+        if machines.tracks:
+            machines.expect(expected)
+        heappush(self.events, end << 35 | job)
+
+    def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
+        """Launch what a job lacks; when it is ready."""
+        if machines.turns:
+            waves = machines.start(count, now)
+            ready = max(done for done, _ in waves)
+            launched = [piece for _, part in waves for piece in part]
+        else:
+            ready, launched = machines.launch(count, now)
+        pieces += launched
+        if self.counts_boots:
+            for batch, _ in launched:
+                machines.held.add(batch)
+                self._push(ready, BOOT, batch * POOLS + pool)
+        else:
+            machines.booting -= count
+            machines.busy += count
+            heappush(self.queue.readies, ready)
+            if ready > self.last_ready:
+                self.last_ready = ready
+        machines.busy_area -= count * ready
+        if machines.spot_live:
+            self._watch(pool, now)
+        return ready
+
+    def boot_ahead(self, pool: int, count: int, now: int) -> None:
+        """Machines that boot for whoever comes first."""
+        machines = self.pools[pool]
+        for ready, launched in machines.start(count, now):
+            for batch, part in launched:
+                machines.expect_boot(batch, part, ready)
+                self._push(ready, BOOT, batch * POOLS + pool)
+        self._watch(pool, now)
+        self.queue.shadow = min(self.queue.shadow, now)  # it may bring the head forward
+
+    def unpark(self, pool: int, now: int) -> None:
+        """No job needs what was due in a pool and stayed: it may go when it is due again."""
+        for when in self.pools[pool].unpark(now):
+            self._push(when, CHECK, pool)
+
+    def look_later(self, now: int) -> None:
+        """Bounds open with time alone; but one such look is to come, whoever asks for it."""
+        if self.opens <= now:
+            self.opens = now + max(self.grower.period or 1, WINDOW_LOOK)
+            self._look_at(self.opens)
+
+    def _watch(self, pool: int, now: int) -> None:
+        """Learn when the next spot machines of a pool are lost."""
+        when = self.pools[pool].watch(now)
+        if when is not None:
+            self._push(when, FALL, pool)
+
+    def _fall(self, pool: int, now: int) -> None:
+        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
+        machines = self.pools[pool]
+        market = machines.pool.spot
+        if market is None or machines.fall != now:
+            return
+        machines.fall = -1
+        over = machines.spot_live - market.room(now)
+        batch = len(machines.batch_start)
+        while over > 0 and batch:
+            batch -= 1
+            if machines.batch_spot[batch] and machines.batch_live[batch]:
+                lost = self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
+                machines.reclaimed += lost
+                over -= lost
+        self.queue.full = self.asked = True
+        self._watch(pool, now)
+
+    def _lose(self, pool: int, batch: int, count: int, now: int) -> int:
+        """Lose machines of a batch: idle ones first, then those of running jobs."""
+        machines = self.pools[pool]
+        lost = machines.lose_idle(batch, count, now)
+        if lost < count and batch in machines.coming:
+            machines.unexpect(machines.coming.pop(batch))
+            lost += machines.lose_booting(batch, now)
+        for job in self.runs.on(pool, batch) if lost < count else ():
+            lost += self._interrupt(job, pool, batch, count - lost, now)
+            if lost >= count:
+                break
+        return lost
+
+    def _interrupt(self, job: int, pool: int, batch: int, most: int, now: int) -> int:
+        """A job loses up to ``most`` machines of ``batch``; its others become idle."""
+        machines = self.pools[pool]
+        run = self.runs.interrupt(job, now)
+        machines.unexpect(run.expected)
+        lost, up = 0, run.need if run.ready < now else run.idle
+        for held, count in run.pieces:
+            if up <= 0:
+                lost += self._stop_boot(run, held, count, held == batch, now)
+                continue
+            up -= count
+            machines.busy -= count
+            machines.busy_area += count * now
+            gone = min(count, most) if held == batch else 0
+            if gone:
+                machines.end(held, gone, now, reclaimed=True)
+                lost += gone
+            if count > gone:
+                self._free(machines, pool, held, count - gone, now)
+        self.grower.covered.discard(job)
+        self._push(now + self.scenario.requeue_delay, ARRIVE, job)
+        return lost
+
+    def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
+        """What boots for a job is lost, or boots for whoever comes first; how many are lost."""
+        machines = run.machines
+        machines.busy_area += count * run.ready
+        if self.counts_boots:
+            machines.held.discard(batch)
+        else:
+            machines.busy -= count
+            machines.booting += count
+        if lost:
+            return machines.lose_booting(batch, now)
+        machines.expect_boot(batch, count, run.ready)
+        if not self.counts_boots:
+            self._push(run.ready, BOOT, batch * POOLS + run.pool)
+        return 0
+
+    def _later(self, when: int, job: int | None) -> None:
+        """A job comes back then, or the queue is looked at."""
+        if job is None:
+            self._look_at(when)
+        else:
+            self._push(when, ARRIVE, job)
+
+    def _look_at(self, when: int) -> None:
+        """At that second, once."""
+        if when not in self.due_looks:
+            self.due_looks.add(when)
+            self._push(when, LOOK, 0)
+
+    def _push(self, when: int, kind: int, payload: int) -> None:
+        heappush(self.events, (when << 3 | kind) << 32 | payload)

@@ -1,0 +1,159 @@
+"""What the cluster and each account have spent in a simulation, by ``policies.accounts``'s rule.
+
+Money is read off the pools' own books (batches and leases), so that a run without budgets pays
+nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
+daemon's do, at midnight UTC, whenever the first look after that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from slurm_elastic.policies.account_budgets import NONE, Overdrawn, Shares, charged, overdrawn
+from slurm_elastic.policies.capacity import Bounds, Spent
+from slurm_elastic.simulate.machines import Machines
+
+DAY = 86400
+
+
+class Purses:
+    """``bounds``: by account (the number that the history gives it, as text); ``start``: Unix time
+    of the history's second 0. Times are the history's seconds and never go back.
+    """
+
+    def __init__(
+        self, bounds: Mapping[str, Bounds], pools: Sequence[Machines], start: int = 0
+    ) -> None:
+        self.bounds, self.start = bounds, start
+        self._books = [_Book(machines) for machines in pools]
+        self._at = self._tomorrow = -(2**62)
+        self._total: dict[str, float] = {}
+        self._before: dict[str, tuple[int, dict[str, float]]] = {}
+        self._over: dict[str, Overdrawn | None] = {}
+
+    def pay(self, shares: Shares) -> None:
+        """All machines that were launched since the last call are paid by these."""
+        for book in self._books:
+            book.enter(shares)
+
+    def over(self, account: str, now: int) -> Overdrawn | None:
+        """Why the account gets no new public machine, until when (Unix time); None if it does."""
+        bounds = self.bounds.get(account)
+        if bounds is None:
+            return None
+        self._advance(now)
+        if account not in self._over:
+            spent = self.spent(account, now)
+            self._over[account] = overdrawn(account, bounds, spent, now + self.start)
+        return self._over[account]
+
+    def spent(self, account: str, now: int) -> Spent:
+        """Dollars of this day and month (UTC)."""
+        self._advance(now)
+        total = self._total.get(account, 0.0)
+        day, month = (total - self._before[k][1].get(account, 0.0) for k in ("day", "month"))
+        return Spent(day=day, month=month)
+
+    def of_cluster(self, now: int) -> Spent:
+        """The same of all machines, where no account pays any."""
+        self.pay({})
+        return self.spent(NONE, now)
+
+    def total(self, now: int) -> Mapping[str, float]:
+        """Dollars of all accounts from the first second on."""
+        self._advance(now)
+        return self._total
+
+    def _advance(self, now: int) -> None:
+        """Up to ``now``, with what had been spent when its day and its month began."""
+        if now == self._at:
+            return
+        if now >= self._tomorrow:
+            self._begin_day(now)
+        self._at, self._total, self._over = now, self._charged(now), {}
+
+    def _begin_day(self, now: int) -> None:
+        today = datetime.fromtimestamp(now + self.start, UTC).replace(
+            hour=0, minute=0, second=0, microsecond=0
+        )
+        for name, begin in (("month", today.replace(day=1)), ("day", today)):
+            second = int(begin.timestamp()) - self.start
+            if name not in self._before or self._before[name][0] != second:
+                self._before[name] = second, self._charged(max(second, self._at))
+        self._tomorrow = self._before["day"][0] + DAY
+
+    def _charged(self, now: int) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for book in self._books:
+            for account, dollars in book.charged(now).items():
+                found[account] = found.get(account, 0.0) + dollars
+        return found
+
+
+class _Paid:
+    """Machine-seconds that the same accounts pay: ``area`` is the sum of machines x (end - begin),
+    which lacks the ends of machines that are ``up``.
+    """
+
+    def __init__(self, shares: Shares) -> None:
+        self.shares = shares
+        self.up = self.area = 0
+
+
+class _Book:
+    """One pool's batches: who pays them, and for how long."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+        self._price = machines.pool.price / 3600
+        self._paid: dict[tuple[tuple[str, int], ...], _Paid] = {}
+        self._payer: list[_Paid] = []
+        self._unborn: dict[int, int] = {}
+        self._read = self._seen = 0
+        if machines.pool.standing:  # batch 0, for nobody
+            self._book(machines.pool.standing, {})
+
+    def enter(self, shares: Shares) -> None:
+        """New batches: what is left of them, and what has gone since the last call."""
+        machines, first = self._machines, len(self._payer)
+        for count in machines.batch_live[first:]:
+            self._book(count, shares)
+        for lease in range(self._seen, len(machines.lease_end)):
+            batch = machines.lease_batch[lease]
+            if batch >= first:
+                self._unborn[batch] += machines.lease_count[lease]
+        self._seen = len(machines.lease_end)
+
+    def charged(self, now: int) -> dict[str, float]:
+        """Dollars by account until ``now``: of leases that were over by then and of what was up."""
+        self._begin(now)
+        self._close(now)
+        sums = [(p.shares, (p.area + p.up * now) * self._price) for p in self._paid.values()]
+        return charged(sums)
+
+    def _book(self, count: int, shares: Shares) -> None:
+        paid = self._paid.setdefault(tuple(sorted(shares.items())), _Paid(shares))
+        self._unborn[len(self._payer)] = count
+        self._payer.append(paid)
+
+    def _begin(self, now: int) -> None:
+        """What is paid by ``now``; the rest still boots."""
+        start = self._machines.batch_start
+        for batch in [batch for batch in self._unborn if start[batch] <= now]:
+            count, paid = self._unborn.pop(batch), self._payer[batch]
+            paid.up += count
+            paid.area -= count * start[batch]
+
+    def _close(self, now: int) -> None:
+        """Read the leases that have ended by ``now``; they are in the order of their ends."""
+        machines, ends = self._machines, self._machines.lease_end
+        while self._read < len(ends) and ends[self._read] <= now:
+            batch, count = machines.lease_batch[self._read], machines.lease_count[self._read]
+            end, start = ends[self._read], machines.batch_start[batch]
+            if batch in self._unborn:
+                self._unborn[batch] -= count
+            else:
+                self._payer[batch].up -= count
+                self._payer[batch].area += count * max(end, start)
+            self._read += 1

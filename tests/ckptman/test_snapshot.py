@@ -1,0 +1,57 @@
+"""What is gathered of a job and its machines."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.job_settings import Choice, policy_of
+from slurm_elastic.ckptman.snapshot import World, gather, mean_times
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI
+
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+
+
+def machine(node: str, kind: str = "small") -> Machine:
+    instance = Instance(
+        id=f"i-{node}", cloud="pub", node=node, generation="g", instance_type=kind, zone="a",
+        market=Market.SPOT, price=0.1, state=InstanceState.RUNNING, launched=NOW - HOUR,
+    )  # fmt: skip
+    return Machine(instance=instance, pool="burst")
+
+
+def mtti(nodes: tuple[str, ...], machines: list[Machine], known: dict[str, float]) -> float | None:
+    job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=nodes, start=NOW - HOUR)
+    world = World(
+        now=NOW, jobs={7: job}, machines={m.instance.id: m for m in machines},
+        machine_of={m.instance.node: m for m in machines}, threats={}, images={}, mtti=known,
+    )  # fmt: skip
+    choice = Choice(method="fake", policy=policy_of("daly"))
+    (facts,) = gather(world, lambda _: True, lambda _: choice)
+    (found,) = {s.mtti for s in facts.situations}
+    return found
+
+
+def test_a_job_is_interrupted_as_often_as_all_of_its_machines_together() -> None:
+    nodes = tuple(f"n{i}" for i in range(16))
+    small = [machine(node) for node in nodes]
+    known = mean_times(small, {}, NOW)
+    (offer,) = known
+    assert known[offer] == 16 * HOUR + DEFAULT_MTTI, "of one machine"
+    assert mtti(nodes[:1], small, known) == pytest.approx(known[offer])
+    assert mtti(nodes, small, known) == pytest.approx(known[offer] / 16)
+
+
+def test_machines_of_several_offers_and_one_that_nothing_is_known_of() -> None:
+    small, big = machine("n1"), machine("n2", "big")
+    times = {small.instance.offer_key: 4 * HOUR, big.instance.offer_key: 12 * HOUR}
+    assert mtti(("n1", "n2"), [small, big], times) == pytest.approx(3 * HOUR)
+    alone = replace(big, instance=replace(big.instance, node="n3"))
+    rates = 1 / (4 * HOUR) + 2 / DEFAULT_MTTI
+    assert mtti(("n1", "n3", "own"), [small, alone], {small.instance.offer_key: 4 * HOUR}) == (
+        pytest.approx(1 / rates)
+    )

@@ -1,0 +1,385 @@
+"""Policies on a Slurm whose nodes take their time: what is held, started, let go, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config.access import Who
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
+from slurm_elastic.config.rules import fail_safe
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.covered_jobs import Counted
+from slurm_elastic.controller.observe import groups, read
+from slurm_elastic.ledger import Decision
+from slurm_elastic.ledger.rows import POLICY
+from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.scaling import Now, Plan
+from slurm_elastic.simulate.replay import differences, entry
+from tests.controller.world import PUB, SHAPE, T0, World, make_config
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., World]]:
+    made: list[World] = []
+
+    def world(
+        cloud: dict[str, Any] | None = None,
+        pool: dict[str, Any] | None = None,
+        who: Who | None = None,
+        **site: Any,
+    ) -> World:
+        """One public cloud with a pool of three; policies of the cluster, the cloud, the pool."""
+        plain = make_config(Path("/nonexistent"))
+        burst = replace(
+            plain.pools[1], markets=(Market.ON_DEMAND,), policies=PoolPolicies(**(pool or {}))
+        )
+        pub = FakeCloud(
+            name="pub", location=Location.PUBLIC, types=SHAPE,
+            limits=Limits(dollars_per_hour=10.0), policies=CloudPolicies(**(cloud or {})),
+        )  # fmt: skip
+        site.setdefault("look", 5.0)
+        one = World(
+            who=who or Who(accounts=("physics",)),
+            clouds=(pub,),
+            pools=(burst,),
+            limits=Limits(),
+            policies=SitePolicies(**site),
+        )
+        made.append(one)
+        return one
+
+    yield world
+    for one in made:
+        one.close()
+
+
+def submit(world: World, job: int, count: int = 1, **fields: Any) -> None:
+    given = {"partitions": ("pub",), "limit": 120, "node_count": count} | fields
+    world.slurm.submit(job, PUB, count, **given)
+
+
+def drained(world: World) -> list[str]:
+    return [n for n in PUB if is_drained(world.slurm.node(n))]
+
+
+def up(world: World) -> list[str]:
+    return [n for n in PUB if phase(world.slurm.node(n)) is Phase.UP]
+
+
+@pytest.fixture(autouse=True)
+def _simulator_agrees(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """What the daemon journalled in any of these tests is what the simulator decides."""
+    kept: list[tuple[Now, Plan]] = []
+    record = Site.record
+
+    def keep(site: Site, *args: Any, **kwargs: Any) -> None:
+        detail = next((a for a in args if isinstance(a, dict)), None)
+        if found := entry(detail):
+            kept.append(found)
+        record(site, *args, **kwargs)
+
+    monkeypatch.setattr(Site, "record", keep)
+    yield
+    assert differences(kept) == []
+
+
+def policies(world: World) -> list[Decision]:
+    return [d for d in world.ledger.decisions("pool:burst") if d.kind == "policy"]
+
+
+def running(world: World) -> list[int]:
+    return sorted(j.id for j in world.slurm.queue().values() if "RUNNING" in j.states)
+
+
+def test_without_policies_nothing_is_measured_and_nothing_done(make: Callable[..., World]) -> None:
+    world = make()
+    world.advance(600)
+    before = world.slurm.calls["jobs"]
+    world.advance(600, step=1)
+    assert world.slurm.calls["jobs"] == before
+    assert world.ledger.holds() == ()
+
+
+def test_bursts_start_machines_ahead_and_keep_the_others_from_slurm(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="bursts(waste=120)", release="idle(seconds=60)")
+    world.advance(20)
+    assert drained(world) == list(PUB)
+    for job in (1, 2, 3, 4):
+        submit(world, job)  # 480 s of work, 240 s a machine: two
+    world.advance(30)
+    assert running(world) == [1, 2]
+    assert drained(world) == ["pub3"]
+    (first,) = policies(world)
+    assert "480 s of new work, 240 s a machine" in first.reason
+    assert [d.kind for d in world.ledger.decisions("job:4")] == ["awaited"]
+    for job in (1, 2):
+        world.slurm.finish(job)
+    world.advance(20)
+    assert running(world) == [3, 4]
+    for job in (3, 4):
+        world.slurm.finish(job)
+    world.advance(45)
+    assert up(world) == ["pub1", "pub2"]
+    world.advance(60)
+    assert up(world) == []
+    world.advance(60)
+    assert drained(world) == list(PUB)
+    assert world.alive() == []
+
+
+def test_jobs_count_once_also_after_a_restart(make: Callable[..., World]) -> None:
+    world = make(growth="bursts(waste=120)", release="idle(seconds=60)")
+    world.advance(20)
+    for job in (1, 2, 3, 4):
+        submit(world, job)
+    world.advance(30)
+    assert len(up(world)) == 2
+    world.restart()
+    world.advance(60)
+    assert len(up(world)) == 2
+    assert len(policies(world)) == 1
+
+
+def test_a_steady_stream_keeps_one_machine_warm(make: Callable[..., World]) -> None:
+    world = make(growth="steady_stream(waste=60)", release="flagged")
+    world.advance(60)
+    assert up(world) == ["pub1"]
+    for job in range(1, 5):
+        submit(world, job)  # 480 s, over 300
+    world.advance(60)
+    assert len(up(world)) == 2
+    for job in list(world.slurm.queue()):
+        world.slurm.finish(job)
+        world.advance(30)
+    world.advance(120)
+    assert len(up(world)) == 1
+    assert len(world.alive()) == 1
+
+
+def test_a_delayed_release_waits_for_the_end_of_the_paid_hour(make: Callable[..., World]) -> None:
+    world = make(cloud={"lease": 3600.0, "release": "delayed(before_end=180)"}, look=15.0)
+    assert (
+        world.slurm._suspend_time == 300
+    )  # the fake's own; the fragment's is later: see test_fragment
+    world.slurm._suspend_time = 3900
+    submit(world, 1)
+    world.advance(60)
+    world.slurm.finish(1)
+    launched = world.alive()[0].launched
+    world.advance(3000, step=15)
+    assert up(world) == ["pub1"]
+    world.advance(launched + 3600 - world.now, step=15)
+    assert up(world) == []
+    (gone,) = [d for d in policies(world) if "may go" in d.reason]
+    assert 3600 - 180 <= gone.at - launched <= 3600
+
+
+def test_a_budget_stops_new_machines_and_no_running_job(make: Callable[..., World]) -> None:
+    world = make(budget=Budget(per_day=0.02))  # 12 minutes of a machine
+    submit(world, 1)
+    world.advance(60)
+    assert running(world) == [1]
+    world.advance(900)
+    assert running(world) == [1]
+    assert drained(world) == ["pub2", "pub3"]
+    assert world.slurm.node("pub2").reason == (
+        "slurm-elastic:hold:the budget of $0.02 a day is spent"
+    )
+    submit(world, 2)
+    world.advance(120)
+    assert "PENDING" in world.slurm.queue()[2].states
+    assert "budget of $0.02 a day" in world.ledger.decisions("job:2")[-1].reason
+    assert "budget of $0.02 a day" in world.ledger.decisions("pub3")[-1].reason
+    world.slurm.finish(1)
+    world.advance(60)
+    assert running(world) == [2], "a machine that is there may be used"
+    world.slurm.finish(2)
+    world.advance(400)
+    assert world.alive() == []
+    submit(world, 3)
+    world.advance(86400 - (world.now % 86400) - 5, step=300)
+    assert "PENDING" in world.slurm.queue()[3].states
+    world.advance(120)
+    assert running(world) == [3], "a new day, a new budget"
+    assert [row for row in world.ledger.holds() if row.kind == POLICY] == []
+
+
+def test_a_request_that_comes_when_the_budget_is_spent_starts_nothing(
+    make: Callable[..., World],
+) -> None:
+    """Slurm may have asked before the nodes were held."""
+    world = make(budget=Budget(per_day=0.02), look=3600.0)
+    submit(world, 1)
+    world.advance(900)
+    submit(world, 2)
+    world.advance(30)
+    assert "PENDING" in world.slurm.queue()[2].states
+    assert len(world.alive()) == 1
+    assert any("budget" in d.reason for d in world.ledger.decisions("job:2"))
+
+
+def test_windows_stop_new_machines(make: Callable[..., World]) -> None:
+    hour = int(T0 % 86400 // 3600)
+    world = make(windows=(f"{(hour + 2) % 24:02}:00-{(hour + 4) % 24:02}:00",))
+    world.advance(20)
+    assert drained(world) == list(PUB)
+    submit(world, 1)
+    world.advance(2 * 3600 + 120, step=20)
+    assert running(world) == [1]
+
+
+def test_an_admins_drain_stays_and_counts_as_no_room(make: Callable[..., World]) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason="fan is broken")
+    world.advance(20)
+    submit(world, 1)
+    world.advance(30)
+    assert running(world) == [1]
+    assert world.slurm.node("pub1").reason == "fan is broken"
+    assert is_drained(world.slurm.node("pub1"))
+    assert "pub1" not in {row.node for row in world.ledger.holds()}
+
+
+def test_a_pool_without_capacity_is_left_alone_until_it_has_some(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.advance(20)
+    world.clouds["pub"].limit("*", 0)
+    submit(world, 1)
+    world.advance(100)
+    assert len(policies(world)) <= 2, "not again and again"
+    assert drained(world) == list(PUB)
+    world.clouds["pub"].limit("*", None)
+    world.advance(900)
+    assert running(world) == [1]
+
+
+def test_warm_machines_are_kept_and_replaced(make: Callable[..., World]) -> None:
+    world = make(pool={"min_idle": 1}, release="idle(seconds=30)")
+    world.slurm._suspend_time = 86400
+    world.advance(60)
+    assert up(world) == ["pub1"]
+    submit(world, 1)
+    world.advance(60)
+    assert len(up(world)) == 2
+    world.slurm.finish(1)
+    world.advance(120)
+    assert len(up(world)) == 1
+
+
+def test_idle_machines_are_weighed_by_what_is_left_of_their_lease(
+    make: Callable[..., World],
+) -> None:
+    world = make(cloud={"lease": 3600.0}, order="max_margin", release="delayed(before_end=180)")
+    world.slurm._suspend_time = 7200
+    submit(world, 1)
+    world.advance(600)
+    submit(world, 2)
+    world.advance(60)
+    for job in (1, 2):
+        world.slurm.finish(job)
+    world.advance(30)
+    first, second, off = (world.slurm.node(n).weight for n in PUB)
+    assert second < first < off
+    calls = world.slurm.calls["set_weights"]
+    world.advance(300)
+    assert world.slurm.calls["set_weights"] == calls, "only on change"
+
+
+def test_a_job_that_is_about_to_start_does_not_turn_the_weights_round(
+    make: Callable[..., World],
+) -> None:
+    """slurmctld chooses by them in the next moment."""
+    world = make(cloud={"lease": 3600.0}, order="min_margin", release="idle(seconds=80000)")
+    world.slurm._suspend_time = 86400
+    submit(world, 1)
+    world.advance(600)
+    submit(world, 2)
+    world.advance(60)
+    for job in (1, 2):
+        world.slurm.finish(job)
+    world.advance(30)
+    before = [world.slurm.node(n).weight for n in PUB]
+    assert before[0] < before[1]
+    view = read(world.site)
+    waits = SlurmJob(
+        id=3, states=frozenset({"PENDING"}), partitions=("pub",), submit=view.at, cpus=1
+    )
+    (name,) = world.site.pools
+    (group,) = groups(world.site, replace(view, jobs=(waits,)), {name: Counted()})
+    assert len(group.now.pools[0].idle) == 1, "one is promised to the job"
+    assert [one.node for one in group.idle[name]] == ["pub1", "pub2"]
+
+
+def test_policies_that_leave_the_configuration_let_go_of_their_nodes(
+    make: Callable[..., World],
+) -> None:
+    world = make(growth="bursts", release="idle(seconds=60)")
+    world.advance(20)
+    assert drained(world) == list(PUB)
+    world.stop()
+    world.config = replace(world.config, policies=SitePolicies())
+    world.start()
+    world.advance(30)
+    assert drained(world) == []
+    assert world.ledger.holds() == ()
+
+
+def test_semi_elastic_holds_a_burst_until_the_wait_limit(make: Callable[..., World]) -> None:
+    world = make(growth="semi_elastic(wait_limit=300)", release="idle(seconds=600)", boot=10.0)
+    world.advance(20)
+    submit(world, 1, limit=240)
+    world.advance(60)
+    assert running(world) == [1]
+    submit(world, 2, limit=600)
+    world.advance(60)
+    assert "PENDING" in world.slurm.queue()[2].states, "it would start in time"
+    world.slurm.finish(1)
+    world.advance(20)
+    assert running(world) == [2]
+    submit(world, 3)
+    world.advance(60)
+    assert running(world) == [2, 3], "it would have waited for ten minutes"
+    assert "the head would have waited" in policies(world)[-1].reason
+
+
+def test_slurms_own_power_saving_goes_on_while_no_daemon_runs(make: Callable[..., World]) -> None:
+    """The fail-safe: a machine that a policy would have let go is suspended later all the same."""
+    world = make(growth="on_demand", release="idle(seconds=60)")
+    world.slurm._suspend_time = fail_safe(world.config, world.config.clouds[0])
+    world.advance(20)
+    submit(world, 1)
+    world.advance(30)
+    world.stop()
+    world.slurm.finish(1)
+    world.advance(200)
+    assert up(world) == ["pub1"]
+    world.advance(400)
+    assert up(world) == []
+    submit(world, 2)  # Slurm asks for pub1; without a daemon nobody launches
+    world.start()
+    world.advance(180)
+    assert running(world) == [2]
+    assert drained(world) == ["pub2", "pub3"]
+    assert len(world.alive()) == 1
+
+
+def test_nothing_is_started_where_nobody_may_burst(make: Callable[..., World]) -> None:
+    world = make(growth="steady_stream", release="flagged", who=Who())
+    world.advance(300)
+    assert world.alive() == []
+    assert world.requests == []
+    assert "nobody is allowed" in world.slurm.node("pub1").reason

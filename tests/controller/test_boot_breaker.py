@@ -1,0 +1,243 @@
+"""Machines that never register pause their pool; a cap keeps the others waiting for their turn."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.config import PoolSettings, Timings
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.controller.boot_breaker import KEY_REFUSED
+from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from tests.controller.world import SHAPE, World
+
+NODES = tuple(f"m{i}" for i in range(1, 7))
+RESUME = 100.0
+
+
+def build(directory: Path, *, cap: int | None = None, **pool: Any) -> World:
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE, max_booting=cap,
+        limits=Limits(dollars_per_hour=9.0),
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "name": "many", "cloud": "pub", "nodes": "m[1-6]", "cpus": 2, "memory": 4096,
+        "markets": (Market.ON_DEMAND,),
+    }  # fmt: skip
+    timings = Timings(
+        suspend_time=900, suspend_timeout=30, resume_timeout=RESUME, boot_failures=3,
+        boot_cooldown=1800.0,
+    )  # fmt: skip
+    return World(
+        directory, clouds=(cloud,), pools=(PoolSettings(**(fields | pool)),), limits=Limits(),
+        timings=timings,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = build(tmp_path)
+    yield made
+    made.close()
+
+
+def mute(world: World) -> None:
+    """Machines boot, but their slurmd cannot reach slurmctld."""
+    world._live = lambda *_: None  # type: ignore[method-assign]
+
+
+def heard(world: World) -> None:
+    del world._live  # type: ignore[method-assign]
+
+
+def fail(world: World, count: int) -> None:
+    """As many machines that never register, one after the other; until its pool has rested."""
+    mute(world)
+    for number in range(count):
+        world.slurm.submit(100 + number, NODES)
+        world.advance(RESUME + 20)
+        for job in list(world.slurm.queue()):
+            world.slurm.finish(job)
+        world.advance(60)
+        while world.ledger.holds() and all(b.until is None for b in world.ledger.breakers()):
+            world.advance(60)
+
+
+# the breaker
+
+
+def test_machines_that_never_register_pause_their_pool_loudly(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        fail(world, 3)
+    (breaker,) = world.ledger.breakers()
+    assert (breaker.pool, breaker.failures) == ("many", 3)
+    assert breaker.until is not None
+    assert any("pool paused pool=many" in r.getMessage() for r in caplog.records)
+    assert all(is_drained(world.slurm.node(n)) for n in NODES)
+    assert "slurm-elastic:hold:" in world.slurm.node("m6").reason
+    assert world.alive() == []
+    world.slurm.submit(1, NODES)
+    world.advance(600)
+    assert world.alive() == [], "no job buys the next one"
+
+
+def test_a_machine_that_got_no_munge_key_is_said_to_have_got_none(world: World) -> None:
+    mute(world)
+    world.slurm.submit(1, NODES)
+    world.advance(10)
+    one = next(m.instance for m in world.ledger.machines())
+    why = "wrong host key, nothing was sent: 10.0.0.7 shows the host key SHA256:abc"
+    world.site.record("join", KEY_REFUSED, (one.node,), f"i-another: {why} of another")
+    world.site.record("join", KEY_REFUSED, (one.node,), f"{one.id}: {why}")
+    world.site.record("join", KEY_REFUSED, (one.node,), f"i-older: {why} of an older one")
+    world.advance(RESUME)
+    (told,) = [d.reason for d in world.ledger.decisions(one.node) if d.kind == "boot-failed"]
+    assert told.endswith(f"1 in a row in pool many; munge key not brought: {why}")
+    assert why in world.slurm.node(one.node).reason
+
+
+def test_one_that_registers_in_between_starts_the_count_anew(world: World) -> None:
+    fail(world, 2)
+    assert [b.failures for b in world.ledger.breakers()] == [2]
+    heard(world)
+    world.slurm.submit(1, NODES)
+    world.advance(60)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.ledger.breakers() == ()
+    fail(world, 2)
+    assert [b.until for b in world.ledger.breakers()] == [None]
+
+
+def test_after_the_pause_one_machine_is_tried_and_heals_the_pool(world: World) -> None:
+    fail(world, 3)
+    heard(world)
+    world.slurm.submit(1, NODES)
+    world.slurm.submit(2, NODES)
+    world.advance(1900)
+    running = [j.id for j in world.slurm.queue().values() if "RUNNING" in j.states]
+    assert world.ledger.breakers() == (), "it registered"
+    assert running == [1, 2], "and the others were let go"
+    assert "breaker-closed" in world.kinds(world.slurm.queue()[1].nodes[0])
+    assert world.ledger.holds() == ()
+
+
+def test_the_machine_that_is_tried_fails_alone_and_pauses_again(world: World) -> None:
+    fail(world, 3)
+    for number in range(4):
+        world.slurm.submit(number + 1, NODES)
+    bought = len([c for c in world.clouds["pub"].calls if c.name == "launch"])
+    world.advance(1700)
+    (breaker,) = world.ledger.breakers()
+    assert breaker.until is not None
+    world.advance(breaker.until + RESUME + 120 - world.now)
+    (again,) = world.ledger.breakers()
+    assert again.failures == 4
+    assert again.until is not None
+    assert again.until > breaker.until
+    assert len([c for c in world.clouds["pub"].calls if c.name == "launch"]) == bought + 1
+
+
+def test_the_pause_outlives_the_daemon(world: World) -> None:
+    fail(world, 3)
+    world.restart()
+    world.slurm.submit(1, NODES)
+    world.advance(600)
+    assert world.alive() == []
+
+
+def test_a_machine_that_the_cloud_took_while_it_booted_is_no_failure(world: World) -> None:
+    mute(world)
+    world.slurm.submit(1, NODES)
+    world.advance(10)
+    (machine,) = world.alive()
+    world.clouds["pub"].take(machine.id)
+    world.advance(60)
+    world.slurm.finish(1)
+    world.advance(300)
+    assert "terminated" in world.kinds(machine.node), "its time to resume was over"
+    assert world.ledger.breakers() == ()
+
+
+# the cap on machines that boot
+
+
+def booting(world: World) -> list[str]:
+    nodes = {i.node for i in world.alive()}
+    return sorted(n for n in nodes if phase(world.slurm.node(n)) is Phase.POWERING_UP)
+
+
+@pytest.mark.parametrize("where", ["cloud", "pool"])
+def test_no_more_than_the_cap_boot_at_once_and_all_come_in_the_end(
+    tmp_path: Path, where: str
+) -> None:
+    world = build(tmp_path, cap=2) if where == "cloud" else build(tmp_path, max_booting=2)
+    for number, node in enumerate(NODES[:5], 1):
+        world.slurm.submit(number, (node,))
+    most = 0
+    for _ in range(60):
+        world.advance(1, step=1)
+        most = max(most, len(booting(world)))
+    assert most == 2
+    assert all("RUNNING" in j.states for j in world.slurm.queue().values())
+    assert len([d for d in world.kinds("m5") if d == "waiting"]) == 1
+    assert world.spool.count() == 0
+    world.close()
+
+
+def test_the_nodes_of_one_job_may_come_in_turns(tmp_path: Path) -> None:
+    world = build(tmp_path, cap=2)
+    world.slurm.submit(1, NODES, 5)
+    world.advance(60, step=1)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert len(world.alive()) == 5
+    world.close()
+
+
+def test_a_turn_that_does_not_come_in_time_is_a_refusal_with_its_reason(tmp_path: Path) -> None:
+    world = build(tmp_path, cap=2)
+    mute(world)
+    world.slurm.submit(1, ("m1",))
+    world.slurm.submit(2, ("m2",))
+    world.advance(2, step=1)
+    world.slurm.submit(3, ("m3",))
+    world.advance(RESUME / 2 - 10, step=1)
+    assert phase(world.slurm.node("m3")) is Phase.POWERING_UP
+    assert "refused" not in world.kinds("m3")
+    world.advance(30, step=1)
+    (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    assert "its turn to boot did not come in 5" in refused
+    assert "cloud pub boots 2 at a time" in refused
+    assert "PENDING" in world.slurm.queue()[3].states
+    assert world.spool.count() == 0
+    world.close()
+
+
+def test_a_job_that_began_and_gets_no_turn_gives_its_machines_back(tmp_path: Path) -> None:
+    world = build(tmp_path, cap=2)
+    mute(world)
+    world.slurm.submit(1, NODES, 3)
+    world.advance(20, step=1)
+    assert len(world.alive()) == 2
+    world.advance(RESUME / 2, step=1)
+    assert world.alive() == []
+    assert "PENDING" in world.slurm.queue()[1].states
+    world.close()
+
+
+def test_a_waiting_request_outlives_the_daemon(tmp_path: Path) -> None:
+    world = build(tmp_path, cap=2)
+    for number, node in enumerate(NODES[:3], 1):
+        world.slurm.submit(number, (node,))
+    world.advance(2, step=1)
+    assert len(world.alive()) == 2
+    world.restart()
+    world.advance(60, step=1)
+    assert len(world.alive()) == 3
+    world.close()

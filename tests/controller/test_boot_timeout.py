@@ -1,0 +1,251 @@
+"""Nodes that do not register are given up before slurmctld would fail their jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.config import Timings
+from slurm_elastic.errors import SlurmError, TransientError
+from slurm_elastic.model import Instance
+from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from tests.controller.world import BOOT, ONP, PUB, World
+
+RESUME = 100.0
+LATE = given_up_after(RESUME)
+ALL = (*ONP, *PUB)
+REST = "onp/*/*/*/rack"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    timings = Timings(suspend_time=900, suspend_timeout=30, resume_timeout=RESUME)
+    made = World(tmp_path, timings=timings)
+    yield made
+    made.close()
+
+
+def mute(world: World, *names: str) -> None:
+    """The machines of these nodes boot, but their slurmd cannot reach slurmctld."""
+    live = type(world)._live
+
+    def deaf(name: str, machines: Sequence[Instance]) -> None:
+        live(world, name, () if name in names else machines)
+
+    world._live = deaf  # type: ignore[method-assign]
+
+
+def failed_by_slurm(world: World) -> list[str]:
+    return [n for kind, nodes, _ in world.requests if kind == "resume-fail" for n in nodes]
+
+
+def reasons(world: World, subject: str) -> str:
+    return "\n".join(f"{d.kind}: {d.reason}" for d in world.ledger.decisions(subject))
+
+
+def test_jobs_of_both_kinds_and_of_two_nodes_run_elsewhere(world: World) -> None:
+    mute(world, *ONP)
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.slurm.submit(2, ("op2", "pub2"), requeue=False)
+    world.advance(LATE - 5, step=1)
+    assert all("CONFIGURING" in j.states for j in world.slurm.queue().values())
+    world.advance(40, step=1)
+    jobs = world.slurm.queue()
+    assert [(j.nodes, j.restarts) for j in jobs.values()] == [(("pub1",), 1), (("pub2",), 1)]
+    assert all("RUNNING" in j.states for j in jobs.values()), "without the hold of 121 s"
+    assert [j.requeue for j in jobs.values()] == [True, False], "the user's own setting is kept"
+    assert world.ledger.lifted_requeues() == ()
+    assert world.alive("onp") == []
+    world.advance(RESUME)
+    assert failed_by_slurm(world) == []
+    told = reasons(world, "job:2")
+    assert "boot-failed: booted but not registered in time" in told
+    assert "rests: pool rack rests for 180 s" in told
+    assert "op[1-2] did not register within 90 s (ResumeTimeout is 100 s)" in told
+
+
+def test_a_two_node_job_is_given_back_as_a_whole(world: World) -> None:
+    mute(world, "pub1", "pub2")
+    world.slurm.submit(1, PUB, 2)
+    world.advance(LATE + 1, step=1)
+    assert "PENDING" in world.slurm.queue()[1].states
+    assert world.slurm.queue()[1].restarts == 1
+    world.advance(30, step=1)
+    assert world.alive() == []
+    assert failed_by_slurm(world) == []
+
+
+def test_what_registered_of_a_job_stays(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ONP, 2)
+    world.advance(LATE + 3, step=1)
+    assert [i.node for i in world.alive()] == ["op2"]
+    assert phase(world.slurm.node("op2")) is Phase.UP
+
+
+def test_the_pool_rests_and_is_used_again_after_that(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ONP)
+    world.advance(LATE + 10, step=1)
+    assert [c.key for c in world.ledger.cool_downs(world.now)] == [REST]
+    assert is_drained(world.slurm.node("op2")), "else its job would walk into it"
+    assert "PENDING" in world.slurm.queue()[1].states
+    world.advance(260)
+    job = world.slurm.queue()[1]
+    assert "RUNNING" in job.states or "CONFIGURING" in job.states
+
+
+def test_where_others_register_only_the_node_is_left_alone(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1",))
+    world.slurm.submit(2, ("op2",))
+    world.advance(LATE + 10, step=1)
+    assert world.ledger.cool_downs(world.now) == ()
+    assert world.ledger.breakers()[0].until is None
+    assert [row.node for row in world.ledger.holds()] == ["op1"]
+    assert "boot-failed" in world.kinds("pool:rack")
+
+
+def test_one_that_registers_ends_the_rest_of_its_pool(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1",))
+    world.advance(LATE - BOOT, step=1)
+    world.slurm.submit(2, ("op2",))
+    world.advance(6, step=1)
+    assert phase(world.slurm.node("op2")) is Phase.POWERING_UP
+    world.advance(30, step=1)
+    assert "RUNNING" in world.slurm.queue()[2].states
+    world.advance(60, step=1)
+    assert world.ledger.cool_downs(world.now) == ()
+    assert world.ledger.breakers() == ()
+
+
+def test_a_machine_that_would_register_late_is_ended_once_and_keeps_its_owner(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1",))
+    world.advance(LATE + 2, step=1)
+    del world._live  # type: ignore[method-assign]
+    world.advance(60, step=1)
+    assert world.alive() == []
+    (machine,) = world.ledger.machines(ended_since=0.0)
+    assert (machine.instance.node, machine.why) == ("op1", "it did not register in time")
+    assert phase(world.slurm.node("op1")) is Phase.POWERED_DOWN
+
+
+def test_a_cloud_that_does_not_end_it_at_once_is_asked_again(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(LATE - 2, step=1)
+    world.clouds["onp"].fail_next(TransientError, 2, call="terminate")
+    seen = []
+    for _ in range(10):
+        world.advance(1, step=1)
+        seen += [m for m in world.ledger.machines() if m.suspending is not None]
+    assert {m.why for m in seen} == {"it did not register in time"}, "its end is decided"
+    world.advance(120, step=1)
+    assert world.alive("onp") == []
+    assert "RUNNING" in world.slurm.queue()[1].states
+
+
+def test_while_slurm_does_not_answer_it_is_tried_again_and_counted_once(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"), requeue=False)
+    world.advance(LATE - 2, step=1)
+    update = world.slurm.update_nodes
+    refusals = iter(range(3))
+
+    def sick(names: Sequence[str], **fields: str | None) -> None:
+        if fields.get("state") == "POWER_DOWN_FORCE" and next(refusals, None) is not None:
+            raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller")
+        update(names, **fields)
+
+    world.slurm.update_nodes = sick  # type: ignore[method-assign]
+    world.advance(30, step=1)
+    assert next(refusals, None) is None
+    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+
+
+def test_a_failure_is_counted_once_although_no_other_node_can_be_drained(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(LATE - 2, step=1)
+    update = world.slurm.update_nodes
+    refusals = iter(range(2))
+
+    def sick(names: Sequence[str], **fields: str | None) -> None:
+        if fields.get("state") == "DRAIN" and next(refusals, None) is not None:
+            raise SlurmError(("scontrol",), None, "no answer in 60 s")
+        update(names, **fields)
+
+    world.slurm.update_nodes = sick  # type: ignore[method-assign]
+    world.advance(30, step=1)
+    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+
+
+def test_a_failure_that_slurm_tells_is_counted_although_its_jobs_cannot_be_read_at_first(
+    world: World,
+) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(20, step=1)
+    world.stop()
+    world.advance(RESUME, step=1)
+    world.start()
+    jobs, refusals = world.slurm.jobs, iter(range(1))
+
+    def sick(**options: bool) -> object:
+        if next(refusals, None) is not None:
+            raise SlurmError(("squeue",), None, "no answer in 60 s")
+        return jobs(**options)
+
+    world.slurm.jobs = sick  # type: ignore[method-assign, assignment]
+    world.advance(30, step=1)
+    assert next(refusals, None) is None
+    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert world.alive("onp") == []
+
+
+def test_an_admins_drain_is_left_to_slurm(world: World) -> None:
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1",))
+    world.advance(LATE - 5, step=1)
+    world.slurm.update_nodes(["op1"], state="DRAIN", reason="fan is broken")
+    world.advance(8, step=1)
+    assert phase(world.slurm.node("op1")) is Phase.POWERING_UP
+    assert is_drained(world.slurm.node("op1"))
+    assert world.ledger.breakers() == ()
+
+
+def test_a_node_whose_launch_never_got_an_answer_is_given_back_too(world: World) -> None:
+    world.slurm.submit(1, ("op1", "pub1"), requeue=False)
+    (name,) = [n for kind, nodes, _ in world.requests for n in nodes]
+    assert name == "op1"
+    world.clouds["onp"].visible_after = 10_000.0
+    world.clouds["onp"].fail_next(TransientError, 500, call="launch")
+    world.advance(LATE + 20, step=1)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.slurm.queue()[1].nodes == ("pub1",)
+    assert "its launch has no answer" in world.ledger.holds()[0].reason
+    assert world.ledger.breakers() == (), "nothing is known to have booted"
+
+
+def test_where_slurm_was_first_its_jobs_are_hurried_all_the_same(world: World) -> None:
+    """The daemon was away: ResumeFailProgram is the fail-safe."""
+    mute(world, "op1")
+    world.slurm.submit(1, ("op1", "pub1"))
+    world.advance(20, step=1)
+    world.stop()
+    world.advance(RESUME, step=1)
+    assert failed_by_slurm(world) == ["op1"]
+    assert world.slurm.queue()[1].reason == "BeginTime"
+    world.start()
+    world.advance(30, step=1)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.alive("onp") == []
+    assert "boot-failed" in world.kinds("job:1")
+    assert [c.key for c in world.ledger.cool_downs(world.now)] == [REST]

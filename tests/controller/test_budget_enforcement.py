@@ -1,0 +1,378 @@
+"""Accounts over their budget: no new machine for their jobs, all else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import Timings
+from slurm_elastic.config.access import Who
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.controller.budget import spending, spending_of_accounts
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.policies.power_state import Phase, phase
+from tests.controller.world import PUB, SHAPE, World, make_config
+
+OWN = "own1"
+SMALL = Budget(per_day=0.02)
+"""Twelve minutes of a machine."""
+
+
+@pytest.fixture
+def make() -> Iterator[Callable[..., World]]:
+    made: list[World] = []
+
+    def world(booting: int | None = None, **site: Any) -> World:
+        """A public cloud with a pool of three, and a node of the site's own in partition main."""
+        plain = make_config(Path("/nonexistent"))
+        pub = FakeCloud(
+            name="pub", location=Location.PUBLIC, types=SHAPE, limits=Limits(dollars_per_hour=10.0)
+        )
+        site.setdefault("look", 5.0)
+        site.setdefault("account_budgets", {"physics": SMALL})
+        one = World(
+            who=Who(accounts=("physics", "chemistry")),
+            clouds=(pub,),
+            pools=(replace(plain.pools[1], markets=(Market.ON_DEMAND,), max_booting=booting),),
+            limits=Limits(),
+            policies=SitePolicies(**site),
+            timings=Timings(suspend_time=60, suspend_timeout=30, resume_timeout=600),
+        )
+        for name in PUB:
+            one.slurm.set_node(name, partitions=("pub",))
+        one.slurm._since[OWN] = one.now
+        one.slurm.set_node(OWN, "DOWN", partitions=("main",))
+        made.append(one)
+        return one
+
+    yield world
+    for one in made:
+        one.close()
+
+
+def submit(world: World, job: int, account: str, count: int = 1, **fields: Any) -> None:
+    given = {"partitions": ("pub",), "limit": 3600, "node_count": count} | fields
+    world.slurm.submit(job, (*PUB, OWN), count, account=account, **given)
+
+
+def running(world: World) -> list[int]:
+    return sorted(j.id for j in world.slurm.queue().values() if "RUNNING" in j.states)
+
+
+def up(world: World) -> list[str]:
+    return [n for n in PUB if phase(world.slurm.node(n)) is Phase.UP]
+
+
+def overdraw(world: World) -> None:
+    """Physics runs job 1 for longer than its budget lasts."""
+    submit(world, 1, "physics")
+    world.advance(900)
+    assert running(world) == [1]
+
+
+def own_node_is_free(world: World) -> None:
+    world.slurm.set_node(OWN, "IDLE")
+    world.slurm._since[OWN] = world.now + 1e9  # nobody powers it down
+
+
+def whys(world: World, job: int, kind: str) -> list[str]:
+    return [d.reason for d in world.ledger.decisions(f"job:{job}") if d.kind == kind]
+
+
+def test_its_jobs_wait_for_the_next_day_others_go_on_and_so_do_running_ones(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "chemistry")
+    world.advance(30)
+    world.now += 1  # slurmctld gives nothing to this one before the look has seen it
+    world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
+    world.slurm._wishes[3] = (PUB, 1)
+    world.tick()
+    world.advance(60)
+    assert running(world) == [1, 2]
+    assert len(world.alive()) == 2
+    (why,) = whys(world, 3, "set-aside")
+    assert "account physics has spent $0.03 of $0.02 today; new machines from 20" in why
+    assert world.slurm.queue()[3].reason == "BeginTime"
+    world.slurm.finish(1)
+    midnight = world.now - world.now % 86400 + 86400
+    world.advance(midnight - world.now + 60, step=120)
+    assert 3 in running(world), "a new day, a new budget"
+    assert whys(world, 3, "let-back") == []
+    assert world.ledger.asides() == ()
+
+
+def test_what_slurmctld_gave_its_job_in_between_is_refused_once_and_nobody_else_loses_a_node(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    before = len(world.requests)
+    submit(world, 2, "physics", count=2)
+    submit(world, 3, "chemistry")
+    assert len(world.requests) == before + 1, "slurmctld has powered both nodes up"
+    world.advance(120)
+    assert running(world) == [1, 3]
+    assert len(world.alive()) == 2
+    kinds = [d.kind for d in world.ledger.decisions("job:2")]
+    assert kinds.count("refused") == 1
+    assert kinds.count("set-aside") == 1
+    assert world.ledger.holds() == ()
+    assert world.slurm.queue()[2].start > world.now + 600
+
+
+def test_a_job_that_has_begun_to_boot_gets_the_rest_of_its_machines(
+    make: Callable[..., World],
+) -> None:
+    """One machine boots at a time, and the first spends the budget."""
+    world = make(booting=1, account_budgets={"physics": Budget(per_day=0.001)})
+    submit(world, 1, "physics", count=3)
+    world.advance(120)
+    assert running(world) == [1]
+    submit(world, 2, "physics")
+    world.advance(60)
+    assert whys(world, 1, "refused") == []
+    assert whys(world, 2, "set-aside")
+
+
+def test_a_job_that_may_start_elsewhere_too_moves_there_and_comes_back(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", partitions=("main", "pub"))
+    world.advance(30)
+    job = world.slurm.queue()[2]
+    assert (job.partitions, job.reason) == (("main",), "None"), "it need not wait out its requeue"
+    assert "it may start in main" in whys(world, 2, "set-aside")[0]
+    submit(world, 3, "physics", partitions=("main", "pub"))
+    world.advance(60)
+    own_node_is_free(world)
+    world.advance(30)
+    assert running(world) == [1, 2]
+    assert world.slurm.queue()[2].nodes == (OWN,)
+    world.stop()
+    world.config = replace(world.config, policies=SitePolicies(look=5.0))
+    world.start()
+    world.advance(60)
+    assert 3 in running(world), "there are no budgets any more"
+    assert whys(world, 3, "let-back") == ["its account may start new machines again"]
+    assert [row.job for row in world.ledger.asides()] == [2], "it may be requeued yet"
+    world.slurm.finish(2)
+    world.advance(30)
+    assert world.ledger.asides() == ()
+    before = world.slurm.calls["jobs"]
+    world.advance(300)
+    assert world.slurm.calls["jobs"] == before, "then nothing is looked at any more"
+
+
+def test_its_own_begin_time_is_kept(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    begin = world.now + 3000
+    submit(world, 2, "physics", start=begin, reason="BeginTime")
+    world.advance(30)
+    assert world.slurm.queue()[2].start > begin
+    world.stop()
+    world.config = replace(
+        world.config,
+        policies=SitePolicies(look=5.0, account_budgets={"physics": Budget(per_day=9)}),
+    )
+    world.start()
+    world.advance(30)
+    assert world.slurm.queue()[2].start == pytest.approx(begin, abs=10)
+    far = world.now + 30 * 86400
+    submit(world, 3, "physics", start=far, reason="BeginTime")
+    world.advance(30)
+    assert world.slurm.queue()[3].start == far
+
+
+def test_slurms_estimate_is_not_taken_for_a_begin_time_of_its_own(
+    make: Callable[..., World],
+) -> None:
+    """22.05 shows one of a job that waits for Resources, beside when it may start (measured)."""
+    world = make()
+    overdraw(world)
+    estimate = world.now + 3000
+    submit(world, 2, "physics", start=estimate, eligible=world.now - 10, reason="Resources")
+    world.advance(30)
+    (row,) = world.ledger.asides()
+    assert row.begin == 0.0
+    assert world.slurm.queue()[2].reason == "BeginTime"
+    world.stop()
+    world.config = replace(
+        world.config,
+        policies=SitePolicies(look=5.0, account_budgets={"physics": Budget(per_day=9)}),
+    )
+    world.start()
+    world.advance(60)
+    assert world.slurm.queue()[2].begin <= world.now
+
+
+def test_a_job_that_goes_over_to_another_account_is_let_back(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics")
+    world.advance(60)
+    assert whys(world, 2, "set-aside")
+    world.slurm.set_job(2, account="chemistry")
+    world.advance(60)
+    assert running(world) == [1, 2]
+    assert world.ledger.machines()[-1].accounts == {"chemistry": 1}
+
+
+def test_a_no_requeue_job_gets_its_own_setting_back(make: Callable[..., World]) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", requeue=False)
+    world.advance(60)
+    job = world.slurm.queue()[2]
+    assert (job.requeue, job.states) == (False, frozenset({"PENDING"}))
+    assert world.ledger.lifted_requeues() == ()
+    assert job.start > world.now + 600
+
+
+def test_machines_started_ahead_are_paid_by_those_who_waited(make: Callable[..., World]) -> None:
+    world = make(growth="on_demand", release="idle(seconds=30)")
+    world.advance(20)
+    submit(world, 1, "physics")
+    world.advance(900)
+    assert running(world) == [1]
+    assert world.ledger.machines()[0].accounts == {"physics": 1}
+    submit(world, 2, "physics")
+    submit(world, 3, "chemistry")
+    submit(world, 4, "")
+    world.advance(60)
+    assert running(world) == [1, 3, 4], "what a policy starts is not for physics either"
+    assert len(world.alive()) == 3
+    shares = [m.accounts for m in world.ledger.machines()]
+    assert shares == [{"physics": 1}, *[{"(none)": 1, "chemistry": 1}] * 2]
+    assert whys(world, 2, "set-aside")
+
+
+def test_the_accounts_together_have_spent_what_the_cluster_has(make: Callable[..., World]) -> None:
+    rich = Budget(per_day=100.0)
+    budgets = {"physics": rich, "chemistry": rich, "(none)": rich}
+    world = make(account_budgets=budgets, budget=rich)
+    submit(world, 1, "physics", count=2)
+    world.advance(100)
+    submit(world, 2, "")
+    world.advance(1000)
+    world.slurm.finish(1)
+    world.advance(300)
+    submit(world, 3, "chemistry")
+    world.advance(50)
+    assert len(world.ledger.machines(ended_since=0.0)) == 4
+    whole = spending(world.config, world.ledger, world.now)[""]
+    found = spending_of_accounts(world.config, world.ledger, world.now)
+    assert sum(own.day for own in found.values()) == pytest.approx(whole.day, abs=1e-6)
+    assert sum(own.month for own in found.values()) == pytest.approx(whole.month, abs=1e-6)
+    assert found["physics"].day > found["(none)"].day > found["chemistry"].day > 0
+
+
+def test_a_partition_that_refuses_a_job_lets_it_wait(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    overdraw(world)
+    change = world.slurm.change_pending
+
+    def refuses(jobs: Any, *, partitions: Any = (), begin_in: float | None = None) -> None:
+        if partitions:
+            text = "Requested time limit is invalid for job 2"
+            raise SlurmError(("scontrol", "update"), 1, text)
+        change(jobs, begin_in=begin_in)
+
+    monkeypatch.setattr(world.slurm, "change_pending", refuses)
+    submit(world, 2, "physics", partitions=("main", "pub"))
+    world.advance(60)
+    job = world.slurm.queue()[2]
+    assert job.partitions == ("main", "pub")
+    assert job.start > world.now + 600
+    (row,) = world.ledger.asides()
+    assert row.partitions == ()
+
+
+def test_a_job_that_is_refused_again_still_gets_its_own_begin_time_back(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set aside until the end of the day, then of the month: what its user asked for is not lost."""
+    world = make()
+    overdraw(world)
+    change = world.slurm.change_pending
+
+    def refuses(jobs: Any, *, partitions: Any = (), begin_in: float | None = None) -> None:
+        if partitions:
+            raise SlurmError(("scontrol", "update"), 1, "Requested time limit is invalid")
+        change(jobs, begin_in=begin_in)
+
+    monkeypatch.setattr(world.slurm, "change_pending", refuses)
+    own = world.now + 3000
+    later = {"start": own, "eligible": own, "reason": "BeginTime"}
+    submit(world, 2, "physics", partitions=("main", "pub"), **later)
+    world.advance(60)
+    (first,) = world.ledger.asides()
+    monthly = SitePolicies(look=5.0, account_budgets={"physics": Budget(per_month=0.02)})
+    restart(world, monthly)
+    world.advance(60)
+    (row,) = world.ledger.asides()
+    assert row.until > first.until, "it waits for the next month by now"
+    assert row.begin == pytest.approx(own)
+    restart(world, SitePolicies(look=5.0, growth="slurm"))
+    world.advance(60)
+    assert world.slurm.queue()[2].begin == pytest.approx(own, abs=10)
+    assert world.ledger.asides() == ()
+
+
+def restart(world: World, policies: SitePolicies) -> None:
+    world.stop()
+    world.config = replace(world.config, policies=policies)
+    world.start()
+
+
+def test_what_slurm_does_not_give_back_now_is_tried_again(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    overdraw(world)
+    submit(world, 2, "physics", partitions=("main", "pub"))
+    submit(world, 3, "physics", partitions=("main", "pub"))
+    world.advance(30)
+    change = world.slurm.change_pending
+
+    def refuses(jobs: Any, **fields: Any) -> None:
+        if 2 in jobs:
+            raise SlurmError(("scontrol", "update"), 1, "Access/permission denied for job 2")
+        change(jobs, **fields)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.slurm, "change_pending", refuses)
+        restart(world, SitePolicies(look=5.0, growth="slurm"))
+        world.advance(60)
+        assert 3 in running(world)
+        assert [row.job for row in world.ledger.asides()] == [2]
+        assert whys(world, 2, "let-back") == []
+    world.advance(60)
+    assert 2 in running(world)
+    assert world.ledger.asides() == ()
+
+
+def test_an_unreachable_slurm_ends_the_look_and_the_next_one_goes_on(
+    make: Callable[..., World],
+) -> None:
+    world = make()
+    overdraw(world)
+    world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
+    world.slurm.broken = SlurmError(("squeue",), None, "no answer")
+    world.advance(60)
+    world.slurm.broken = None
+    world.advance(60)
+    assert whys(world, 3, "set-aside")

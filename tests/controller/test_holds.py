@@ -1,0 +1,140 @@
+"""Holds: put on when they last, lifted when there is room, and only ever our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.controller import holds
+from slurm_elastic.ledger import Hold
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.power_state import is_drained
+from tests.controller.world import PUB, World
+
+
+def drained(world: World) -> list[str]:
+    return [n for n in PUB if is_drained(world.slurm.node(n))]
+
+
+def hold(
+    world: World, nodes: Sequence[str] = PUB, why: str = "none left", until: float = 50
+) -> None:
+    rows = [
+        Hold(node=n, pool="burst", reason=why, since=world.now, until=world.now + until)
+        for n in nodes
+    ]
+    world.ledger.hold(rows)
+
+
+@pytest.mark.parametrize(
+    ("states", "can"),
+    [
+        ("IDLE CLOUD POWERED_DOWN", True),
+        ("IDLE CLOUD POWERING_DOWN", True),
+        ("IDLE CLOUD POWER_DOWN NOT_RESPONDING", False),
+        ("IDLE CLOUD", False),
+        ("ALLOCATED CLOUD", False),
+        ("ALLOCATED CLOUD POWERING_UP NOT_RESPONDING", False),
+        ("IDLE CLOUD DRAIN POWERED_DOWN", False),
+        ("DOWN CLOUD POWERED_DOWN", False),
+    ],
+)
+def test_a_drain_is_sent_where_it_lasts(states: str, can: bool) -> None:
+    assert holds.can_drain(SlurmNode(name="n", states=frozenset(states.split()))) is can
+
+
+def test_a_reason_is_one_line_of_bounded_length() -> None:
+    reason = holds.hold_reason('no\n"capacity"  ' + "x" * 500)
+    assert reason.startswith("slurm-elastic:hold:no 'capacity' x")
+    assert len(reason) == holds.MAX_REASON
+
+
+def test_holds_are_put_on_and_end(world: World) -> None:
+    hold(world, ("pub1", "pub2"))
+    world.advance(5)
+    assert drained(world) == ["pub1", "pub2"]
+    world.advance(100)
+    assert drained(world) == []
+    assert world.ledger.holds() == ()
+
+
+def test_a_hold_is_lifted_once(world: World) -> None:
+    """A second RESUME is an error in Slurm, and would end the round."""
+    hold(world, ("pub1", "pub2"))
+    world.advance(100)
+    lifted = [
+        c["names"] for n, c in world.slurm.updates if n == "update_nodes" and c["state"] == "RESUME"
+    ]
+    assert lifted == [("pub1", "pub2")]
+    assert [h.error for h in world.ledger.health() if h.name == "slurm"] == [None]
+
+
+def test_only_as_many_are_released_as_all_offers_together_have_room_for(world: World) -> None:
+    """Spot and on-demand share the cap of two machines: a third node would only bounce."""
+    hold(world)
+    world.advance(120)
+    assert drained(world) == ["pub3"]
+    assert [row.node for row in world.ledger.holds()] == ["pub3"]
+
+
+def test_slurm_is_left_alone_while_holds_stand(world: World) -> None:
+    world.clouds["pub"].limit("*", 0)
+    hold(world, until=1e6)
+    world.advance(60)
+    before = world.slurm.calls["nodes"]
+    world.advance(600, step=1)
+    rounds = 2 * 600 / world.config.timings.reconcile
+    assert world.slurm.calls["nodes"] - before <= rounds * 2 + 5
+
+
+def test_a_hold_that_an_admin_lifts_comes_back_until_it_is_over(world: World) -> None:
+    world.clouds["pub"].limit("*", 0)
+    hold(world, until=1e6)
+    world.advance(5)
+    world.slurm.update_nodes(["pub1"], state="RESUME")
+    world.advance(40)
+    assert drained(world) == list(PUB)
+
+
+def test_a_hold_that_an_admin_takes_over_is_the_admins(world: World) -> None:
+    hold(world, ["pub1"])
+    world.advance(5)
+    world.slurm.set_node("pub1", reason="fan is broken")
+    world.advance(200)
+    assert drained(world) == ["pub1"]
+    assert world.ledger.holds() == ()
+
+
+def test_a_hold_of_ours_that_the_ledger_does_not_know_is_lifted(world: World) -> None:
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason="slurm-elastic:hold:lost")
+    world.slurm.update_nodes(["pub2"], state="DRAIN", reason="an admin's")
+    world.advance(5)
+    assert drained(world) == ["pub2"]
+
+
+def test_while_the_cloud_tells_no_offers_nodes_stay_held(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: object) -> None:
+        raise ValueError("no JSON")
+
+    hold(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(world.clouds["pub"], "offers", broken)
+        world.advance(300)
+        assert drained(world) == list(PUB)
+    world.advance(600)
+    assert drained(world) == []
+
+
+def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
+    world.slurm.set_node("old1", "IDLE", "CLOUD", "POWERED_DOWN")
+    world.slurm._since["old1"] = world.now
+    row = Hold(node="old1", pool="gone", reason="x", since=world.now, until=world.now + 1e6)
+    world.ledger.hold([row, replace(row, node="old2")])
+    world.slurm.update_nodes(["old1"], state="DRAIN", reason="slurm-elastic:hold:x")
+    world.advance(40)
+    assert world.ledger.holds() == ()
+    assert not is_drained(world.slurm.node("old1"))

@@ -1,0 +1,116 @@
+"""The socket by which slurmctld's programs wake the daemon."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.controller.notify_socket import WakeSocket
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "wake.sock"
+
+
+@pytest.fixture
+def wake(path: Path) -> Iterator[WakeSocket]:
+    with WakeSocket(path) as opened:
+        yield opened
+
+
+def send(path: Path, *payloads: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        here = os.open(path.parent, os.O_RDONLY)
+        for payload in payloads:
+            sender.sendto(payload, f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+
+
+def test_gives_all_that_has_come_in_order(wake: WakeSocket, path: Path) -> None:
+    send(path, b"one", b"two", b"")
+    assert wake.wait(10) == [b"one", b"two", b""]
+    assert wake.wait(0) == []
+
+
+def test_a_datagram_ends_the_wait(wake: WakeSocket, path: Path) -> None:
+    threading.Timer(0.1, send, (path, b"up")).start()
+    began = time.monotonic()
+    assert wake.wait(60) == [b"up"]
+    assert time.monotonic() - began < 30
+
+
+def test_a_ring_of_another_thread_ends_the_wait_once(wake: WakeSocket) -> None:
+    threading.Timer(0.1, wake.ring).start()
+    began = time.monotonic()
+    assert wake.wait(60) == []
+    assert time.monotonic() - began < 30
+    wake.ring()
+    wake.ring()
+    assert wake.wait(60) == []
+    assert wake.wait(0.05) == []
+
+
+def test_nothing_comes(wake: WakeSocket) -> None:
+    assert wake.wait(0.05) == []
+    assert wake.wait(-1) == []
+
+
+def test_the_file_is_for_owner_and_group_alone(wake: WakeSocket, path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_crashed_daemons_socket_is_replaced(path: Path) -> None:
+    crashed = WakeSocket(path)
+    with WakeSocket(path) as second:
+        send(path, b"hello")
+        assert second.wait(10) == [b"hello"]
+        crashed.close()
+        assert path.exists(), "the second one's file was removed by the first"
+    assert not path.exists()
+
+
+def test_anything_else_than_a_socket_is_left_alone(path: Path) -> None:
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match=r"wake\.sock exists and is no socket"):
+        WakeSocket(path)
+    assert path.read_text() == "precious"
+
+
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        WakeSocket(tmp_path / "absent" / "wake.sock")
+
+
+def test_a_path_longer_than_a_socket_address_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    deep.mkdir(parents=True)
+    with WakeSocket(deep / "wake.sock") as wake:
+        send(deep / "wake.sock", b"far")
+        assert wake.wait(10) == [b"far"]
+    assert os.listdir(deep) == []
+
+
+def test_a_flood_is_taken_in_parts(wake: WakeSocket, path: Path) -> None:
+    stop = threading.Event()
+
+    def flood() -> None:
+        while not stop.is_set():
+            send(path, *[b"x"] * 10)
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        assert 0 < len(wake.wait(10)) <= 1000
+    finally:
+        stop.set()
+        while thread.is_alive():
+            wake.wait(0.01)
+            thread.join(0.01)

@@ -1,0 +1,437 @@
+"""The daemon's side of waiting prologs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.small_slurm import wait_until
+from slurm_elastic.controller.prolog import Patience, PrologServer, Waiter, Watch
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.slurm.fake import FakeSlurm
+
+COMING = ("ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING")
+UP = ("ALLOCATED", "CLOUD")
+BROKEN = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+
+
+class Client:
+    """A prolog, as far as the daemon sees it."""
+
+    def __init__(self, path: Path) -> None:
+        self.link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.link.settimeout(60)
+        self.link.connect(str(path))
+        self.text = b""
+
+    def hello(self, job: int, nodes: str) -> None:
+        line = json.dumps({"job": job, "nodes": nodes, "partition": "cloud"})
+        self.link.sendall(line.encode() + b"\n")
+
+    def answer(self) -> str:
+        """All that comes until the daemon closes."""
+        while part := self.link.recv(4096):
+            self.text += part
+        self.link.close()
+        return self.text.decode()
+
+
+Connect = Callable[..., Client]
+Serve = Callable[..., PrologServer]
+
+
+@pytest.fixture
+def slurm() -> FakeSlurm:
+    return FakeSlurm()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "prolog.sock"
+
+
+@pytest.fixture
+def serve(path: Path, slurm: FakeSlurm) -> Iterator[Serve]:
+    servers: list[PrologServer] = []
+
+    def start(**patience: float) -> PrologServer:
+        server = PrologServer(path, slurm, Patience(**patience))
+        server.start(threading.Event())
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def connect(path: Path) -> Iterator[Connect]:
+    clients: list[Client] = []
+
+    def start(job: int | None = None, nodes: str = "") -> Client:
+        client = Client(path)
+        clients.append(client)
+        if job is not None:
+            client.hello(job, nodes)
+        return client
+
+    yield start
+    for client in clients:
+        client.link.close()
+
+
+def starting(slurm: FakeSlurm, job: int, *nodes: str) -> None:
+    """A job that waits for nodes that come up."""
+    slurm.set_job(job, "CONFIGURING", nodes=nodes)
+    for node in nodes:
+        slurm.set_node(node, *COMING)
+
+
+def test_the_socket_is_for_owner_and_group_alone(serve: Serve, path: Path) -> None:
+    serve()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_says_why(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1", "pub2")
+    server = serve()
+    client = connect(7, "pub[1-2]")
+    wait_until(lambda: server.waiting() == (7,))
+    slurm.set_node("pub1", *UP)
+    slurm.set_node("pub2", *UP)
+    assert client.answer() == "go nodes are up\n"
+    assert server.waiting() == ()
+
+
+def test_signs_of_life(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1")
+    serve(sign=0.02)
+    client = connect(7, "pub1")
+    while client.text.count(b".\n") < 3:
+        client.text += client.link.recv(4096)
+    slurm.remove_job(7)
+    assert client.answer().endswith("go job is gone\n")
+
+
+def test_signs_of_life_do_not_depend_on_slurms_speed(
+    serve: Serve, connect: Connect, slurm: FakeSlurm
+) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.latency = 3.0
+    serve(sign=0.02)
+    client = connect(7, "pub1")
+    began = time.monotonic()
+    while client.text.count(b".\n") < 10:
+        client.text += client.link.recv(4096)
+    assert time.monotonic() - began < 3.0
+
+
+def test_nobody_waits_nobody_asks(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1")
+    serve()
+    idle = connect()
+    slurm.set_node("pub1", *UP)
+    assert connect(7, "pub1").answer() == "go nodes are up\n"
+    asked = slurm.calls.copy()
+    assert asked["nodes"] == asked["jobs"] <= 2, "it also asked while nobody waited"
+    idle.link.settimeout(1.0)
+    with pytest.raises(TimeoutError):
+        idle.link.recv(1)
+    assert slurm.calls == asked
+
+
+def test_hundreds_cost_no_more_than_one(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    many = 500
+    for number in range(many):
+        starting(slurm, number, f"n{number}")
+    server = serve()
+    began = time.monotonic()
+    clients = [connect(number, f"n{number}") for number in range(many)]
+    wait_until(lambda: len(server.waiting()) == many)
+    for number in range(many):
+        slurm.set_node(f"n{number}", *UP)
+    assert {client.answer() for client in clients} == {"go nodes are up\n"}
+    rounds = (time.monotonic() - began) / Patience().poll + 2
+    assert slurm.calls["nodes"] <= rounds
+    assert slurm.calls["jobs"] <= rounds
+
+
+def test_more_than_the_usual_limit_of_descriptors(serve: Serve) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        serve()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 16384)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json\n",
+        b"{}\n",
+        b'{"job": "seven", "nodes": "a"}\n',
+        b'{"job": 7, "nodes": "a["}\n',
+        b'{"job": 7, "nodes": ""}\n',
+        b"\xff\xff\n",
+        b"\n",
+        b"x" * (5 << 20),
+    ],
+    ids=["text", "empty", "types", "hostlist", "no nodes", "bytes", "no line", "endless"],
+)
+def test_a_malformed_hello_is_turned_away(
+    serve: Serve, connect: Connect, slurm: FakeSlurm, line: bytes
+) -> None:
+    server = serve()
+    client = connect()
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        client.link.sendall(line)
+        assert client.answer() == ""
+    assert server.waiting() == ()
+    starting(slurm, 8, "pub1")
+    slurm.set_node("pub1", *UP)
+    assert connect(8, "pub1").answer() == "go nodes are up\n"
+
+
+def test_a_hello_in_pieces(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    slurm.set_job(7, "CONFIGURING")
+    slurm.set_node("pub1", *UP)
+    serve()
+    client = connect()
+    for byte in b'{"job": 7, "nodes": "pub1"}\n':
+        client.link.sendall(bytes([byte]))
+    assert client.answer() == "go nodes are up\n"
+
+
+def test_who_says_nothing_is_dropped(serve: Serve, connect: Connect) -> None:
+    serve(hello=0.1, sign=0.05)
+    assert connect().answer().strip(".\n") == ""
+
+
+def test_a_killed_hook_is_forgotten(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1")
+    server = serve()
+    client = connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,))
+    client.link.close()
+    wait_until(lambda: server.waiting() == ())
+
+
+def test_slurm_that_fails_for_a_while_does_not_let_go(
+    serve: Serve, connect: Connect, slurm: FakeSlurm
+) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.fail_next.extend([BROKEN, OSError("what nobody foresaw"), BROKEN])
+    server = serve(slow_poll=0.05, poll=0.05)
+    client = connect(7, "pub1")
+    wait_until(lambda: slurm.calls["nodes"] > 3)
+    assert server.waiting() == (7,)
+    slurm.set_node("pub1", *UP)
+    assert client.answer() == "go nodes are up\n"
+
+
+@pytest.mark.parametrize("latency", [0.0, 5.0], ids=["fails", "hangs"])
+def test_all_are_let_go_when_slurm_cannot_be_read(
+    serve: Serve, connect: Connect, slurm: FakeSlurm, latency: float
+) -> None:
+    starting(slurm, 7, "pub1")
+    starting(slurm, 8, "pub2")
+    slurm.broken = BROKEN
+    slurm.latency = latency
+    serve(unreadable=0.3, sign=0.1)
+    for client in [connect(7, "pub1"), connect(8, "pub2")]:
+        assert client.answer().endswith("go Slurm cannot be read\n")
+
+
+def test_an_idle_daemon_does_not_take_its_silence_for_slurms(
+    serve: Serve, connect: Connect, slurm: FakeSlurm
+) -> None:
+    starting(slurm, 7, "pub1")
+    server = serve(unreadable=0.5, sign=0.02)
+    time.sleep(0.6)
+    client = connect(7, "pub1")
+    wait_until(lambda: slurm.calls["nodes"] > 2)
+    assert server.waiting() == (7,)
+    slurm.remove_job(7)
+    assert client.answer().endswith("go job is gone\n")
+
+
+def test_stopping_lets_all_go(path: Path, slurm: FakeSlurm, connect: Connect) -> None:
+    starting(slurm, 7, "pub1")
+    stop = threading.Event()
+    server = PrologServer(path, slurm)
+    server.start(stop)
+    client = connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,))
+    stop.set()
+    assert client.answer() == "go the daemon stops\n"
+    wait_until(lambda: not path.exists())
+    server.close()
+    server.close()
+
+
+@pytest.mark.parametrize("broken", ["_drop_stale", "_pause"])
+def test_a_thread_that_fails_lets_all_go_and_stops_the_daemon(
+    path: Path,
+    slurm: FakeSlurm,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    starting(slurm, 7, "pub1")
+    stop = threading.Event()
+    server = PrologServer(path, slurm)
+    server.start(stop)
+    client = connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,))
+
+    def fail(_: object) -> None:
+        raise RuntimeError("nobody thought of that")
+
+    monkeypatch.setattr(server, broken, fail)
+    assert client.answer() == "go the daemon stops\n"
+    assert stop.wait(60)
+    assert server.failed
+    assert "nobody thought of that" in caplog.text
+    server.close()
+
+
+def test_a_server_that_cannot_listen(tmp_path: Path, slurm: FakeSlurm) -> None:
+    server = PrologServer(tmp_path / "absent" / "prolog.sock", slurm)
+    with pytest.raises(FileNotFoundError):
+        server.start(threading.Event())
+    server.close()
+
+
+def test_closing_does_not_wait_for_slurm(path: Path, slurm: FakeSlurm, connect: Connect) -> None:
+    starting(slurm, 7, "pub1")
+    slurm.latency = 5.0
+    server = PrologServer(path, slurm)
+    server.start(threading.Event())
+    client = connect(7, "pub1")
+    wait_until(lambda: slurm.calls["jobs"] > 0)
+    began = time.monotonic()
+    server.close()
+    assert client.answer() == "go the daemon stops\n"
+    assert time.monotonic() - began < 4
+
+
+def test_a_crashed_daemons_socket_is_replaced(
+    path: Path, serve: Serve, connect: Connect, slurm: FakeSlurm
+) -> None:
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    left.bind(str(path))
+    left.close()
+    serve()
+    assert connect(7, "pub1").answer() == "go job is gone\n"
+
+
+def test_a_nudge_reads_the_queue_at_once(serve: Serve, connect: Connect, slurm: FakeSlurm) -> None:
+    starting(slurm, 7, "pub1")
+    server = serve(poll=0.01, slow_poll=600)
+    client = connect(7, "pub1")
+    wait_until(lambda: server.waiting() == (7,) and slurm.calls["nodes"] > 0)
+    slurm.remove_job(7)
+    server.nudge()
+    assert client.answer() == "go job is gone\n"
+
+
+# The watch: what is read, and when.
+
+
+def waiter(job: int, node: str, since: float | None = None) -> Waiter:
+    since = time.monotonic() if since is None else since
+    return Waiter(id=job, job=job, nodes=(node,), since=since)
+
+
+class LateQueue(FakeSlurm):
+    """A job comes, and its prolog says so, right after the queue was read."""
+
+    late: Waiter | None = None
+    slow = 0.0
+
+    def jobs(self) -> tuple[SlurmJob, ...]:
+        time.sleep(self.slow)
+        answer = tuple(super().jobs())
+        if self.late is None:
+            self.late = waiter(8, "pub2")
+            self.set_job(8, "CONFIGURING")
+            self.set_node("pub2", *UP)
+        return answer
+
+
+def test_a_newcomer_is_not_judged_by_an_older_queue() -> None:
+    slurm = LateQueue()
+    starting(slurm, 7, "pub1")
+    watch = Watch(slurm, Patience())
+    assert watch.round([waiter(7, "pub1")]) == []
+    assert slurm.late is not None
+    slurm.slow = 0.5
+    watch.round([], queue=True)  # a slow queue is not read again for a while ...
+    slurm.slow = 0.0
+    newest = waiter(8, "pub2")
+    assert watch.round([newest]) == []  # ... so nothing is known of the newest yet,
+    assert watch.round([slurm.late]) == [(slurm.late, "nodes are up")]  # but of this one,
+    wait_until(lambda: watch.round([newest]) == [(newest, "nodes are up")])  # and at last of it
+
+
+def test_two_commands_a_round_at_most() -> None:
+    slurm = FakeSlurm()
+    for number in range(50):
+        starting(slurm, number, f"n{number}")
+    watch = Watch(slurm, Patience())
+    watch.round([waiter(number, f"n{number}") for number in range(50)])
+    assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (1, 1)
+
+
+def test_a_slow_slurm_is_asked_less_often() -> None:
+    slurm = FakeSlurm()
+    starting(slurm, 7, "pub1")
+    watch = Watch(slurm, Patience())
+    watch.round([waiter(7, "pub1")])
+    assert watch.pause == Patience().poll
+    slurm.latency = 0.3
+    watch.round([waiter(7, "pub1")], queue=True)
+    assert watch.pause == Patience().slow_poll
+
+
+def test_a_long_wait_is_looked_at_less_often() -> None:
+    slurm = FakeSlurm()
+    starting(slurm, 7, "pub1")
+    watch = Watch(slurm, Patience())
+    watch.round([waiter(7, "pub1", time.monotonic() - 20)])
+    assert 0.4 < watch.pause < 0.6
+    watch.round([waiter(7, "pub1", time.monotonic() - 600)])
+    assert watch.pause == Patience().slow_poll
+
+
+def test_a_slow_queue_is_not_read_with_every_round() -> None:
+    slurm = FakeSlurm()
+    starting(slurm, 7, "pub1")
+    watch = Watch(slurm, Patience())
+    first = waiter(7, "pub1")
+    slurm.latency = 0.1
+    watch.round([first])
+    slurm.latency = 0.0
+    for _ in range(5):
+        watch.round([first])
+    assert (slurm.calls["nodes"], slurm.calls["jobs"]) == (6, 1)
+
+
+def test_a_node_that_slurm_does_not_show_counts_as_not_up() -> None:
+    slurm = FakeSlurm(nodes=[SlurmNode(name="other", states=frozenset(UP))])
+    slurm.set_job(7, "CONFIGURING")
+    assert Watch(slurm, Patience()).round([waiter(7, "hidden")]) == []

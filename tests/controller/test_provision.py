@@ -1,0 +1,225 @@
+"""Multi-node jobs: all of their nodes or none, and what is left over serves others or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.model import Instance, Limits, Location, Market
+from slurm_elastic.policies.power_state import Phase, phase
+from tests.controller.world import SHAPE, World, make_config
+
+SPOT = "small/zone-1/spot"
+MANY = tuple(f"m{i}" for i in range(1, 9))
+
+
+def build(directory: Path, **pool: Any) -> World:
+    """One public cloud that does not say how much it has, as most do."""
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE, limits=Limits(dollars_per_hour=9.0)
+    )
+    fields: dict[str, Any] = {
+        "name": "many", "cloud": "pub", "nodes": "m[1-8]", "cpus": 2, "memory": 4096,
+        "markets": (Market.SPOT,),
+    }  # fmt: skip
+    pools = (PoolSettings(**(fields | pool)),)
+    world = World(directory, clouds=(cloud,), pools=pools, limits=Limits())
+    mute(world)
+    return world
+
+
+def mute(world: World) -> None:
+    cloud = world.clouds["pub"]
+    offers = cloud.offers
+    cloud.offers = lambda pool: tuple(replace(o, free=None) for o in offers(pool))  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Any:
+    world = build(tmp_path)
+    yield world
+    world.close()
+
+
+def together(world: World, *jobs: Sequence[str]) -> None:
+    """These jobs in one request, as slurmctld asks for all that it has just allocated."""
+    for number, nodes in enumerate(jobs, 1):
+        world.slurm.submit(number, nodes, len(nodes))
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.program("resume", [n for of in jobs for n in of], dict(enumerate(jobs, 1)))
+
+
+def nodes_of(machines: Sequence[Instance]) -> list[str]:
+    return sorted(i.node for i in machines)
+
+
+def test_a_job_that_cannot_be_had_whole_keeps_no_machine(many: World) -> None:
+    many.clouds["pub"].limit(SPOT, 3)
+    together(many, MANY[:4])
+    many.tick()
+    assert many.alive() == [], "in the same round"
+    assert all(phase(many.slurm.node(n)) is Phase.POWERING_DOWN for n in MANY[:4])
+    assert "PENDING" in many.slurm.queue()[1].states
+    (refused,) = [d for d in many.ledger.decisions("job:1") if d.kind == "refused"]
+    assert set(MANY[:4]) <= set(refused.subjects), "all with one reason"
+    ended = [d for d in many.ledger.decisions("m1") if d.kind == "terminated"]
+    assert [d.reason for d in ended] == ["its job could not be had whole"]
+    many.advance(60)
+    assert many.alive() == []
+
+
+def test_where_the_pool_says_so_the_machines_stay(tmp_path: Path) -> None:
+    world = build(tmp_path, partial_jobs=True)
+    world.clouds["pub"].limit(SPOT, 3)
+    together(world, MANY[:4])
+    world.tick()
+    assert nodes_of(world.alive()) == ["m1", "m2", "m3"]
+    world.advance(20)
+    assert phase(world.slurm.node("m1")) is Phase.UP
+    world.close()
+
+
+def test_a_job_that_is_known_not_to_fit_buys_nothing(tmp_path: Path) -> None:
+    world = build(tmp_path, max_nodes=3)
+    together(world, MANY[:4], MANY[4:6])
+    world.tick()
+    assert nodes_of(world.alive()) == ["m5", "m6"], "the smaller job is served"
+    (refused,) = [d for d in world.ledger.decisions("job:1") if d.kind == "refused"]
+    assert "4 node(s) of pool many are wanted, 1 can be had" in refused.reason
+    assert "pool many is limited to 3 nodes, 2 are in use" in refused.reason
+    assert world.ledger.decisions("job:2")[-1].kind == "launched"
+    world.close()
+
+
+def test_what_could_be_had_is_not_held_for_the_job_that_is_too_large(tmp_path: Path) -> None:
+    world = build(tmp_path, max_nodes=2)
+    together(world, MANY[:4])
+    world.advance(30)
+    held = {row.node for row in world.ledger.holds()}
+    assert len(set(MANY) - held) == 2
+    world.slurm.submit(9, MANY, 2)
+    world.advance(30)
+    assert "RUNNING" in world.slurm.queue()[9].states
+    world.close()
+
+
+def test_the_smaller_job_gets_what_the_larger_one_leaves(many: World) -> None:
+    many.clouds["pub"].limit(SPOT, 3)
+    together(many, MANY[:4], MANY[4:6])
+    many.tick()
+    assert nodes_of(many.alive()) == ["m1", "m2"], "for the second job; the third is ended"
+    assert [d.kind for d in many.ledger.decisions("m1")][-1] == "handed"
+    assert {j: "PENDING" in many.slurm.queue()[j].states for j in (1, 2)} == {1: True, 2: True}
+    many.slurm._wishes[2] = (MANY[:2], 2)  # Slurm gives a job the nodes that are up or booting
+    many.advance(20)
+    assert "RUNNING" in many.slurm.queue()[2].states
+    assert set(many.slurm.queue()[2].nodes) == {"m1", "m2"}
+
+
+def test_single_node_jobs_are_one_call_and_take_what_there_is(many: World) -> None:
+    many.clouds["pub"].limit(SPOT, 3)
+    together(many, *[(n,) for n in MANY[:5]])
+    many.tick()
+    assert nodes_of(many.alive()) == ["m1", "m2", "m3"]
+    launches = [c.size for c in many.clouds["pub"].calls if c.name == "launch"]
+    assert launches == [5]
+
+
+def test_nodes_without_a_job_are_served_as_far_as_it_goes(many: World) -> None:
+    many.clouds["pub"].limit(SPOT, 1)
+    together(many, MANY[:2])
+    for file in (many.dir / "requests").glob("*.json"):
+        file.unlink()
+    many.program("resume", MANY[:2], {})
+    many.tick()
+    assert nodes_of(many.alive()) == ["m1"]
+
+
+def test_a_job_may_be_served_by_several_offers(tmp_path: Path) -> None:
+    world = build(tmp_path, markets=(Market.SPOT, Market.ON_DEMAND))
+    world.clouds["pub"].limit(SPOT, 3)
+    together(world, MANY[:4])
+    world.tick()
+    assert sorted(str(i.market) for i in world.alive()) == ["on-demand", "spot", "spot", "spot"]
+    world.close()
+
+
+def test_of_two_pools_neither_keeps_machines_for_half_a_job(tmp_path: Path) -> None:
+    pools = tuple(
+        PoolSettings(name=n, cloud="pub", nodes=f"{n}[1-3]", cpus=2, memory=4096,
+                     markets=(market,))
+        for n, market in (("a", Market.SPOT), ("b", Market.ON_DEMAND))
+    )  # fmt: skip
+    cloud = make_config(tmp_path).clouds[1]
+    world = World(
+        tmp_path, clouds=(replace(cloud, limits=Limits(dollars_per_hour=9.0)),), pools=pools,
+        limits=Limits(),
+    )  # fmt: skip
+    mute(world)
+    world.clouds["pub"].limit("small/zone-1/on-demand", 1)
+    world.slurm.submit(1, ("a1", "a2", "b1", "b2"), 4)
+    world.tick()
+    assert world.alive() == []
+    assert {row.pool for row in world.ledger.holds()} == {"b"}, "the other one has capacity"
+    world.close()
+
+
+def test_a_job_whose_last_node_is_refused_later_gives_up_the_others(many: World) -> None:
+    """The first answer was lost; when the call is repeated, there is no capacity any more."""
+    cloud = many.clouds["pub"]
+    cloud.limit(SPOT, 3)
+    together(many, MANY[:3])
+    many.tick()
+    assert nodes_of(many.alive()) == list(MANY[:3])
+    many.slurm.submit(2, MANY[3:5], 2)
+    for file in (many.dir / "requests").glob("*.json"):
+        file.unlink()
+    # One of its nodes is in the request, the other one has got a machine before.
+    cloud.limit(SPOT, 4)
+    many.program("resume", ["m4"], {2: MANY[3:5]})
+    many.tick()
+    assert nodes_of(many.alive()) == list(MANY[:4])
+    many.program("resume", ["m5"], {2: MANY[3:5]})
+    many.tick()
+    assert nodes_of(many.alive()) == list(MANY[:3]), "m4 is of no use without m5"
+    many.advance(120)
+    assert nodes_of(many.alive()) == list(MANY[:3])
+
+
+def test_a_node_that_is_up_is_slurms_to_give_back(many: World) -> None:
+    """It has no power-up to take back; Slurm suspends it when it is idle."""
+    cloud = many.clouds["pub"]
+    cloud.limit(SPOT, 1)
+    together(many, MANY[:1])
+    many.advance(20)
+    assert phase(many.slurm.node("m1")) is Phase.UP
+    many.slurm.finish(1)
+    many.slurm.submit(2, MANY[:2], 2)
+    many.advance(10)
+    assert nodes_of(many.alive()) == ["m1"]
+    assert "PENDING" in many.slurm.queue()[2].states
+
+
+def test_a_request_that_would_pass_the_spending_limit_is_cut_with_that_reason(
+    tmp_path: Path,
+) -> None:
+    """Spot at $0.03 counts with the $0.10 that it may come to: $0.25 an hour are two machines."""
+    world = World(tmp_path)
+    for number, node in enumerate(("pub1", "pub2", "pub3"), 1):
+        world.slurm.submit(number, (node,))
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.program("resume", ["pub1", "pub2", "pub3"], {1: ["pub1"], 2: ["pub2"], 3: ["pub3"]})
+    world.tick()
+    assert nodes_of(world.alive()) == ["pub1", "pub2"]
+    assert [i.price for i in world.alive()] == pytest.approx([0.03, 0.03])
+    (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
+    assert "cloud pub may spend $0.25/h, spends $0.20/h and this costs up to $0.1000/h" in refused
+    world.close()

@@ -1,0 +1,346 @@
+"""Repair: whatever Slurm, the ledger and the clouds disagree on, and what must be left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.controller.context import new_generation
+from slurm_elastic.errors import AuthError, SlurmError
+from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.policies.power_state import Phase, phase
+from tests.controller.world import World
+
+ADMIN = "fan is broken"
+
+
+def up(world: World, *nodes: str) -> list[Instance]:
+    for number, node in enumerate(nodes, 1):
+        world.slurm.submit(number, (node,))
+    world.advance(30)
+    assert all(phase(world.slurm.node(n)) is Phase.UP for n in nodes)
+    return world.alive()
+
+
+def known(world: World) -> list[str]:
+    return [m.instance.id for m in world.ledger.machines()]
+
+
+def add(world: World, machine: Instance, ident: str, **changes: object) -> Instance:
+    other = replace(machine, id=ident, **changes)
+    world.accounts[other.cloud].add_foreign(other, owner="uuid-1")
+    return other
+
+
+def test_a_lost_ledger_is_learnt_from_the_clouds_and_nothing_ends(world: World) -> None:
+    up(world, "pub1", "op1")
+    alive = sorted(i.id for i in world.alive())
+    world.lose_ledger()
+    world.advance(600)
+    assert sorted(known(world)) == alive
+    assert sorted(i.id for i in world.alive()) == alive
+    (spot,) = [m for m in world.ledger.machines() if m.instance.cloud == "pub"]
+    assert spot.worst_price == pytest.approx(0.10), "limits count it as before"
+
+
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_with_a_new_ledger_nothing_is_bought_before_the_cloud_was_read(
+    world: World, restarts: int
+) -> None:
+    """The node's machine may exist already, also for a daemon that starts once more: the job goes
+    back, and what there was ends when the cloud can be read.
+    """
+    world.slurm.submit(1, ("pub1",), requeue=False)
+    world.advance(5)
+    (machine,) = world.alive()
+    world.program(*world.requests[-1], received=world.now)
+    world.clouds["pub"].fail_next(AuthError, 1000, "instances")
+    world.lose_ledger()
+    for _ in range(restarts):
+        world.tick()
+        world.restart()
+    world.advance(70)
+    assert world.alive() == [machine]
+    assert known(world) == []
+    assert "refused" in world.kinds("pub1")
+    assert world.spool.count() == 0
+    world.clouds["pub"].heal()
+    world.advance(world.config.timings.capacity_cooldown + 240)
+    (own,) = world.machines_of("pub1")
+    assert [own] == known(world)
+    assert "RUNNING" in world.slurm.queue()[1].states
+
+
+def test_a_cloud_that_was_read_once_is_bought_from_while_its_list_fails(world: World) -> None:
+    world.advance(30)
+    world.restart()
+    world.clouds["pub"].fail_next(AuthError, 1000, "instances")
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    assert world.machines_of("pub1")
+
+
+def test_a_lost_request_is_made_up_for(world: World) -> None:
+    world.slurm.submit(1, ("pub1",))
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+    world.advance(200)
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.machines_of("pub1")
+
+
+def test_a_machine_that_dies_gives_its_job_back(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    world.clouds["pub"].take(machine.id)
+    world.advance(500)
+    job = world.slurm.queue()[1]
+    assert (job.restarts, "RUNNING" in job.states) == (1, True)
+    assert len(world.machines_of("pub1")) == 1
+
+
+@pytest.mark.parametrize("hidden", [60, 200, 280])
+def test_a_fresh_machine_that_the_cloud_does_not_show_is_not_lost(
+    world: World, hidden: float
+) -> None:
+    world.clouds["pub"].visible_after = hidden
+    (machine,) = up(world, "pub1")
+    world.advance(400)
+    assert [i.id for i in world.alive()] == [machine.id]
+    assert known(world) == [machine.id]
+    assert world.slurm.queue()[1].restarts == 0
+
+
+def test_a_machine_that_the_cloud_forgets_for_two_readings_is_not_lost(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    record = world.accounts["pub"].machines[machine.id]
+    record.visible_from = world.now + 2 * world.config.timings.reconcile
+    world.advance(200)
+    assert known(world) == [machine.id]
+    assert "ended" not in world.kinds("pub1")
+
+
+def test_an_answer_that_shows_one_of_two_machines_is_not_the_whole(world: World) -> None:
+    """The open launch is asked again, instead of buying what only is not shown yet."""
+    cloud = world.clouds["pub"]
+    world._live = lambda *_: None  # type: ignore[method-assign]  # they take long to boot
+    cloud.lose_answer_next(1000)
+    cloud.visible_after = 250
+    world.slurm.submit(1, ("pub1", "pub2"), 2)
+    world.advance(5)
+    first, _ = world.accounts["pub"].machines.values()
+    first.visible_from = world.now
+    cloud._answers_to_lose = 0
+    world.advance(400)
+    assert sorted(i.node for i in world.alive()) == ["pub1", "pub2"]
+    assert sorted(known(world)) == sorted(i.id for i in world.alive())
+    assert world.ledger.open_launches() == ()
+
+
+def test_an_open_launch_that_nobody_wants_is_given_up_after_a_while(world: World) -> None:
+    cloud = world.clouds["pub"]
+    cloud.fail_next(AuthError, 100_000, "terminate")
+    cloud.lose_answer_next(1000)
+    cloud.visible_after = 300
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    world.slurm._power_down("pub1", set())
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    world.slurm.finish(1)
+    cloud.heal()
+    world.advance(700)
+    assert world.alive() == []
+    assert world.ledger.open_launches() == ()
+
+
+def test_an_orphan_ends_after_the_grace(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    world.slurm.finish(1)
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    world.advance(world.config.timings.grace - 40)
+    assert world.alive() == [machine]
+    world.advance(120)
+    assert world.alive() == []
+
+
+def test_a_node_asked_for_while_the_round_ran_keeps_its_machine(world: World) -> None:
+    """The orphan was found in a view that is a minute old."""
+    (machine,) = up(world, "pub1")
+    world.slurm.finish(1)
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+    original = world.clouds["pub"].instances
+
+    def slow() -> Sequence[Instance]:
+        seen = original()
+        world.slurm.set_node("pub1", "ALLOCATED", "CLOUD", "POWERING_UP")
+        return seen
+
+    world.clouds["pub"].instances = slow  # type: ignore[method-assign]
+    for _ in range(10):
+        world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERED_DOWN")
+        world.now += 31
+        world.tick()
+    assert world.alive() == [machine]
+
+
+def test_of_two_machines_the_one_that_serves_stays(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    add(world, machine, "pub-newer", generation="g9999999999999-x", address="10.9.9.9")
+    world.advance(300)
+    assert world.alive() == [machine]
+
+
+def test_a_job_is_not_killed_for_a_double_that_cannot_be_told_apart(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    world.slurm.set_node("pub1", address="pub1")  # by its name, as the site's DNS has it
+    world._live = lambda *_: None  # type: ignore[method-assign]
+    add(world, machine, "pub-newer", generation=new_generation(world.now), address="10.9.9.9")
+    world.advance(300)
+    assert len(world.alive()) == 2
+    world.slurm.finish(1)
+    world.advance(400)
+    assert world.alive() == []
+
+
+def test_a_machine_that_has_stopped_itself_ends_and_its_job_runs_elsewhere(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    stopped = world.accounts["pub"].machines[machine.id]
+    stopped.instance = replace(stopped.instance, state=InstanceState.STOPPING)
+    world.advance(600)
+    assert machine.id not in [i.id for i in world.alive()]
+    assert world.slurm.queue()[1].restarts == 1
+    assert len(world.alive()) == 1
+
+
+def test_a_stopped_machine_that_the_ledger_lost_ends_too(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    add(world, machine, "pub-stopped", generation="g0", state=InstanceState.STOPPING)
+    world.advance(600)
+    assert [i.id for i in world.alive()] == [machine.id]
+    assert world.slurm.queue()[1].restarts == 0
+
+
+def test_a_machine_that_is_stopping_is_not_adopted_at_once(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    add(world, machine, "pub-stopping", generation="g0", state=InstanceState.STOPPING)
+    world.advance(100)
+    assert known(world) == [machine.id]
+
+
+def test_one_failing_repair_does_not_stop_the_others(world: World) -> None:
+    """The ledger refuses an id that it knows from another cloud, in every round."""
+    (machine,) = up(world, "op1")
+    add(world, replace(machine, cloud="pub", node="pub2", generation="g2"), machine.id)
+    add(world, replace(machine, cloud="pub", node="pub3", generation="g3"), "pub-adopted")
+    world.advance(40)
+    assert "pub-adopted" in known(world)
+
+
+def test_what_raises_something_unknown_is_unreadable(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up(world, "pub1")
+
+    def broken() -> None:
+        raise msgspec.DecodeError("no JSON")
+
+    monkeypatch.setattr(world.clouds["pub"], "instances", broken)
+    world.advance(600)
+    health = {h.name: h for h in world.ledger.health()}
+    assert (health["pub"].code, health["onp"].error) == ("unreadable", None)
+    assert len(world.alive()) == 1
+    assert world.slurm.queue()[1].restarts == 0
+
+
+def test_while_slurm_cannot_be_read_nothing_is_done(world: World) -> None:
+    up(world, "pub1")
+    world.slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+    for i in world.alive():
+        world.clouds["pub"].take(i.id)
+    calls = len(world.clouds["pub"].calls)
+    world.now += 1000
+    world.tick()
+    assert len(world.clouds["pub"].calls) == calls
+    assert {h.name: h.code for h in world.ledger.health()}["slurm"] == "slurm"
+
+
+def test_a_machine_over_its_age_goes_when_its_jobs_have(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    pool = replace(world.site.pools["burst"], max_age=200.0)
+    world.site.pools["burst"] = world.site.pool_of["pub1"] = pool  # type: ignore[index]
+    world.advance(600)
+    assert world.alive() == [machine]
+    assert "RUNNING" in world.slurm.queue()[1].states
+    assert world.kinds("pub1").count("power_down_asap") == 1, "it is asked for once"
+    world.slurm.finish(1)
+    world.advance(60)
+    assert world.alive() == []
+
+
+def test_an_admins_drain_outlives_the_maximum_age(world: World) -> None:
+    (machine,) = up(world, "pub1")
+    pool = replace(world.site.pools["burst"], max_age=200.0)
+    world.site.pools["burst"] = world.site.pool_of["pub1"] = pool  # type: ignore[index]
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason=ADMIN)
+    world.advance(400)
+    assert world.alive() == [machine]
+    assert world.slurm.node("pub1").reason == ADMIN
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_drained_node_whose_machine_is_gone_stays_the_admins(world: World, busy: bool) -> None:
+    (machine,) = up(world, "pub1")
+    world.slurmd_timeout = 1e9  # Slurm itself does nothing about it
+    world.slurm.update_nodes(["pub1"], state="DRAIN", reason=ADMIN)
+    if not busy:
+        world.slurm.finish(1)
+        world.slurm._since["pub1"] = world.now + 1e6
+    world.advance(40)
+    world.clouds["pub"].take(machine.id)
+    world.advance(400)
+    node = world.slurm.node("pub1")
+    assert node.reason == ADMIN
+    assert "DRAIN" in node.states
+    assert ("DOWN" in node.states) is busy
+    if busy:
+        assert world.slurm.queue()[1].restarts == 1
+
+
+def test_a_node_that_slurm_gave_up_is_restored_and_an_admins_is_not(world: World) -> None:
+    world.slurm.set_node("pub1", "DOWN", "CLOUD", "POWERED_DOWN", reason="ResumeTimeout reached")
+    world.slurm.set_node("pub2", "DOWN", "CLOUD", "POWERED_DOWN", reason=ADMIN)
+    world.slurm.set_node("pub3", "DOWN", "CLOUD", "NOT_RESPONDING", reason="Not responding")
+    world.advance(100)
+    assert world.slurm.node("pub1").states == {"IDLE", "CLOUD", "POWERED_DOWN"}
+    assert "DOWN" in world.slurm.node("pub2").states
+    assert world.slurm.node("pub3").states == {"IDLE", "CLOUD", "POWERED_DOWN"}
+
+
+def test_machines_of_a_cloud_that_left_the_configuration_are_told_of_and_left(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    (machine,) = up(world, "pub1")
+    world.stop()
+    onp = world.config.clouds[0], world.config.pools[0]
+    world.config = replace(world.config, clouds=(onp[0],), pools=(onp[1],))
+    world.clouds.pop("pub")
+    world.start()
+    world.advance(60)
+    assert machine.id in [i.id for i in world.alive()]
+    assert machine.id in known(world)
+    assert "the configuration has no cloud pub any more" in caplog.text
+
+
+def test_a_loss_that_the_cloud_tells_fails_the_node_in_the_same_round(world: World) -> None:
+    """Else it takes three readings without the machine, and the patience for races."""
+    cloud = world.clouds["pub"]
+    cloud.tells_losses = True
+    (machine,) = up(world, "pub1")
+    cloud.take(machine.id)
+    world.advance(world.config.timings.reconcile + 5)
+    assert "node-lost" in world.kinds("pub1")
+    world.advance(300)
+    assert [m.id for m in world.alive()] != [machine.id]
+    assert len(world.alive()) == 1, "the job has another machine"

@@ -1,0 +1,94 @@
+"""The daemon killed at each step of a refusal and of the end of a hold: a restart repairs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+
+from slurm_elastic import faults
+from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from tests.controller.world import PUB, Killed, World
+
+ADMIN = "fan is broken"
+STEPS = [p for p in faults.POINTS if p.startswith(("refuse.", "release."))]
+LIFTED = ("refuse.lifted", "refuse.put-back")
+"""Only where a job's own --no-requeue stands in the way."""
+
+
+@pytest.fixture
+def env(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The environment that names the fault point; dying ends the daemon and empties it."""
+    environment: dict[str, str] = {}
+
+    def die(_pid: int, _signal: int) -> None:
+        environment.clear()
+        raise Killed
+
+    stand_in = SimpleNamespace(environ=environment, getpid=os.getpid, kill=die)
+    monkeypatch.setattr(faults, "os", stand_in)
+    return environment
+
+
+def held(world: World) -> list[str]:
+    nodes = [world.slurm.node(n) for n in PUB]
+    return [n.name for n in nodes if is_drained(n) and n.reason.startswith(HOLD_MARK)]
+
+
+@pytest.mark.parametrize("requeue", [True, False], ids=["requeue", "no-requeue"])
+@pytest.mark.parametrize("point", STEPS)
+def test_after_a_crash_at_any_step_of_a_refusal_the_job_is_served_elsewhere(
+    world: World, env: dict[str, str], point: str, requeue: bool
+) -> None:
+    """No orphan, no job lost, an admin's drain not undone, and the hold ends. The daemon is away for
+    some minutes, but back before ResumeTimeout.
+    """
+    world.clouds["pub"].limit("*", 0)
+    world.slurm.update_nodes(["pub3"], state="DRAIN", reason=ADMIN)
+    env["SLURM_ELASTIC_FAULT"] = point
+    world.slurm.submit(1, ("pub1", "pub2", "op1"), requeue=requeue)
+    world.advance(20, step=1)
+    world.clouds["pub"].limit("*", None)
+    world.advance(300, step=10)
+    if point in LIFTED and requeue:
+        assert env, "only a job's own --no-requeue has to be lifted"
+        env.clear()
+    else:
+        assert not env, "it died there"
+        assert world.daemon is None
+        world.start()
+    world.advance(600, step=10)
+    job = world.slurm.queue()[1]
+    assert ("RUNNING" in job.states, job.requeue) == (True, requeue)
+    (machine,) = world.alive()
+    assert machine.node in job.nodes
+    assert held(world) == []
+    assert world.ledger.holds() == ()
+    assert world.ledger.open_launches() == ()
+    assert world.ledger.lifted_requeues() == ()
+    assert world.spool.count() == 0
+    admins = world.slurm.node("pub3")
+    assert (is_drained(admins), admins.reason) == (True, ADMIN)
+
+
+@pytest.mark.parametrize("point", [p for p in STEPS if p.startswith("refuse.")])
+def test_a_crash_while_no_capacity_returns_leaves_the_pool_held(
+    world: World, env: dict[str, str], point: str
+) -> None:
+    """The daemon is away for a short time only: siblings are held, and the job moves on."""
+    world.clouds["pub"].limit("*", 0)
+    env["SLURM_ELASTIC_FAULT"] = point
+    world.slurm.submit(1, (*PUB, "op1"), requeue=False)
+    world.advance(30, step=1)
+    assert not env, "it died there"
+    if world.daemon is None:
+        world.start()
+    world.advance(170, step=2)
+    assert held(world) == list(PUB)
+    job = world.slurm.queue()[1]
+    assert job.nodes == ("op1",)
+    assert job.restarts == 1, "it did not walk into the held nodes one by one"
+    assert [i.node for i in world.alive()] == ["op1"]

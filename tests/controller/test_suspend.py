@@ -1,0 +1,122 @@
+"""A suspend request ends the machines of its nodes: all of them, and no others."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.errors import AuthError, InstanceNotFound, TransientError
+from slurm_elastic.model import Instance
+from slurm_elastic.policies.power_state import Phase, phase
+from tests.controller.world import World
+
+
+def up(world: World, *nodes: str) -> None:
+    for number, node in enumerate(nodes, 1):
+        world.slurm.submit(number, (node,))
+    world.advance(30)
+    assert all(phase(world.slurm.node(n)) is Phase.UP for n in nodes)
+
+
+def idle(world: World, seconds: float = 320) -> None:
+    for job in world.slurm.queue():
+        world.slurm.finish(job)
+    world.advance(seconds)
+
+
+def add(world: World, machine: Instance, ident: str, **changes: object) -> Instance:
+    """One more machine with our tags, in its cloud and in the ledger."""
+    other = replace(machine, id=ident, **changes)
+    world.accounts[other.cloud].add_foreign(other, owner="uuid-1")
+    world.ledger.adopt(other, "burst", world.now)
+    return other
+
+
+def test_an_idle_nodes_machine_ends(world: World) -> None:
+    up(world, "pub1", "op1")
+    idle(world)
+    assert world.alive() == []
+    assert world.ledger.machines() == ()
+    assert world.kinds("pub1")[-1] == "terminated"
+
+
+def test_both_machines_of_a_node_end(world: World) -> None:
+    up(world, "pub1")
+    (machine,) = world.alive()
+    add(world, machine, "pub-second")
+    idle(world)
+    assert world.alive() == []
+
+
+def test_a_suspend_of_a_node_that_is_up_is_dropped(world: World) -> None:
+    up(world, "pub1")
+    world.program("suspend", ["pub1"], {}, received=world.now)
+    world.advance(10)
+    assert len(world.machines_of("pub1")) == 1
+    assert world.kinds("pub1")[-1] == "dropped"
+
+
+def test_a_newer_machine_outlives_an_old_suspend(world: World) -> None:
+    before = world.now - 50
+    up(world, "pub1")
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_DOWN")
+    world.program("suspend", ["pub1"], {}, received=before)
+    world.tick()
+    assert len(world.machines_of("pub1")) == 1
+
+
+def test_another_clouds_machine_for_the_node_is_not_asked_of_this_one(world: World) -> None:
+    """The pool has moved to another cloud while its machine lived."""
+    up(world, "pub1")
+    (machine,) = world.alive()
+    add(world, machine, "onp-left", cloud="onp")
+    world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWERING_DOWN")
+    world.program("suspend", ["pub1"], {}, received=world.now)
+    world.tick()
+    assert [i.id for i in world.alive()] == ["onp-left"]
+    assert [m.instance.id for m in world.ledger.machines()] == ["onp-left"]
+
+
+@pytest.mark.parametrize("error", [TransientError, AuthError])
+def test_a_failed_end_is_repeated_until_it_is_done(
+    world: World, error: type[TransientError]
+) -> None:
+    up(world, "pub1")
+    world.clouds["pub"].fail_next(error, 2, "terminate")
+    idle(world, 305)
+    assert len(world.alive()) == 1
+    assert [m.suspending is not None for m in world.ledger.machines()] == [True]
+    world.advance(120)
+    assert world.alive() == []
+    assert "terminate-failed" in world.kinds("pub1")
+
+
+def test_a_machine_that_is_gone_already_has_ended(world: World) -> None:
+    up(world, "pub1")
+    (machine,) = world.alive()
+    world.clouds["pub"].fail_next(InstanceNotFound, 1, "terminate")
+    world.clouds["pub"].take(machine.id)
+    idle(world, 305)
+    assert world.ledger.machines() == ()
+
+
+def test_a_machine_that_a_cloud_wrongly_calls_gone_is_ended_when_it_shows(world: World) -> None:
+    up(world, "pub1")
+    world.clouds["pub"].fail_next(InstanceNotFound, 1, "terminate")
+    idle(world, 400)
+    assert world.alive() == []
+    ends = [c for c in world.clouds["pub"].calls if c.name == "terminate"]
+    assert len(ends) == 2
+
+
+def test_a_node_that_never_came_up_loses_its_machine(world: World) -> None:
+    world.slurm.submit(1, ("pub1",))
+    world.advance(5)
+    world.slurm.finish(1)
+    world.slurm._fail("pub1", "ResumeTimeout reached", {"POWERED_DOWN"})
+    world.program("resume-fail", ["pub1"], {}, received=world.now)
+    world.advance(40)
+    assert world.alive() == []
+    assert world.slurm.node("pub1").reason.startswith("slurm-elastic:hold:pool burst rests")
+    world.advance(200)
+    assert world.slurm.node("pub1").states == {"IDLE", "CLOUD", "POWERED_DOWN"}

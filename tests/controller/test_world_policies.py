@@ -1,0 +1,62 @@
+"""The daemon with policies against everything that may go wrong, in any order (hypothesis).
+
+All that holds without policies holds with them, and no job starves: a machine that never came up
+counts as none.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+from slurm_elastic.config import Timings
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
+from slurm_elastic.ledger.rows import CAPACITY
+from slurm_elastic.model import Limits, Location
+from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from tests.controller.test_world_machine import Chaos, WatchedWorld
+from tests.controller.world import SHAPE
+
+
+class PolicyChaos(Chaos):
+    growth = "on_demand"
+
+    def make_world(self) -> WatchedWorld:
+        clouds = (
+            FakeCloud(name="onp", location=Location.ON_PREMISES, types=SHAPE, stock=None),
+            FakeCloud(
+                name="pub", location=Location.PUBLIC, types=SHAPE,
+                limits=Limits(dollars_per_hour=0.25),
+                policies=CloudPolicies(lease=3600.0, release="delayed(before_end=180)",
+                                       budget=Budget(per_month=1e6)),
+            ),
+        )  # fmt: skip
+        return WatchedWorld(
+            clouds=clouds,
+            timings=Timings(suspend_time=4200, suspend_timeout=30, resume_timeout=600),
+            policies=SitePolicies(growth=self.growth, release="idle(seconds=120)", look=10.0),
+        )
+
+    def unrest(self, held: bool) -> str:
+        """Powered-down nodes stay held for the policy, and for no other cause."""
+        w = self.world
+        for name in w.site.pool_of:
+            node = w.slurm.node(name)
+            if phase(node) is Phase.POWERED_DOWN and not is_drained(node):
+                return f"{name} is not kept from Slurm"
+        rows = {row.node for row in w.ledger.holds() if held or row.kind != CAPACITY}
+        return self.trouble(rows, held=held)
+
+
+PolicyChaos.TestCase.settings = settings(
+    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "40")),
+    stateful_step_count=25,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+class TestPolicyChaos(PolicyChaos.TestCase):  # type: ignore[misc]
+    pass

@@ -1,0 +1,269 @@
+"""A whole site in memory: a real daemon over fakes, on a clock that only tests move."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
+from slurm_elastic.config.access import Who
+from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Instance, InstanceState, Limits, Location, Market
+from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.providers.fake import FakeAccount, FakeProvider
+from slurm_elastic.slurm.fake_timed import TimedSlurm
+from slurm_elastic.spool import Spool
+
+T0 = 1_800_000_000.0
+BOOT = 10.0
+SLURMD_TIMEOUT = 60.0
+PING = SLURMD_TIMEOUT / 3
+"""Seconds until slurmctld notes that a node does not answer."""
+SHAPE = {"small": InstanceType(cpus=2, memory=4096, price=0.10)}
+ONP = ("op1", "op2")
+PUB = ("pub1", "pub2", "pub3")
+
+
+class Killed(BaseException):
+    """In place of SIGKILL."""
+
+
+class Inline(Executor):
+    """Does at once what a cloud's thread would do."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - as an executor does
+            future.set_exception(error)
+        return future
+
+
+class Silent:
+    """No wake socket: the test decides when the daemon ticks."""
+
+    def wait(self, timeout: float) -> list[bytes]:
+        return []
+
+    def ring(self) -> None:
+        pass
+
+
+def make_config(state_dir: Path, **changes: Any) -> Config:
+    fields: dict[str, Any] = {
+        "cluster": Cluster(name="alps", uuid="uuid-1"),
+        "clouds": (
+            FakeCloud(name="onp", location=Location.ON_PREMISES, types=SHAPE, stock=None),
+            FakeCloud(
+                name="pub",
+                location=Location.PUBLIC,
+                types=SHAPE,
+                limits=Limits(dollars_per_hour=0.25),
+            ),
+        ),
+        "pools": (
+            PoolSettings(name="rack", cloud="onp", nodes=compress(ONP), cpus=2, memory=4096),
+            PoolSettings(
+                name="burst",
+                cloud="pub",
+                nodes=compress(PUB),
+                cpus=2,
+                memory=4096,
+                markets=(Market.SPOT, Market.ON_DEMAND),
+            ),
+        ),
+        "state_dir": str(state_dir),
+        "who": Who(accounts=("physics",)),
+        "limits": Limits(nodes=4),
+        "timings": Timings(suspend_time=300, suspend_timeout=30, resume_timeout=600),
+    }
+    return Config(**(fields | changes))
+
+
+class World:
+    """``daemon`` is None while none runs; what it leaves behind stays in ``dir`` and ``accounts``."""
+
+    def __init__(self, directory: Path | None = None, **config: Any) -> None:
+        fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self._own = directory is None
+        self.dir = directory or Path(tempfile.mkdtemp(prefix="se-world-", dir=fast))
+        self.now = T0
+        self.config = make_config(self.dir, **config)
+        self.requests: list[tuple[str, Sequence[str], Mapping[int, Sequence[str]]]] = []
+        self._numbers = itertools.count(1)
+        self.spool = Spool(self.dir)
+        self.spool.create()
+        names = [n for pool in self.pools().values() for n in pool]
+        timings = self.config.timings
+        self.slurm = self.make_slurm(
+            names, lambda: self.now, self.program, suspend_time=timings.suspend_time,
+            suspend_timeout=timings.suspend_timeout, resume_timeout=timings.resume_timeout,
+        )  # fmt: skip
+        self.accounts = {c.name: FakeAccount() for c in self.config.clouds}
+        self.clouds: dict[str, FakeProvider] = {}
+        self._gone_since: dict[str, float] = {}
+        self.daemon: Daemon | None = None
+        self.slurmd_timeout = SLURMD_TIMEOUT
+        self.really_running: set[str] = set()
+        self.start()
+
+    def pools(self) -> Mapping[str, Sequence[str]]:
+        from slurm_elastic.hostlist import expand
+
+        return {pool.name: expand(pool.nodes) for pool in self.config.pools}
+
+    # the daemon
+
+    def make_slurm(self, *args: Any, **settings: Any) -> TimedSlurm:
+        return TimedSlurm(*args, **settings)
+
+    def make_ledger(self) -> Ledger:
+        return Ledger(self.dir / "ledger.db")
+
+    def start(self) -> None:
+        self.ledger = self.make_ledger()
+        for cloud in self.config.clouds:
+            assert isinstance(cloud, FakeCloud)
+            old = self.clouds.get(cloud.name)
+            new = FakeProvider(
+                cloud, self.config.cluster, self.accounts[cloud.name], lambda: self.now, self.pause
+            )
+            if old is not None:  # what is wrong with a cloud does not end with the daemon
+                new._faults, new._answers_to_lose = old._faults, old._answers_to_lose
+                new.visible_after = old.visible_after
+            self.clouds[cloud.name] = new
+        plain = Site.of(self.config, self.slurm, self.ledger, self.clouds, lambda: self.now)
+        self.site = replace(plain, monotonic=lambda: self.now, wait=self.wait)
+        self.daemon = Daemon(self.site, self.spool, Silent(), lambda: None, lambda _: Inline())  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self.daemon = None
+        self.ledger.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def lose_ledger(self) -> None:
+        self.stop()
+        for file in self.dir.glob("ledger.db*"):
+            file.unlink()
+        self.start()
+
+    def close(self) -> None:
+        self.ledger.close()
+        if self._own:
+            shutil.rmtree(self.dir)
+
+    def tick(self) -> None:
+        """Killed ends the daemon, as a crash would."""
+        if self.daemon is None:
+            return
+        try:
+            self.daemon._guarded_tick()
+        except Killed:
+            self.stop()
+
+    # time
+
+    def wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return False
+
+    def pause(self, seconds: float) -> None:
+        self.now += seconds
+
+    def advance(self, seconds: float, step: float = 5.0) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += min(step, end - self.now)
+            self.live()
+            self.tick()
+
+    def live(self) -> None:
+        """What Slurm and the machines do by themselves."""
+        self.slurm.step()
+        by_node: dict[str, list[Instance]] = {}
+        for i in self.alive():
+            by_node.setdefault(i.node, []).append(i)
+        for name in [n for pool in self.pools().values() for n in pool]:
+            self._live(name, by_node.get(name, []))
+
+    def _live(self, name: str, machines: Sequence[Instance]) -> None:
+        node = self.slurm.node(name)
+        if phase(node) is Phase.POWERING_UP:
+            # A slurmd that booted before it was asked for is not the one slurmctld waits for.
+            for i in machines:
+                if i.launched >= self.slurm.asked(name) and self.now - i.launched >= BOOT:
+                    self.slurm.register(name, i.address or "")
+        served = any(i.address == node.address and self._answers(i) for i in machines)
+        if phase(node) is not Phase.UP or "DOWN" in node.states or served:
+            self._gone_since.pop(name, None)
+            self.slurm.hear(name)
+            return
+        if self.slurm.timeout == 0:  # nobody pings a node that is up
+            return
+        gone = self.now - self._gone_since.setdefault(name, self.now)
+        if gone >= self.slurmd_timeout:
+            self.slurm.lose(name)
+        elif gone >= PING:
+            self.slurm.miss(name)
+
+    def _answers(self, machine: Instance) -> bool:
+        """One that its cloud has as stopped does not, unless the cloud is wrong."""
+        stopped = machine.state is InstanceState.STOPPING
+        return not stopped or machine.id in self.really_running
+
+    # what is there
+
+    def alive(self, cloud: str | None = None) -> list[Instance]:
+        """Our machines that are not terminated, whether the cloud shows them or not."""
+        return [
+            m.instance
+            for name, account in self.accounts.items()
+            if cloud in (None, name)
+            for m in account.machines.values()
+            if m.owner == "uuid-1" and m.instance.state is not InstanceState.TERMINATED
+        ]
+
+    def machines_of(self, node: str) -> list[str]:
+        return [i.id for i in self.alive() if i.node == node]
+
+    def kinds(self, subject: str) -> list[str]:
+        return [d.kind for d in self.ledger.decisions(subject)]
+
+    # Slurm's programs
+
+    def program(
+        self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]], **changes: Any
+    ) -> str:
+        """As programs/power.py leaves it, with the resume file of 22.05."""
+        if not changes:
+            self.requests.append((kind, tuple(nodes), dict(jobs)))
+        file = {
+            "jobs": [{"job_id": j, "nodes": compress(of)} for j, of in jobs.items()],
+            "all_nodes": compress(nodes),
+        }
+        body = {
+            "kind": kind,
+            "hostlist": compress(nodes),
+            "received": self.now,
+            "resume_file": file if kind == "resume" else None,
+            "resume_file_error": None,
+        }
+        name = f"{int(self.now * 1e9)}-{next(self._numbers):06d}-{kind}"
+        (self.dir / "requests" / f"{name}.json").write_text(json.dumps(body | changes))
+        return name

@@ -1,0 +1,125 @@
+"""Pools whose machines never register rest; only so many machines boot at once."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import Breaker, CoolDown, Location, Market, Offer
+from slurm_elastic.policies.boot_breaker import (
+    Boot,
+    after_failures,
+    given_up_after,
+    longest_wait,
+    may_wait,
+    paused,
+    to_rest,
+    trial,
+    turn,
+)
+from slurm_elastic.policies.ranking import Scope, rank, rest_key, serving, touches
+from tests.policies import strategies
+
+T0 = 1000.0
+OPEN = Breaker(pool="std", failures=10, until=T0 + 50, reason="10 machines in a row")
+
+
+def failing(before: Breaker, count: int, now: float) -> Breaker:
+    return after_failures(before, count, now, limit=10, cool_down=3600.0)
+
+
+@given(st.lists(st.integers(1, 4), max_size=12))
+def test_a_breaker_opens_with_the_tenth_in_a_row_and_not_before(counts: list[int]) -> None:
+    breaker, opened = Breaker(pool="std"), None
+    for n, count in enumerate(counts):
+        breaker = failing(breaker, count, T0 + n)
+        if opened is None and sum(counts[: n + 1]) >= 10:
+            opened = T0 + n
+        assert breaker.until == (None if opened is None else opened + 3600), "it is set once"
+        assert breaker.failures == sum(counts[: n + 1])
+        assert (paused(breaker, T0 + n) is None) == (opened is None)
+
+
+def test_after_the_pause_one_that_fails_opens_it_again() -> None:
+    assert paused(OPEN, T0 + 50) is None
+    again = failing(OPEN, 1, T0 + 60)
+    assert again.until == T0 + 60 + 3600
+    assert again.reason == "11 machines in a row booted but never registered with Slurm"
+
+
+@given(st.integers(0, 5))
+def test_after_the_pause_one_machine_is_on_trial(booting: int) -> None:
+    assert trial(None, booting) is None
+    assert trial(Breaker(pool="std", failures=3), booting) is None
+    found = trial(OPEN, booting)
+    assert found is not None
+    assert found[0] == (0 if booting else 1)
+
+
+def test_the_ranking_says_that_a_pool_is_paused_or_on_trial() -> None:
+    request = strategies.request()
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a",
+        market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
+    )  # fmt: skip
+    shut = Scope(breakers={"std": OPEN})
+    (rejected,) = rank(request, [offer], shut, T0).rejected
+    assert rejected.reason == "pool std is paused for another 50 s: 10 machines in a row"
+    tried = serving(request, [offer, replace(offer, zone="b")], shut, T0 + 50)
+    assert [t.room for t in tried] == [1], "one machine, whatever the offers"
+    assert "pool std is tried with one machine" in tried[0].reason
+    assert serving(request, [offer], replace(shut, booting={"pool:std": 1}), T0 + 50) == ()
+
+
+@given(
+    st.none() | st.integers(1, 9), st.none() | st.integers(1, 9), st.integers(0, 12),
+    st.integers(0, 12),
+)  # fmt: skip
+def test_no_cap_is_passed(cloud: int | None, pool: int | None, in_cloud: int, in_pool: int) -> None:
+    caps = (("cloud:aws", cloud), ("pool:std", pool))
+    left, words = turn(caps, {"cloud:aws": in_cloud, "pool:std": in_pool})
+    for cap, booting in ((cloud, in_cloud), (pool, in_pool)):
+        if cap is not None:
+            assert left <= max(cap - booting, 0)
+    assert (words == "") == (cloud is None and pool is None)
+
+
+def test_a_node_waits_for_half_of_its_time() -> None:
+    assert may_wait(T0, T0 + 299, 600)
+    assert not may_wait(T0, T0 + 300, 600)
+    assert may_wait(None, T0 + 10**6, 600)
+
+
+@given(st.floats(1.0, 65533.0))
+def test_a_node_is_given_up_before_slurmctld_does_it_and_not_much(resume_timeout: float) -> None:
+    left = resume_timeout - given_up_after(resume_timeout)
+    assert min(9.999, resume_timeout / 2) <= left <= 30.001
+    assert given_up_after(resume_timeout) >= longest_wait(resume_timeout), "a turn is in time"
+
+
+def test_what_rests_after_a_machine_that_did_not_register() -> None:
+    failed = [Boot(offer="a", launched=T0), Boot(offer="b", launched=T0 + 5)]
+    before = Boot(offer="a", launched=T0 - 99, registered=T0 - 1)
+    booting = Boot(offer="a", launched=T0 + 1)
+    assert to_rest(failed, [*failed, before, booting], "pool") == ("pool",), "nothing proves it"
+    proof = Boot(offer="a", launched=T0 - 9, registered=T0 + 1)
+    assert to_rest(failed, [*failed, proof], "pool") == ("b",), "the pool works, and offer a"
+    other = Boot(offer="c", launched=T0, registered=T0 + 9)
+    assert to_rest([failed[0]] * 2, [other], "pool") == ("a",)
+    assert to_rest([failed[0]], [proof, other], "pool") == ()
+
+
+def test_a_rest_is_of_its_pool_only() -> None:
+    request = strategies.request()
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a",
+        market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
+    )  # fmt: skip
+    key = rest_key(request.pool)
+    rest = CoolDown(key=key, until=T0 + 9, code="BootFailed", reason="n1 did not register")
+    (rejected,) = rank(request, [offer], Scope(cool_downs=(rest,)), T0).rejected
+    assert rejected.reason == "cools down for another 9 s after BootFailed: n1 did not register"
+    other = replace(request.pool, name="other")
+    assert rank(replace(request, pool=other), [offer], Scope(cool_downs=(rest,)), T0).ranked
+    assert (touches(key, request.pool), touches(key, other)) == (True, False)

@@ -1,0 +1,364 @@
+"""Repair decisions: the table of policies.recovery, and what must never be decided."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from slurm_elastic.model import Action, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.inventory_check import is_lasting, is_pinged
+from slurm_elastic.policies.reconcile_rules import capped, mature, recover
+from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
+from tests.policies.strategies import NOW, instance, views
+
+UP = frozenset({"IDLE", "CLOUD"})
+BUSY = frozenset({"ALLOCATED", "CLOUD"})
+SILENT = BUSY | {"NOT_RESPONDING"}
+BOOTING = frozenset({"ALLOCATED", "CLOUD", "POWERING_UP", "NOT_RESPONDING"})
+OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
+DOWN = frozenset({"DOWN", "CLOUD", "NOT_RESPONDING"})
+DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
+
+KNOWN = Known(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
+SEEN = instance("i-1", "pub1", "g1")
+OLD = replace(KNOWN, decided=NOW - 4000)
+AHEAD = replace(KNOWN, decided=NOW + 7000)
+NAMED = replace(KNOWN, id="i-2")
+NAMED_SEEN = replace(SEEN, id="i-2")
+STOPPED = replace(SEEN, state=InstanceState.STOPPING)
+MISSED = replace(KNOWN, misses=3)
+ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
+INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
+
+
+def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> View:
+    nodes = {} if states is None else {"pub1": SlurmNode(name="pub1", states=states, reason=reason)}
+    base = View(now=NOW, nodes=nodes, known=(), intents=(), seen=())
+    return replace(base, **changes)
+
+
+CASES = {
+    "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
+    "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                      [("terminate-stopped", "i-1")]),
+    "stopped, but slurmctld hears its job": (view(BUSY, known=(KNOWN,), seen=(STOPPED,)), []),
+    "stopped, and slurmctld hears nothing": (view(SILENT, known=(KNOWN,), seen=(STOPPED,)),
+                                             [("terminate-stopped", "i-1")]),
+    "stopped, and slurmctld hears another machine in its place": (
+        view(BUSY, known=(KNOWN,), seen=(STOPPED,), at_others=frozenset({"pub1"})),
+        [("terminate-stopped", "i-1")]),
+    "stopped, and another one of the node runs": (
+        view(BUSY, known=(KNOWN, NAMED), seen=(STOPPED, NAMED_SEEN)),
+        [("terminate-stopped", "i-1")]),
+    "stopped, unknown": (view(UP, seen=(replace(SEEN, state=InstanceState.STOPPING),)),
+                         [("adopt-stopped", "i-1")]),
+    "stopped, its end was decided": (
+        view(OFF, known=(replace(KNOWN, suspending=True),),
+             seen=(replace(SEEN, state=InstanceState.STOPPING),)), [("terminate", "i-1")]),
+    "all in order": (view(UP, known=(KNOWN,), seen=(SEEN,)), []),
+    "missing once": (view(UP, known=(replace(KNOWN, misses=1),)), []),
+    "missing three times": (view(SILENT, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, powered down": (view(OFF, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, down": (view(DOWN, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, of no node": (view(None, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, booting": (view(BOOTING, known=(MISSED,)), [("end-missing", "i-1")]),
+    "missing three times, but slurmctld hears it": (view(BUSY, known=(MISSED,)),
+                                                    [("doubt", "list")]),
+    "missing three times, slurmctld hears another machine in its place": (
+        view(BUSY, known=(MISSED,), at_others=frozenset({"pub1"})), [("end-missing", "i-1")]),
+    "missing three times, slurmctld hears another one of the node": (
+        view(BUSY, known=(MISSED, NAMED), seen=(NAMED_SEEN,)), [("end-missing", "i-1")]),
+    "missing, its end was decided": (view(OFF, known=(replace(KNOWN, suspending=True),)),
+                                     [("end", "i-1")]),
+    "cloud unreadable": (view(OFF, known=(replace(KNOWN, misses=9),), seen=None), []),
+    "end decided, still there": (view(OFF, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+                                 [("terminate", "i-1")]),
+    "intent answered": (view(BOOTING, intents=(INTENT,), seen=(replace(SEEN, generation="g9"),)),
+                        [("confirm", "g9")]),
+    "intent unanswered, wanted": (view(BOOTING, intents=(INTENT,)), [("retry", "g9")]),
+    "intent unanswered, unwanted": (view(OFF, intents=(INTENT,)), [("abandon", "g9")]),
+    "intent unanswered, young": (view(OFF, intents=(replace(INTENT, created=NOW - 9),)), []),
+    "wanted again, its machine was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True),), seen=(SEEN,)),
+        [("relaunch", "i-1")]),
+    "wanted, its machine boots": (view(BOOTING, known=(KNOWN,), seen=(SEEN,)), []),
+    "wanted again, two machines, one was up before": (
+        view(BOOTING, known=(replace(KNOWN, registered=True), replace(NAMED, generation="g0")),
+             seen=(SEEN, replace(NAMED_SEEN, generation="g0"))),
+        [("relaunch", "i-1")]),
+    "wanted, nothing there": (view(BOOTING), [("launch", "pub1")]),
+    "wanted, but held": (view(BOOTING, held=frozenset({"pub1"})), [("give-back", "pub1")]),
+    "wanted, another cloud's machine boots": (view(BOOTING, elsewhere=frozenset({"pub1"})), []),
+    "wanted, a machine of it is on its way out": (
+        view(BOOTING, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        [("terminate", "i-1"), ("launch", "pub1")]),
+    "wanted, a machine of it is being stopped": (
+        view(BOOTING, seen=(STOPPED,)), [("adopt-stopped", "i-1"), ("launch", "pub1")]),
+    "wanted, one machine of it is on its way out, another boots": (
+        view(BOOTING, known=(replace(KNOWN, suspending=True), NAMED), seen=(SEEN, NAMED_SEEN)),
+        [("terminate", "i-1")]),
+    "up, silent, a machine of it is on its way out": (
+        view(SILENT, known=(replace(KNOWN, suspending=True),), seen=(SEEN,)),
+        [("terminate", "i-1"), ("fail-node", "pub1")]),
+    "up, heard, a machine of it is on its way out and hidden": (
+        view(BUSY, known=(replace(KNOWN, suspending=True),)), [("end", "i-1")]),
+    "up, its machine has ended, an earlier one is on its way out": (
+        view(BUSY, known=(replace(KNOWN, suspending=True),), seen=(SEEN, ENDED)),
+        [("terminate", "i-1"), ("fail-lost", "pub1")]),
+    "up without a machine": (view(SILENT), [("fail-node", "pub1")]),
+    "up without a machine, but slurmctld hears it": (view(BUSY), [("doubt", "list")]),
+    "up without a machine, slurmctld hears another in its place": (
+        view(BUSY, at_others=frozenset({"pub1"})), [("fail-node", "pub1")]),
+    "up on another cloud's machine": (view(SILENT, elsewhere=frozenset({"pub1"})), []),
+    "moved, its node is at its own cloud's machine": (
+        view(BUSY, known=(replace(KNOWN, double_of="i-7"),), seen=(SEEN,)),
+        [("terminate-double", "i-1")]),
+    "up, and its machine has ended": (view(BUSY, seen=(ENDED,)), [("fail-lost", "pub1")]),
+    "up on another machine than the ended": (view(BUSY, known=(KNOWN,), seen=(SEEN, ENDED)), []),
+    "powered down with a machine": (view(OFF, known=(KNOWN,), seen=(SEEN,)),
+                                    [("terminate-orphan", "i-1")]),
+    "powering down with a machine": (view(GOING, known=(KNOWN,), seen=(SEEN,)), []),
+    "node unknown to Slurm": (view(None, known=(KNOWN,), seen=(SEEN,)), []),
+    "node unknown to Slurm, old": (view(None, known=(OLD,), seen=(SEEN,)),
+                                   [("terminate-orphan", "i-1")]),
+    "node unknown to Slurm, old, cloud unreadable": (view(None, known=(OLD,), seen=None), []),
+    "no node's name": (view(UP, known=(replace(OLD, node=""), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+    "no node's name, too old": (
+        view(UP, known=(replace(OLD, node="", max_age=3000), NAMED), seen=(SEEN, NAMED_SEEN)),
+        [("terminate-orphan", "i-1")]),
+    "two without a node's name": (
+        view(None, known=(replace(KNOWN, node=""), replace(NAMED, node="")),
+             seen=(SEEN, NAMED_SEEN)), []),
+    "down, Slurm's own reason": (view(DOWN, reason="Not responding", known=(KNOWN,), seen=(SEEN,)),
+                                 [("clear", "pub1")]),
+    "down, an admin's": (view(DOWN, reason="fan", known=(KNOWN,), seen=(SEEN,)), []),
+    "down and powered down": (view(DOWN_OFF, reason="ResumeTimeout reached"), [("restore", "pub1")]),
+    "too old, idle": (view(UP, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+                      [("power-down", "pub1")]),
+    "too old, busy": (view(BUSY, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)),
+                      [("power-down-asap", "pub1")]),
+    "too old by a clock that was set back": (
+        view(BUSY, known=(replace(AHEAD, max_age=50),), seen=(SEEN,)),
+        [("power-down-asap", "pub1")]),
+    "its cloud's clock is ahead": (
+        view(UP, known=(replace(KNOWN, decided=NOW + 600, max_age=50),), seen=(SEEN,)), []),
+    "node unknown to Slurm, from before the clock was set back": (
+        view(None, known=(AHEAD,), seen=(SEEN,)), [("terminate-orphan", "i-1")]),
+    "no node's name, from before the clock was set back": (
+        view(UP, known=(replace(AHEAD, node="", max_age=50), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+    "old enough": (view(BUSY, known=(replace(KNOWN, max_age=500),), seen=(SEEN,)), []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_table(name: str) -> None:
+    world, expected = CASES[name]
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == expected
+    assert all(a.reason for a in recover(world, Patience()))
+
+
+def many(count: int, states: frozenset[str], start: int = 0) -> View:
+    """So many machines in that state, none of which the cloud lists."""
+    names = [f"pub{i}" for i in range(start, start + count)]
+    return view(
+        None,
+        nodes={n: SlurmNode(name=n, states=states) for n in names},
+        known=tuple(replace(MISSED, id=f"i-{n}", node=n, generation=n) for n in names),
+    )
+
+
+def both(one: View, other: View, **changes: object) -> View:
+    return replace(
+        one, nodes={**one.nodes, **other.nodes}, known=(*one.known, *other.known), **changes
+    )
+
+
+def kinds(world: View) -> dict[str, int]:
+    found = [a.kind for a in recover(world, Patience())]
+    return {kind: found.count(kind) for kind in found}
+
+
+def test_a_list_that_lacks_what_slurmctld_hears_ends_nothing_that_boots() -> None:
+    world = both(many(40, BUSY), many(3, BOOTING, 40))
+    assert kinds(world) == {"doubt": 1}
+    (finding,) = recover(world, Patience())
+    assert finding.reason == (
+        "it lists 0 of 43 machines that were there, but slurmctld hears the nodes pub0, pub1, "
+        "pub2, pub3, pub4 and 35 more: are these another account's credentials, or were tags "
+        "taken away?"
+    )
+
+
+def test_a_list_that_lacks_many_booting_machines_ends_none_until_slurm_gives_them_up() -> None:
+    assert kinds(many(10, BOOTING)) == {"end-missing": 10}
+    assert kinds(many(11, BOOTING)) == {"doubt": 1}
+    assert "11 of those it lacks are booting" in recover(many(11, BOOTING), Patience())[0].reason
+    assert kinds(many(11, DOWN_OFF)) == {"end-missing": 11}
+
+
+def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
+    """As when a host fails with 30 of 40 machines."""
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
+    world = both(many(30, SILENT), many(10, BUSY, 30), seen=tuple(there))
+    actions = recover(world, Patience())
+    assert {a.kind for a in actions} == {"end-missing"}
+    kept, waiting = capped(actions, 40)
+    assert (len(kept), waiting) == (10, 20)
+
+
+def unpinged(one: View, **changes: object) -> View:
+    return replace(one, pings=False, **changes)
+
+
+def test_without_pings_a_node_that_slurmctld_has_up_keeps_no_lost_machine() -> None:
+    """As with a SlurmdTimeout of 0."""
+    assert kinds(unpinged(many(1, BUSY))) == {"end-missing": 1}
+    assert kinds(unpinged(many(10, BUSY))) == {"end-missing": 10}
+    assert kinds(unpinged(view(BUSY))) == {"fail-node": 1}
+    assert kinds(unpinged(view(BUSY, known=(KNOWN,), seen=(STOPPED,)))) == {"terminate-stopped": 1}
+
+
+def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
+    assert kinds(unpinged(many(11, BUSY))) == {"doubt": 1}
+    assert (
+        "has up, without a ping, the nodes"
+        in recover(unpinged(many(11, BUSY)), Patience())[0].reason
+    )
+    since = replace(KNOWN, id="i-new", node="new", decided=NOW - 1)
+    started = replace(SEEN, id="i-new", node="new")
+    world = both(many(11, BUSY), view(None, known=(since,), seen=(started,)), seen=(started,))
+    assert kinds(unpinged(world)) == {"doubt": 1}
+    nameless = replace(many(11, BUSY), known=())
+    assert kinds(unpinged(nameless)) == {"doubt": 1}
+
+
+def test_without_pings_what_slurm_gives_up_ends_whatever_the_list() -> None:
+    assert kinds(unpinged(both(many(11, BUSY), many(3, DOWN, 11)))) == {
+        "doubt": 1,
+        "end-missing": 3,
+    }
+
+
+def test_without_pings_a_loss_of_most_machines_is_believed() -> None:
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
+    world = both(many(30, BUSY), many(10, BUSY, 30), seen=tuple(there))
+    assert kinds(unpinged(world)) == {"end-missing": 30}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "pinged"), [(0, False), (1, True), (1800, True), (7200, False)]
+)
+def test_what_slurmctld_pings(timeout: float, pinged: bool) -> None:
+    assert is_pinged(timeout) is pinged
+
+
+def test_a_doubt_lasts_once_slurmctld_would_know_of_a_loss() -> None:
+    assert [is_lasting(stood, 300) for stood in (120, 199, 200)] == [False, False, True]
+    assert is_lasting(120, 0)
+
+
+def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
+    there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(2, 9)]
+    world = both(both(many(1, BUSY), many(1, BOOTING, 1)), many(7, BUSY, 2), seen=tuple(there))
+    assert kinds(world) == {"doubt": 1, "end-missing": 1}
+
+
+def test_of_two_machines_the_newer_stays() -> None:
+    older = replace(KNOWN, id="i-0", generation="g0")
+    world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+        ("terminate-double", "i-0")
+    ]
+
+
+def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
+    older = replace(KNOWN, id="i-0", generation="g0", address="10.0.0.1")
+    newer = replace(KNOWN, address="10.0.0.2")
+    node = SlurmNode(name="pub1", states=BUSY, address="10.0.0.1")
+    world = view(
+        BUSY,
+        nodes={"pub1": node},
+        known=(older, newer),
+        seen=(SEEN, replace(SEEN, id="i-0", generation="g0")),
+    )
+    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+        ("terminate-double", "i-1")
+    ]
+
+
+@given(views())
+def test_nothing_is_deleted_when_the_cloud_was_not_read(world: View) -> None:
+    actions = recover(replace(world, seen=None), Patience())
+    assert not [a for a in actions if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
+
+
+@given(views())
+def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: View) -> None:
+    orphans = {a.subject for a in recover(world, Patience()) if a.kind == "terminate-orphan"}
+    for machine in world.known:
+        if machine.id in orphans and machine.node in world.nodes:
+            assert "POWERED_DOWN" in world.nodes[machine.node].states
+
+
+@given(views())
+def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: View) -> None:
+    launched = {a.subject for a in recover(world, Patience()) if a.kind == "launch"}
+    assert launched.isdisjoint(m.node for m in world.known if not m.suspending)
+    assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
+    assert launched.isdisjoint(world.held)
+
+
+@given(views())
+def test_an_admins_own_down_node_is_left_alone(world: View) -> None:
+    touched = {a.subject for a in recover(world, Patience())}
+    for node in world.nodes.values():
+        if "DOWN" in node.states and node.reason == "admin: broken fan":
+            assert node.name not in touched
+
+
+def test_patient_findings_must_stand() -> None:
+    finding = Action(kind="terminate-orphan", subject="i-1", reason="x")
+    ready, standing = mature([finding], {}, NOW, grace=60)
+    assert ready == ()
+    ready, standing = mature([finding], standing, NOW + 59, grace=60)
+    assert ready == ()
+    ready, _ = mature([finding], standing, NOW + 60, grace=60)
+    assert ready == (finding,)
+    _, gone = mature([], standing, NOW + 61, grace=60)
+    assert gone == {}
+
+
+@given(st.integers(0, 400), st.integers(0, 400))
+def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
+    actions = [Action(kind="terminate-orphan", subject=str(i), reason="x") for i in range(count)]
+    kept, waiting = capped(actions, live)
+    assert len(kept) <= max(10, live * 0.2)
+    assert len(kept) + waiting == count
+
+
+def seconds_for(count: int) -> float:
+    """Processor time of a round over so many busy nodes, the best of three."""
+    names = [f"pub{i}" for i in range(count)]
+    world = View(
+        now=NOW,
+        nodes={n: SlurmNode(name=n, states=BUSY) for n in names},
+        known=tuple(replace(KNOWN, id=f"i-{n}", node=n, generation=n) for n in names),
+        intents=(),
+        seen=tuple(replace(SEEN, id=f"i-{n}", node=n, generation=n) for n in names),
+    )
+    times = []
+    for _ in range(3):
+        began = time.process_time()
+        assert recover(world, Patience()) == ()
+        times.append(time.process_time() - began)
+    return min(times)
+
+
+def test_a_round_takes_time_by_the_number_of_machines_not_by_its_square() -> None:
+    assert seconds_for(8000) < 30 * seconds_for(1000)

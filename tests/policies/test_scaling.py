@@ -1,0 +1,195 @@
+"""What a group of pools does at one moment, and how waiting jobs are dealt out to them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from msgspec.structs import replace
+
+from slurm_elastic.policies.capacity import (
+    Bounds,
+    Bursts,
+    OnDemand,
+    Slurm,
+    Spent,
+    SteadyStream,
+    Window,
+)
+from slurm_elastic.policies.demand_split import deal
+from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
+from slurm_elastic.policies.scaling import (
+    Asked,
+    Now,
+    Plan,
+    PoolNow,
+    PoolRules,
+    Resting,
+    Start,
+    decide,
+    head_start,
+    stops,
+    weights,
+)
+from tests.simulate.test_replay import T, moments
+
+RULES = PoolRules(growth=OnDemand(), release=Idle(60))
+
+
+def pool(name: str = "burst", rules: PoolRules = RULES, **fields: object) -> PoolNow:
+    return PoolNow(name=name, rules=rules, **fields)  # type: ignore[arg-type]
+
+
+def job(number: int, *pools: str, nodes: int = 1, limit: int = 600, times: int = 1) -> Asked:
+    return Asked(number, nodes, limit, T, pools or ("burst",), times)
+
+
+def now(*pools: PoolNow, queue: tuple[Asked, ...] = (), **fields: object) -> Now:
+    return Now(now=T, growth=pools[0].rules.growth, pools=pools, queue=queue, **fields)  # type: ignore[arg-type]
+
+
+def starts(found: list[tuple[Now, Plan]]) -> dict[str, int]:
+    count: Counter[str] = Counter()
+    for _, plan in found:
+        for start in plan.starts:
+            count[start.pool] += start.machines
+    return dict(count)
+
+
+def test_what_is_stopped_says_why_and_counts_nobody() -> None:
+    plan = decide(now(pool(room=3, stop="the budget is spent"), queue=(job(1),)))
+    assert plan == Plan(
+        unserved="1 of 1 machines are not started: the budget is spent (1 new jobs wait for 1 nodes)"
+    )
+
+
+def test_what_finds_no_room_says_so_and_counts_who_got_some() -> None:
+    plan = decide(now(pool(room=1), queue=(job(1), job(2))))
+    assert plan.starts == (Start("burst", 1, "2 new jobs wait for 2 nodes"),)
+    assert plan.covered == (1, 2)
+    assert plan.unserved == (
+        "1 of 2 machines are not started: no node is left that could be started"
+        " (2 new jobs wait for 2 nodes)"
+    )
+
+
+def test_jobs_get_machines_where_they_may_run() -> None:
+    both = (pool("rack", room=2), pool("burst", room=2))
+    found = deal(now(*both, queue=(job(1, "burst"), job(2, "rack"))))
+    assert starts(found) == {"burst": 1, "rack": 1}
+
+
+def test_a_machine_is_for_one_job_only() -> None:
+    """An idle machine that the first job will get is not there for the second."""
+    rack = pool("rack", room=0, idle=(Resting("op1", T - 9, T - 9),))
+    queue = (job(1, "rack", "burst"), job(2, "rack"))
+    found = deal(now(rack, pool("burst", room=2), queue=queue))
+    assert starts(found) == {}
+    assert found[1][1].unserved is not None, "the second job has none"
+
+
+def test_an_array_counts_by_its_tasks() -> None:
+    rules = replace(RULES, growth=Bursts(waste=300))
+    found = deal(now(pool(rules=rules, room=9), queue=(job(1, times=4),)))
+    assert starts(found) == {"burst": 4}
+
+
+def test_machines_are_kept_while_a_job_waits_that_could_use_them() -> None:
+    idle = (Resting("pub1", T - 900, T - 600),)
+    rest = pool("rack", idle=(Resting("op1", T - 900, T - 600),))
+    waiting = job(1, "burst", nodes=2)
+    found = deal(now(rest, pool("burst", idle=idle), queue=(waiting,), covered=(1,)))
+    assert [leave.node for _, plan in found for leave in plan.leaves] == ["op1"]
+
+
+def test_warm_machines_stay_and_are_made_up() -> None:
+    rules = PoolRules(growth=Slurm(), release=Idle(60), min_idle=2)
+    idle = tuple(Resting(f"pub{i}", T - 900, T - 600) for i in range(4))
+    plan = decide(now(pool(rules=rules, idle=idle, room=5)))
+    assert [leave.node for leave in plan.leaves] == ["pub0", "pub1"]
+    plan = decide(now(pool(rules=rules, idle=idle[:1], room=5)))
+    assert plan.starts == (Start("burst", 1, "2 machines are kept idle"),)
+
+
+def test_a_steady_stream_flags_idle_machines_first() -> None:
+    rules = PoolRules(growth=SteadyStream(waste=100), release=Flagged())
+    idle = (Resting("pub3", T - 900, T - 5),)
+    plan = decide(now(pool(rules=rules, idle=idle, taken=("pub1", "pub2")), running=2))
+    assert [leave.node for leave in plan.leaves] == ["pub3", "pub1"]
+
+
+@pytest.mark.parametrize(("before", "goes"), [(30, True), (61, False)])
+def test_a_delayed_release_acts_only_at_the_end_of_the_lease(before: int, goes: bool) -> None:
+    rules = PoolRules(growth=Slurm(), release=Delayed(before_end=60), lease=3600)
+    idle = (Resting("pub1", T - 2 * 3600 + before, T - 600),)
+    assert bool(decide(now(pool(rules=rules, idle=idle))).leaves) is goes
+
+
+def test_the_first_bound_that_stops_is_told() -> None:
+    day = ("", Bounds(per_day=5.0), Spent(day=5.0))
+    cloud = ("cloud aws", Bounds(per_month=50.0), Spent(month=60.0))
+    shut = ("", Bounds(windows=(Window(0, 1),)), Spent())
+    assert stops(T, [cloud, day]) == "cloud aws: the budget of $50 a month is spent"
+    assert stops(T, [day]) == "the budget of $5 a day is spent"
+    assert stops(T, [shut]) == "outside the times at which machines may be started"
+    assert stops(T, [("", Bounds(per_day=5.0), Spent(day=4.99))]) is None
+
+
+def test_the_head_starts_when_enough_machines_are_free() -> None:
+    assert head_start(2, T, [T + 50, T - 9, T + 20]) == T + 20
+    assert head_start(4, T, [T, T, T]) is None
+    assert head_start(0, T, []) is None
+
+
+def test_weights_follow_the_rest_of_the_lease() -> None:
+    rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
+    idle = tuple(Resting(f"n{i}", T - 300 * i, T - 9) for i in range(1, 12))
+    found = weights(rules, idle, T, 1000)
+    ordered = sorted(found, key=lambda name: int(name[1:]))
+    assert [found[name] for name in ordered] == sorted(found.values())
+    assert set(found.values()) <= set(range(1000, 1009))
+    assert weights(PoolRules(growth=Slurm()), idle, T, 1000) == {}
+
+
+@given(moments())
+def test_nobody_gets_what_is_not_there(group: Now) -> None:
+    rooms = {one.name: 0 if one.stop else one.room for one in group.pools}
+    there = {one.name: {r.node for r in one.idle} | {*one.taken} for one in group.pools}
+    found = deal(group)
+    assert all(rooms[name] >= count for name, count in starts(found).items())
+    leaves = [leave.node for _, plan in found for leave in plan.leaves]
+    assert len(leaves) == len(set(leaves))
+    assert set(leaves) <= set().union(*there.values())
+
+
+@given(moments())
+def test_warm_machines_are_never_let_go(group: Now) -> None:
+    leaves = {leave.node for _, plan in deal(group) for leave in plan.leaves}
+    for one in group.pools:
+        left = [r for r in one.idle if r.node not in leaves]
+        assert len(left) >= min(one.rules.min_idle, len(one.idle))
+
+
+@given(moments())
+def test_reasons_are_given(group: Now) -> None:
+    for _, plan in deal(group):
+        assert all(part.reason for part in (*plan.starts, *plan.leaves))
+
+
+def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() -> None:
+    """Partitions of two clouds: one idle machine in each is of no use to a job of two."""
+    idle = (Resting("n1", T - 60, T - 40),)
+    pools = (pool("a", idle=idle), pool("b", room=3, idle=idle))
+    asked = now(*pools, queue=(job(1, "a", "b", nodes=2),), covered=(1,))
+    (start,) = decide(asked).starts
+    assert start[:2] == ("b", 1)
+    assert "the head needs 2 machines of one pool" in start.reason
+    for other in (
+        replace(asked, running=1),
+        replace(asked, pools=(pools[0], replace(pools[1], booting=1))),
+        replace(asked, pools=(pools[0], replace(pools[1], idle=(*idle, Resting("n2", T, T))))),
+        replace(asked, pools=(pools[0], replace(pools[1], stop="the budget is spent"))),
+        replace(asked, growth=Slurm()),
+    ):
+        assert decide(other).starts == ()
