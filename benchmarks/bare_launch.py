@@ -21,7 +21,7 @@ from slurm_elastic.config import configfile, domain_pools
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import LaunchSpec, Market, Offer
-from slurm_elastic.providers import aws_request
+from slurm_elastic.providers.aws import requests
 
 
 def run(url: str, count: int, config: Path | None) -> dict[str, float]:
@@ -72,7 +72,7 @@ def same_as_ours(config_path: Path, count: int) -> dict[str, object]:
         offer=offer,
         jobs=(1000,),
     )
-    return aws_request.run_instances(
+    return requests.run_instances(
         settings,
         config.cluster,
         spec,

@@ -22,8 +22,8 @@ from slurm_elastic.config import Cluster, Timings
 from slurm_elastic.config.clouds import AwsCloud, InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import LaunchSpec, Location, Market, Pool
-from slurm_elastic.providers.aws import AwsProvider
-from slurm_elastic.providers.aws_pacing import LAUNCHES, TERMINATIONS, Pace, Rate
+from slurm_elastic.providers.aws.provider import AwsProvider
+from slurm_elastic.providers.aws.rate_limit import LAUNCHES, TERMINATIONS, Pace, Rate
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.endpoints import isolated_env
 

@@ -10,7 +10,7 @@ from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.resolve import effective
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.providers.joining import program_of
+from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm import check, controller, install, plan, uninstall
 from slurm_elastic.slurm.install import Outcome
 

@@ -102,8 +102,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     for. ``launch_template`` is the site's own (id or name); all that is
     set here goes over it. ``interruption_rates``: how often an hour EC2 takes a spot machine of a
     type, for the ranking key ``risk``. ``launch_burst`` and ``launch_rate`` are what EC2
-    lets the account start: machines at once, and a second after that (aws_pacing); None is EC2's
-    published default, or with an ``endpoint`` no limit.
+    lets the account start: machines at once, and a second after that (providers.aws.rate_limit);
+    None is EC2's published default, or with an ``endpoint`` no limit.
     """
 
     region: str

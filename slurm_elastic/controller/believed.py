@@ -11,7 +11,7 @@ from slurm_elastic.config.clouds import AnyCloud, LocalCloud
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model import Instance
 from slurm_elastic.policies.sound import sound
-from slurm_elastic.providers.machine_tags import price_of
+from slurm_elastic.providers.base.tags import price_of
 
 log = logging.getLogger(__name__)
 

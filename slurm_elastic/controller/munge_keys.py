@@ -23,7 +23,7 @@ from slurm_elastic.controller.ssh_copy import PushError, Target, WrongHostKeyErr
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.providers.joining import KEY_MARK, Told
+from slurm_elastic.providers.base.joining import KEY_MARK, Told
 
 log = logging.getLogger(__name__)
 

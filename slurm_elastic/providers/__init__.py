@@ -14,7 +14,7 @@ from slurm_elastic.config.clouds import (
 )
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers.joining import program_of
+from slurm_elastic.providers.base.joining import program_of
 
 
 def open_provider(settings: AnyCloud, cluster: Cluster, config: Config | None = None) -> Provider:
@@ -41,35 +41,39 @@ def _open(settings: AnyCloud, cluster: Cluster, config: Config | None) -> Provid
     joining = program_of(config, settings) if config else ""
     match settings:
         case AwsCloud():
-            from slurm_elastic.providers.aws import AwsProvider
-            from slurm_elastic.providers.aws_claim import claim_of
+            from slurm_elastic.providers.aws.instances import ownership_of
+            from slurm_elastic.providers.aws.provider import AwsProvider
 
-            claim = claim_of(settings, cluster, config)
-            return AwsProvider(settings, cluster, claim=claim, joining=joining)
+            ownership = ownership_of(settings, cluster, config)
+            return AwsProvider(settings, cluster, ownership=ownership, joining=joining)
         case LocalCloud():
-            from slurm_elastic.providers.local import LocalProvider
+            from slurm_elastic.providers.local.provider import LocalProvider
 
             return LocalProvider(settings, cluster)
         case OpenNebulaCloud():
-            from slurm_elastic.providers.opennebula import OpenNebulaProvider
-            from slurm_elastic.providers.opennebula_claim import claim_of as claim_of_one
+            from slurm_elastic.providers.opennebula.instances import (
+                ownership_of as ownership_of_one,
+            )
+            from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 
-            one = claim_of_one(settings, cluster, config)
-            return OpenNebulaProvider(settings, cluster, claim=one, joining=joining)
+            one = ownership_of_one(settings, cluster, config)
+            return OpenNebulaProvider(settings, cluster, ownership=one, joining=joining)
         case DockerCloud():
-            from slurm_elastic.providers.docker import DockerProvider
-            from slurm_elastic.providers.docker_reading import claim_of as claim_of_docker
+            from slurm_elastic.providers.docker.convert import ownership_of as ownership_of_docker
+            from slurm_elastic.providers.docker.provider import DockerProvider
 
-            whose = claim_of_docker(settings, cluster, config)
+            whose = ownership_of_docker(settings, cluster, config)
             head = config.join.head if config else None
-            return DockerProvider(settings, cluster, claim=whose, head=head)
+            return DockerProvider(settings, cluster, ownership=whose, head=head)
         case OpenStackCloud():
-            from slurm_elastic.providers.openstack import OpenStackProvider
-            from slurm_elastic.providers.openstack_claim import claim_of as claim_of_stack
+            from slurm_elastic.providers.openstack.instances import (
+                ownership_of as ownership_of_stack,
+            )
+            from slurm_elastic.providers.openstack.provider import OpenStackProvider
 
-            stack = claim_of_stack(settings, cluster, config)
-            return OpenStackProvider(settings, cluster, claim=stack, joining=joining)
+            stack = ownership_of_stack(settings, cluster, config)
+            return OpenStackProvider(settings, cluster, ownership=stack, joining=joining)
         case FakeCloud():
-            from slurm_elastic.providers.fake import FakeProvider
+            from slurm_elastic.providers.fake.provider import FakeProvider
 
             return FakeProvider(settings, cluster)

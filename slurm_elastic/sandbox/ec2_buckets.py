@@ -1,6 +1,6 @@
 """The limits of EC2's API, as its developer guide publishes them, enforced by the emulated one.
 
-Written apart from the client's idea of them (providers/aws_pacing), which it is to test: here a
+Written apart from the client's idea of them (providers/aws/rate_limit), which it is to test: here a
 bucket gets its tokens once every second, as "How throttling is applied" says, not all the time.
 """
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from slurm_elastic.errors import SandboxError
-from slurm_elastic.providers.aws_tags import NodeNames
+from slurm_elastic.providers.aws.tags import FleetNodeNames
 from slurm_elastic.sandbox import ec2_quotas
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, EventQueue
@@ -120,7 +120,7 @@ class Machine:
             zone=self.target.zone,
             launched=self.launched,
             address=self.instance.private_ip,
-            node=self.node or NodeNames().node(self.tags, self.instance.ami_launch_index),
+            node=self.node or FleetNodeNames().node(self.tags, self.instance.ami_launch_index),
             tags=self.tags,
             visible_from=self.visible_from,
             interruption=self.interruption,
@@ -178,7 +178,7 @@ class EmulatedCloud:
     def launched(self, call: Call, reservation: str, target: Target, now: float) -> Sequence[str]:
         """Take note of the machines of a reservation that moto has just made; their ids."""
         instances: list[Any] = self._backends[call.region].reservations[reservation].instances
-        names, spot_tags = NodeNames(), call.spot_tags()
+        names, spot_tags = FleetNodeNames(), call.spot_tags()
         for instance in instances:
             tags = {tag["key"]: tag["value"] for tag in instance.get_tags()}
             machine = Machine(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
-from slurm_elastic.providers.aws_quotas import CODES
+from slurm_elastic.providers.aws.capacity import CODES
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
 TARGET = "ServiceQuotasV20190624."

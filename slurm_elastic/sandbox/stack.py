@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from slurm_elastic.config import Cluster, Config, configfile
 from slurm_elastic.config.clouds import OpenStackCloud
-from slurm_elastic.providers.openstack_claim import claim_of
-from slurm_elastic.providers.openstack_client import Api
-from slurm_elastic.providers.openstack_errors import translated
-from slurm_elastic.providers.openstack_reading import Server
-from slurm_elastic.providers.openstack_servers import Servers
+from slurm_elastic.providers.openstack.client import Api
+from slurm_elastic.providers.openstack.convert import Server
+from slurm_elastic.providers.openstack.errors import translated
+from slurm_elastic.providers.openstack.instances import Servers, ownership_of
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.seen import Seen
 
@@ -38,7 +37,7 @@ def _source(
                 opened.append(Api(cloud))
             return opened[0].call(service, method, path, body)
 
-    servers = Servers(cloud.name, claim_of(cloud, cluster, config), call, cloud.threads)
+    servers = Servers(cloud.name, ownership_of(cloud, cluster, config), call, cloud.threads)
     return lambda: tuple(_seen(cloud.name, one) for one in servers.live())
 
 

@@ -21,7 +21,7 @@ from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.providers.fake import FakeProvider
+from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 
 ME = pwd.getpwuid(os.geteuid()).pw_name

@@ -12,7 +12,7 @@ from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model import Instance, Limits, Location
 from slurm_elastic.policies.power_state import Phase, phase
-from slurm_elastic.providers.fake import FakeAccount
+from slurm_elastic.providers.fake.provider import FakeAccount
 from tests.controller.world import SHAPE, World
 
 

@@ -21,7 +21,7 @@ from slurm_elastic.controller.munge_keys import MungeKeys
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market
-from slurm_elastic.providers.fake import FakeProvider
+from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.real_sshd import Sshd, make_key
 

@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from providers.nova_stand_in import StandIn
-from providers.stack_bed import StackBed
+from providers.openstack.bed import StackBed
+from providers.openstack.stand_in import StandIn
 
 from tests.realcloud.openstack.plane import ControlPlane, NoControlPlane, clouds_of, running_plane
 

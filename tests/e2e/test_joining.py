@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Join
-from slurm_elastic.providers.joining import program_of
+from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.world import live_ec2

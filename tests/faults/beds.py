@@ -11,13 +11,13 @@ from typing import Any
 from docker_proxy import Fault as EngineFault
 from docker_proxy import running_proxy
 from emulated import running_ec2, running_one
-from providers import local_bed
-from providers.aws_bed import AwsBed
+from providers.aws.bed import AwsBed
 from providers.contract import UUID
-from providers.local_bed import LocalBed
-from providers.nova_stand_in import Kind, StandIn
-from providers.one_bed import FAST, INSTANTIATE, OneBed
-from providers.stack_bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+from providers.local import bed as local_bed
+from providers.local.bed import LocalBed
+from providers.opennebula.bed import FAST, INSTANTIATE, OneBed
+from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+from providers.openstack.stand_in import Kind, StandIn
 from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
@@ -26,9 +26,9 @@ from slurm_elastic.config.clouds import AnyCloud, DockerType, Strategy
 from slurm_elastic.errors import AuthError, QuotaError
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers import docker_request as labels
-from slurm_elastic.providers.opennebula import OpenNebulaProvider
-from slurm_elastic.providers.openstack import OpenStackProvider
+from slurm_elastic.providers.docker import requests
+from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
+from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
@@ -255,7 +255,7 @@ class Docker(DockerBed):
         """Another cluster's container takes all slots of the host."""
         self._neighbour = self.client.containers.run(
             self.image, ["sleep", "infinity"], detach=True, init=True, network=self.id,
-            labels={labels.CLUSTER: "another", labels.CPUS: str(self.slots)},
+            labels={requests.CLUSTER: "another", requests.CPUS: str(self.slots)},
         )  # fmt: skip
 
     def heal(self) -> None:

@@ -8,7 +8,7 @@ from slurm_elastic.config.clouds import AnyCloud, FakeCloud, InstanceType
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
-from slurm_elastic.providers.fake import FakeAccount, FakeProvider
+from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from tests.faults.strikes import CLUSTER, FOR_GOOD, times
 
 

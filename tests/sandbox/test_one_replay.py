@@ -314,31 +314,30 @@ def as_it_was(vm: ElementTree.Element) -> Place:
 
 def test_our_client_reads_what_was_recorded() -> None:
     bindings = pytest.importorskip("pyone", reason="pyone is not installed").bindings
-    from slurm_elastic.providers import opennebula_reading as reading
-    from slurm_elastic.providers import opennebula_room as room
+    from slurm_elastic.providers.opennebula import capacity, convert
 
     def parsed(name: str) -> object:
         return bindings.parseString(array(recorded(name))[1].encode())
 
-    vms = {v.id: v for v in map(reading.vm, parsed("vmpool.infoextended").VM)}
+    vms = {v.id: v for v in map(convert.vm, parsed("vmpool.infoextended").VM)}
     assert vms[0].tags["LABELS"] == "myapp,blue"
     assert vms[5].address == "10.0.0.11"
     assert vms[11].address is None
-    assert reading.vm(parsed("vm.info.2nics")).address == "10.0.0.10"
-    failed = reading.vm(parsed("vm.info.BOOT_FAILURE"))
+    assert convert.vm(parsed("vm.info.2nics")).address == "10.0.0.10"
+    failed = convert.vm(parsed("vm.info.BOOT_FAILURE"))
     assert (failed.never_up, failed.trouble) == (True, "DEPLOY: node00:fail:dummy")
-    waiting = reading.vm(parsed("vm.info.PENDING_nohost"))
+    waiting = convert.vm(parsed("vm.info.PENDING_nohost"))
     assert waiting.trouble.startswith("Cannot dispatch VM: No host with enough capacity")
-    need = room.need(parsed("template.info").TEMPLATE)
-    assert need == room.Need(0.1, 64.0)
-    assert room.host_room(parsed("hostpool.info").HOST, need) == 3 * 80
-    assert room.host_room(parsed("hostpool.info.nonadmin").HOST, need) is None
-    assert room.quota_room(parsed("user.info.self"), need) is None
-    assert room.quota_room(parsed("user.info"), need) == (
+    need = capacity.need(parsed("template.info").TEMPLATE)
+    assert need == capacity.Need(0.1, 64.0)
+    assert capacity.host_room(parsed("hostpool.info").HOST, need) == 3 * 80
+    assert capacity.host_room(parsed("hostpool.info.nonadmin").HOST, need) is None
+    assert capacity.quota_room(parsed("user.info.self"), need) is None
+    assert capacity.quota_room(parsed("user.info"), need) == (
         1,
         "the account's VMS quota is 2 and 1 are used",
     )
     short = parsed("vmpool.info.pending_sched_message").VM
-    big = room.Need(900.0, 64.0)
-    assert room.stuck(short, 0, big).startswith("Cannot dispatch VM")
-    assert (room.stuck(short, 0, need), room.stuck(short, 2, big)) == ("", "")
+    big = capacity.Need(900.0, 64.0)
+    assert capacity.stuck(short, 0, big).startswith("Cannot dispatch VM")
+    assert (capacity.stuck(short, 0, need), capacity.stuck(short, 2, big)) == ("", "")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 from providers.contract import UUID
-from providers.nova_stand_in import Kind, StandIn
-from providers.stack_bed import StackBed
+from providers.openstack.bed import StackBed
+from providers.openstack.stand_in import Kind, StandIn
 
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import LaunchSpec

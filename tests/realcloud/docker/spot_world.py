@@ -16,7 +16,7 @@ from typing import Any
 from imds import ADDRESS
 
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.providers.joining import IMDS
+from slurm_elastic.providers.base.joining import IMDS
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from slurm_elastic.sandbox.runner import ALIVE

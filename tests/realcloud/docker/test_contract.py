@@ -13,7 +13,7 @@ from providers.contract import FaultContract, LaunchContract, ScarceContract, sp
 
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState
-from slurm_elastic.providers.docker_request import CLUSTER
+from slurm_elastic.providers.docker.requests import CLUSTER
 
 from .bed import DockerBed
 from .engine import Engine

@@ -26,7 +26,7 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.providers import open_provider
-from slurm_elastic.providers.docker import DockerProvider
+from slurm_elastic.providers.docker.provider import DockerProvider
 
 from .certificates import Authority
 from .engine import Engine, NoEngine

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import yaml
 from providers.contract import UUID
-from providers.nova_stand_in import Kind, StandIn
-from providers.stack_bed import CREATE, POLICY
+from providers.openstack.bed import CREATE, POLICY
+from providers.openstack.stand_in import Kind, StandIn
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import Flavor, OpenStackCloud

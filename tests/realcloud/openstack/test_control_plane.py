@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
-from providers.nova_stand_in import StandIn
-from providers.stack_bed import CREATE
+from providers.openstack.bed import CREATE
+from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import Flavor

@@ -1,0 +1,211 @@
+"""The account's vCPU quotas of EC2 beside what the pools could ask for at most.
+
+Quotas are counted in vCPUs of a family of instance types and a market, in a region ("Amazon EC2
+instance type quotas" and "Spot Instance quotas" of the EC2 user guide); the Service Quotas API
+tells them to who has the right to ask.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from msgspec import Struct
+
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import Finding, Level, Limits, Market, Pool
+from slurm_elastic.providers.aws.errors import translated
+from slurm_elastic.providers.base.preflight import affordable, most, size
+
+STANDARD = "Standard"
+CODES: Mapping[tuple[str, Market], str] = {
+    (STANDARD, Market.ON_DEMAND): "L-1216C47A",
+    (STANDARD, Market.SPOT): "L-34B43A08",
+    ("F", Market.ON_DEMAND): "L-74FC7D96",
+    ("F", Market.SPOT): "L-88CF9481",
+    ("G and VT", Market.ON_DEMAND): "L-DB2E81BA",
+    ("G and VT", Market.SPOT): "L-3819A6DF",
+    ("P", Market.ON_DEMAND): "L-417A185B",
+    ("P", Market.SPOT): "L-7212CCBC",
+    ("X", Market.ON_DEMAND): "L-7295265B",
+    ("X", Market.SPOT): "L-E3A00192",
+    ("Inf", Market.ON_DEMAND): "L-1945791B",
+    ("Inf", Market.SPOT): "L-B5D1601B",
+    ("DL", Market.ON_DEMAND): "L-6E869C2A",
+    ("DL", Market.SPOT): "L-85EED4F7",
+}
+"""Quota codes of service ``ec2``; families that are not here (HPC, Trn, U) are left to people."""
+_FAMILIES = {
+    **dict.fromkeys("acdhimrtz", STANDARD),
+    **dict.fromkeys(("im", "is"), STANDARD),
+    **dict.fromkeys(("g", "gr", "vt"), "G and VT"),
+    "f": "F",
+    "p": "P",
+    "x": "X",
+    "inf": "Inf",
+    "dl": "DL",
+}
+_OWN_QUOTA_SPOT = re.compile(r"p([5-9]|\d\d)")
+"""P5 and later have spot quotas apart from P2 to P4's."""
+_SERVICE = "ec2"
+
+
+class Demand(Struct, frozen=True, kw_only=True):
+    """What pools could ask for of a quota at most, and its smallest machine; in vCPUs."""
+
+    family: str
+    market: Market
+    most: int
+    least: int
+    pools: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The quota in words."""
+        return f"vCPU quota, {self.market.value} {self.family}"
+
+
+def family_of(instance_type: str, market: Market) -> str:
+    """``c5.large`` is Standard; one whose quota is not known here goes by its own letters."""
+    head = instance_type.partition(".")[0]
+    letters = re.match(r"[a-z]*", head)
+    word = letters[0] if letters else ""
+    if market is Market.SPOT and _OWN_QUOTA_SPOT.match(head):
+        return head.upper()
+    return _FAMILIES.get(word, word.upper() or instance_type)
+
+
+def demands(settings: AwsCloud, pools: Sequence[Pool]) -> Sequence[Demand]:
+    """By quota, what the pools could have at once within their sizes and the limits. A quota of
+    which they allow not one machine is left out.
+    """
+    wanted: dict[tuple[str, Market], dict[str, tuple[int, list[str]]]] = {}
+    for pool in pools:
+        types = [t for t in pool.instance_types or settings.types if t in settings.types]
+        for name in types:
+            for market in (m for m in pool.markets if m is not Market.RESERVED):
+                by_pool = wanted.setdefault((family_of(name, market), market), {})
+                by_pool.setdefault(pool.name, (size(pool), []))[1].append(name)
+    found = [_demand(settings, key, by_pool) for key, by_pool in sorted(wanted.items())]
+    return [demand for demand in found if demand.most >= demand.least]
+
+
+def _demand(
+    settings: AwsCloud, key: tuple[str, Market], by_pool: Mapping[str, tuple[int, list[str]]]
+) -> Demand:
+    family, market = key
+    limits, shapes = settings.limits, settings.types
+    types = {t for _, names in by_pool.values() for t in names}
+    sizes = [(max(shapes[t].cpus for t in names), n) for n, names in by_pool.values()]
+    # Limits count the worst: the on-demand price.
+    paid = affordable(limits.dollars_per_hour, ((shapes[t].cpus, shapes[t].price) for t in types))
+    return Demand(
+        family=family,
+        market=market,
+        most=math.floor(min(most(sizes, _machines(limits, market)), paid)),
+        least=min(shapes[t].cpus for t in types),
+        pools=tuple(by_pool),
+    )
+
+
+def _machines(limits: Limits, market: Market) -> int | None:
+    of_market = limits.spot if market is Market.SPOT else limits.on_demand
+    return min((n for n in (limits.nodes, of_market) if n is not None), default=None)
+
+
+def examine(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
+    """A finding for each quota that the pools need. The right to read them is not a must."""
+    wanted = demands(settings, pools)
+    for demand in wanted:
+        if (demand.family, demand.market) not in CODES:
+            yield _unknown(demand)
+    known = [d for d in wanted if (d.family, d.market) in CODES]
+    if not known:
+        return
+    try:
+        with translated(settings.name):
+            quotas = _read(settings, [CODES[d.family, d.market] for d in known])
+    except ProviderError as error:
+        yield _unreadable(error)
+        return
+    for demand in known:
+        yield _compared(demand, quotas[CODES[demand.family, demand.market]])
+
+
+def _read(settings: AwsCloud, codes: Iterable[str]) -> Mapping[str, float]:
+    session: Any = boto3.session.Session(profile_name=settings.profile, region_name=settings.region)
+    limits = Config(
+        connect_timeout=settings.timeout / 10,
+        read_timeout=settings.timeout,
+        retries={"total_max_attempts": 2, "mode": "standard"},
+    )
+    client = session.client("service-quotas", endpoint_url=settings.endpoint, config=limits)
+    try:
+        return {code: _value(client, code) for code in codes}
+    finally:
+        client.close()
+
+
+def _value(client: Any, code: str) -> float:  # noqa: ANN401 - made by boto3 at run time
+    """The account's; Amazon's default where the account has none of its own."""
+    request = {"ServiceCode": _SERVICE, "QuotaCode": code}
+    try:
+        answer = client.get_service_quota(**request)
+    except client.exceptions.NoSuchResourceException:
+        answer = client.get_aws_default_service_quota(**request)
+    return float(answer["Quota"]["Value"])
+
+
+def _compared(demand: Demand, quota: float) -> Finding:
+    code = CODES[demand.family, demand.market]
+    found = f"{quota:g} vCPUs ({code})"
+    pools = ", ".join(demand.pools)
+    raise_it = (
+        f"aws service-quotas request-service-quota-increase --service-code {_SERVICE} "
+        f"--quota-code {code} --desired-value {demand.most}"
+    )
+    if quota < demand.least:
+        return Finding(
+            what=demand.shown,
+            level=Level.WRONG,
+            found=f"{found}: not one machine of pool {pools} can start",
+            expected=f"{demand.least} at least, and {demand.most} for all of them",
+            advice=f"{raise_it}; or take the market out of the pool",
+        )
+    if quota < demand.most:
+        return Finding(
+            what=demand.shown,
+            level=Level.NOTE,
+            found=found,
+            expected=f"{demand.most}, which pool {pools} could ask for at once; all else that the "
+            "account runs counts, too",
+            advice=f"{raise_it}; or lower the cloud's limits: what is above is refused by EC2",
+        )
+    found += f"; pool {pools} could ask for {demand.most} at most"
+    return Finding(what=demand.shown, level=Level.OK, found=found)
+
+
+def _unknown(demand: Demand) -> Finding:
+    return Finding(
+        what=demand.shown,
+        level=Level.NOTE,
+        found="a quota of its own, which is not looked up",
+        expected=f"{demand.most} vCPUs for pool {', '.join(demand.pools)}",
+        advice="see Service Quotas in the console, service Amazon EC2",
+    )
+
+
+def _unreadable(error: ProviderError) -> Finding:
+    return Finding(
+        what="vCPU quotas",
+        level=Level.NOTE,
+        found=f"cannot be read: {error.code}: {error.message}",
+        advice="allow servicequotas:GetServiceQuota and GetAWSDefaultServiceQuota to see them, or "
+        "compare limits with them by hand; a launch beyond one is refused and cools its "
+        "market down",
+    )

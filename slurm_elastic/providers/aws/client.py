@@ -1,0 +1,174 @@
+"""One account's EC2 API in a region: calls paced, their errors translated, a little repeated.
+
+A request that may have had its effect is never repeated but under its client token.
+
+EC2 tells sixty things of a machine, of which we read nine. Botocore makes Python values of all of
+them, its dates by a parser that guesses their form: 0.4 s of processor time for a thousand
+machines, as much as all else of a launch. Without the rest, as here, it is half of that.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.utils import parse_timestamp
+
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.errors import AuthError, TransientError
+from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
+from slurm_elastic.providers.aws.errors import THROTTLES, translated
+from slurm_elastic.providers.aws.rate_limit import Busy, Pace
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+
+log = logging.getLogger(__name__)
+
+PAGE = 1000
+_REPEATS = 2
+_PAUSE = 0.3
+_EARLY, _CONNECT = 0.05, 0.1
+"""Parts of the time-out: in which a busy cloud is asked again, and for connecting."""
+_PATIENCE = 1 / 3
+"""And the part that a call waits for its turn before it is made."""
+
+
+class Api:
+    """Thread-safe. ``pace`` None: the service has no limits that are known beforehand."""
+
+    def __init__(self, settings: AwsCloud, pace: Pace | None) -> None:
+        self.pace = pace
+        self.patience = settings.timeout * _PATIENCE
+        self._settings = settings
+        self._sleep = time.sleep if pace is None else pace.sleep
+        self._lock = threading.Lock()
+        self._ec2: EC2Client | None = None
+
+    def send(
+        self, operation: str, request: Mapping[str, object], machines: int = 1
+    ) -> Mapping[str, Any]:
+        """One request about so many machines, repeated a little while the cloud is only busy (it
+        answers at once then). ``operation`` is boto3's name for it.
+        """
+        started = time.monotonic()
+        repeat = 0
+        while True:
+            self._wait_turn(operation, machines)
+            try:
+                answer = self._once(operation, request)
+            except AuthError:
+                # Credentials may be renewed while we run; a client keeps those it began with.
+                self._ec2 = None
+                raise
+            except TransientError as error:
+                self._note(operation, machines, error)
+                late = time.monotonic() - started > self._settings.timeout * _EARLY
+                if repeat == _REPEATS or late:
+                    raise
+                log.debug("repeated operation=%s error=%s", operation, error)
+            else:
+                if self.pace is not None:
+                    self.pace.accepted(operation)
+                return answer
+            self._sleep(random.uniform(_PAUSE / 2, _PAUSE) * 2**repeat)  # noqa: S311
+            repeat += 1
+
+    def pages(self, operation: str, key: str, request: Mapping[str, object]) -> Iterator[Any]:
+        """The items of all pages of an answer. One without the list, not even an empty one, is not
+        EC2's (a proxy's page, perhaps) and must not pass for "there are none".
+        """
+        token = None
+        while True:
+            answer = self.send(operation, {**request, **({"NextToken": token} if token else {})})
+            if key not in answer:
+                text = f"the answer to {operation} has no {key}"
+                raise TransientError(self._settings.name, "BadAnswer", text)
+            yield from answer[key]
+            token = answer.get("NextToken")
+            if not token:
+                return
+
+    def _once(self, operation: str, request: Mapping[str, object]) -> Mapping[str, Any]:
+        with translated(self._settings.name):
+            answer: Mapping[str, Any] = getattr(self._client(), operation)(**request)
+            return answer
+
+    def _wait_turn(self, operation: str, machines: int) -> None:
+        if self.pace is None:
+            return
+        try:
+            self.pace.take(operation, machines, self.patience)
+        except Busy as busy:
+            raise TransientError(self._settings.name, "Paced", str(busy)) from busy
+
+    def _note(self, operation: str, machines: int, error: TransientError) -> None:
+        if self.pace is not None and error.code in THROTTLES:
+            log.warning("throttled cloud=%s operation=%s", self._settings.name, operation)
+            self.pace.rejected(operation, machines, error.message)
+
+    def _client(self) -> EC2Client:
+        with self._lock:
+            if self._ec2 is None:
+                self._ec2 = open_client(self._settings, self._config())
+            return self._ec2
+
+    def _config(self) -> Config:
+        """Botocore repeats nothing: it would ask four times for a capacity error (a 500), and a
+        time-out of its own would be waited for as often.
+        """
+        timeout = self._settings.timeout
+        return Config(
+            connect_timeout=timeout * _CONNECT,
+            read_timeout=timeout * (1 - _CONNECT - _EARLY),
+            retries={"total_max_attempts": 1, "mode": "standard"},
+        )
+
+
+_INSTANCES = {
+    "RunInstances": ("Instances",),
+    "DescribeInstances": ("Reservations", "Instances"),
+}
+"""Where an answer has its machines: lists in lists."""
+
+
+def open_client(settings: AwsCloud, config: Config) -> EC2Client:
+    """A client of its own session, so that credentials are looked for anew."""
+    core = botocore.session.get_session()
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_when)
+    session = boto3.session.Session(
+        profile_name=settings.profile, region_name=settings.region, botocore_session=core
+    )
+    client = session.client("ec2", endpoint_url=settings.endpoint, config=config)
+    _trim(client.meta.service_model)
+    return client
+
+
+def _when(value: Any) -> datetime:  # noqa: ANN401 - any of the forms that botocore takes
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return parse_timestamp(value)
+
+
+def _trim(model: Any) -> None:  # noqa: ANN401 - botocore has no types of its own
+    """Botocore passes over what is in an answer but not in its model of it."""
+    for operation, path in _INSTANCES.items():
+        shape = model.operation_model(operation).output_shape
+        for name in path:
+            shape = shape.members[name].member
+        _keep(shape.members, READ)
+        _keep(shape.members["Placement"].members, READ_OF_PLACEMENT)
+
+
+def _keep(members: dict[str, object], wanted: Iterable[str]) -> None:
+    for name in members.keys() - set(wanted):
+        del members[name]

@@ -1,0 +1,101 @@
+"""The AMI of a pool, looked up by name pattern or tags; kept for some minutes.
+
+Only images of ``image_owners`` count: anybody may publish an AMI with any name.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import ImageChoice, Pool
+from slurm_elastic.policies.images import Candidate, newest, none_fits, software_of
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.convert import tags
+
+log = logging.getLogger(__name__)
+
+FRESH = 300.0
+"""Seconds for which an answer serves."""
+OS, VERSION, SOFTWARE = (f"slurm-elastic:{word}" for word in ("os", "version", "software"))
+"""Tags of an AMI, set by whoever made it."""
+
+
+class Images:
+    """Thread-safe."""
+
+    def __init__(self, api: Api, settings: AwsCloud, monotonic: Callable[[], float]) -> None:
+        self._api = api
+        self._settings = settings
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: dict[ImageChoice, tuple[float, str]] = {}
+
+    def of(self, pool: Pool) -> str:
+        """The image's id; ProviderError where none fits."""
+        choice = pool.image
+        if choice is None:
+            return self._settings.image
+        if choice.id is not None:
+            return choice.id
+        with self._lock:
+            since, image = self._kept.get(choice, (float("-inf"), ""))
+        if self._monotonic() - since < FRESH:
+            return image
+        found = self._look(choice)
+        if found.id != image:
+            log.info("image cloud=%s pool=%s id=%s name=%s",
+                     self._settings.name, pool.name, found.id, found.name)  # fmt: skip
+        with self._lock:
+            self._kept[choice] = self._monotonic(), found.id
+        return found.id
+
+    def _look(self, choice: ImageChoice) -> Candidate:
+        filters = [{"Name": "state", "Values": ["available"]}]
+        if choice.name is not None:
+            filters.append({"Name": "name", "Values": [_ec2_pattern(choice.name)]})
+        request = {"Owners": list(self._settings.image_owners), "Filters": filters}
+        answer = self._api.send("describe_images", request)
+        candidates = [_candidate(record) for record in answer["Images"]]
+        found = newest(choice, candidates)
+        if found is None:
+            text = f"{none_fits(choice, candidates)} of {', '.join(self._settings.image_owners)}"
+            raise ProviderError(self._settings.name, "NoImage", text)
+        return found
+
+
+def _ec2_pattern(name: str) -> str:
+    """EC2 knows ``*`` and ``?``; a bracket is any one character there, and looked at again here."""
+    inside, text = False, ""
+    for letter in name:
+        if letter == "[" and not inside:
+            inside, text = True, f"{text}?"
+        elif inside:
+            inside = letter != "]"
+        else:
+            text += letter
+    return text
+
+
+def _candidate(record: Mapping[str, Any]) -> Candidate:
+    tagged = tags(record)
+    return Candidate(
+        id=record["ImageId"],
+        name=record.get("Name", ""),
+        created=_unix(record.get("CreationDate", "")),
+        os=tagged.get(OS, ""),
+        version=tagged.get(VERSION, ""),
+        software=software_of(tagged.get(SOFTWARE, "")),
+    )
+
+
+def _unix(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    except ValueError:
+        return 0.0

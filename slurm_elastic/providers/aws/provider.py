@@ -1,0 +1,270 @@
+"""EC2. Credentials are found by boto3's own means; the calls are those of the EC2 API reference.
+
+A call that a server leaves without an answer ends after the cloud's ``timeout``; one that needs
+several requests (thousands of machines) may take that long for each. A request that may have had
+its effect is never repeated but under its client token.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from botocore.exceptions import ClientError
+from msgspec import structs
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import AwsCloud, Strategy
+from slurm_elastic.errors import (
+    CapacityError,
+    ProviderError,
+    TransientError,
+)
+from slurm_elastic.model import (
+    Finding,
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    Notice,
+    Offer,
+    Pool,
+)
+from slurm_elastic.providers.aws import capacity, client, preflight, requests, rights
+from slurm_elastic.providers.aws.catalog import Offers
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.convert import Record
+from slurm_elastic.providers.aws.errors import MISMATCH
+from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
+from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.instances import Machines, ownership_of
+from slurm_elastic.providers.aws.notices import Notices
+from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
+from slurm_elastic.providers.aws.templates import Templates
+from slurm_elastic.providers.aws.termination import Ending
+from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.user_data import read_parts
+
+log = logging.getLogger(__name__)
+
+
+class AwsProvider:
+    """One region of one account; see protocols.Provider for the contract. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: AwsCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        ownership: Ownership | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        pace: Pace | None = None,
+        joining: str = "",
+    ) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._cluster = cluster
+        self._clock = clock
+        self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
+        self._api = Api(settings, pace or pace_of(settings))
+        self._offers = Offers(self._api, settings, clock, monotonic)
+        self._ending = Ending(self._api, settings.name)
+        self._machines = Machines(settings, ownership or ownership_of(settings, cluster, None))
+        self._images = Images(self._api, settings, monotonic)
+        self._fleet = Fleet(
+            self._api,
+            settings,
+            cluster,
+            Templates(self._api, settings, cluster, self._parts, self._images),
+            self._machines,
+            clock,
+        )
+        self._notices = Notices(
+            self._api, settings, cluster, self._machines, self._listed, monotonic
+        )
+        self.alternatives = ALTERNATIVES if settings.strategy is Strategy.FLEET else 0
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """See ``catalog``."""
+        return self._offers.of(pool)
+
+    def startable(self) -> int | None:
+        """How many machines EC2 would start now, by its limits; None: it has none that we know."""
+        return None if self._api.pace is None else self._api.pace.startable()
+
+    def refusals(self, generation: str) -> Mapping[str, ProviderError]:
+        """See protocols.Chooser; of fleets."""
+        return self._fleet.refusals(generation)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """One call for each 1000 nodes; a later one that is refused makes it partial."""
+        if not spec.nodes:
+            return ()
+        started: list[Instance] = []
+        nodes_left = len(spec.nodes)
+        for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):
+            nodes_left -= len(nodes)
+            # The least that this call must yield for the whole to reach its minimum yet.
+            least = max(spec.minimum - len(started) - nodes_left, 1)
+            try:
+                machines = self._start(spec, nodes, number, min(least, len(nodes)))
+            except TransientError:
+                raise
+            except ProviderError as error:
+                if len(started) < max(spec.minimum, 1):
+                    self._give_back(spec, started)
+                    raise
+                log.info("launch is partial generation=%s error=%s", spec.generation, error)
+                break
+            started += machines
+            if len(machines) < len(nodes) and len(started) >= spec.minimum:
+                break
+        return self._standing(spec, started)
+
+    def instances(self) -> Sequence[Instance]:
+        """Found by tag, in pages of 1000; one that EC2 took is told once."""
+        records = self._records()
+        settled = {i.id: i for i in self._fleet.settle(records)}
+        found = self._machines.read(records)
+        return self._machines.standing([settled.get(i.id, i) for i in found])
+
+    def _listed(self) -> Sequence[Instance]:
+        return self._machines.read(self._records())
+
+    def _records(self) -> Sequence[Record]:
+        filters = [
+            {"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]},
+        ]
+        request = {"Filters": filters, "MaxResults": client.PAGE}
+        reservations = self._api.pages("describe_instances", "Reservations", request)
+        return [r for reservation in reservations for r in reservation["Instances"]]
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """1000 a call, or what EC2 lets us end (``termination``). An id that was never seen with
+        our tag is looked up, and left alone if it is not ours.
+        """
+        wanted = list(dict.fromkeys(ids))
+        if not self._machines.ours.issuperset(wanted):
+            self._listed()
+        for instance_id in wanted:
+            if instance_id not in self._machines.ours:
+                log.warning(
+                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
+                )
+        mine = [i for i in wanted if i in self._machines.ours]
+        self._machines.ended(mine)
+        self._ending.end(mine)
+
+    def console(self, instance: str) -> str:
+        """What the machine has printed. Those without Nitro show it some minutes late."""
+        request = {"InstanceId": instance}
+        try:
+            answer = self._api.send("get_console_output", {**request, "Latest": True})
+        except ProviderError as error:
+            if error.code != "UnsupportedOperation":
+                raise
+            answer = self._api.send("get_console_output", request)
+        return str(answer.get("Output") or "")
+
+    def notices(self) -> Sequence[Notice]:
+        """See ``notices``."""
+        return self._notices.standing(self._clock())
+
+    def check(self) -> None:
+        """A DescribeInstances of five: needs the very right that reconcile needs."""
+        filters = [{"Name": f"tag:{machine_tags.CLUSTER}", "Values": [self._cluster.uuid]}]
+        self._api.send("describe_instances", {"Filters": filters, "MaxResults": 5})
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Image, subnets, security groups, credentials' expiry, clock, quotas and rights."""
+        return (
+            *preflight.examine(self._api, self._settings, pools, self._clock),
+            *preflight.chosen_images(self._images, pools),
+            *capacity.examine(self._settings, pools),
+            *rights.examine(
+                self._api,
+                rights.attempts(
+                    self._settings, self._cluster, pools, self._trials(pools), self._any_machine()
+                ),
+            ),
+        )
+
+    def _trials(self, pools: Sequence[Pool]) -> Iterator[rights.Trial]:
+        """A launch for each market in use; what cannot be read is told by another finding."""
+        seen: set[Market] = set()
+        for pool in pools:
+            with suppress(ProviderError):
+                image = self._images.of(pool)
+                for offer in self._offers.of(pool):
+                    if offer.market not in seen:
+                        seen.add(offer.market)
+                        yield rights.Trial(spec=rights.trial(pool, offer), image=image)
+
+    def _any_machine(self) -> str | None:
+        with suppress(ProviderError):
+            return next((i.id for i in self._listed()), None)
+        return None
+
+    # launching
+
+    def _start(
+        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
+    ) -> Sequence[Instance]:
+        strategy = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
+        return strategy(spec, nodes, number, minimum)
+
+    def _run(
+        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
+    ) -> Sequence[Instance]:
+        """The machines of one call, those included that are gone when it is repeated."""
+        request = requests.run_instances(
+            structs.replace(self._settings, image=self._images.of(spec.pool)),
+            self._cluster,
+            spec,
+            nodes,
+            number=number,
+            minimum=minimum,
+            parts=self._parts,
+        )
+        try:
+            answer = self._api.send("run_instances", request, len(nodes))
+        except ClientError as error:
+            return self._earlier(spec, nodes, error)
+        return self._machines.read(answer["Instances"])
+
+    def _earlier(
+        self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
+    ) -> Sequence[Instance]:
+        """What the token's first call started, where the settings have changed in between."""
+        if error.response.get("Error", {}).get("Code", "") != MISMATCH:
+            raise error
+        found = [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]
+        if not found:
+            text = "an earlier call of this launch differed, and its machines cannot be seen yet"
+            raise TransientError(self.name, MISMATCH, text) from error
+        return found
+
+    def _standing(self, spec: LaunchSpec, started: Sequence[Instance]) -> Sequence[Instance]:
+        """Those that are not gone yet; CapacityError where they are fewer than the minimum."""
+        alive = [i for i in started if i.state is not InstanceState.TERMINATED]
+        if len(alive) < max(min(spec.minimum, len(spec.nodes)), 1):
+            self._give_back(spec, alive)
+            text = f"{len(alive)} of {len(started)} machines started are left"
+            raise CapacityError(self.name, "MachinesGone", text)
+        place = {node: n for n, node in enumerate(spec.nodes)}
+        return sorted(alive, key=lambda i: place.get(i.node, len(place)))
+
+    def _give_back(self, spec: LaunchSpec, started: Sequence[Instance]) -> None:
+        """End the machines of a launch that cannot reach its minimum."""
+        if not started:
+            return
+        log.info("launch given back generation=%s machines=%d", spec.generation, len(started))
+        try:
+            self.terminate([i.id for i in started])
+        except ProviderError as error:
+            # The caller repeats the launch, which comes here again.
+            text = f"machines of an incomplete launch could not be ended: {error.message}"
+            raise TransientError(self.name, error.code, text) from error

@@ -1,0 +1,223 @@
+"""What is sent to RunInstances and CreateFleet: pure, so the same launch always
+makes the same request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import Allocation, AwsCloud
+from slurm_elastic.model import LaunchSpec, Market, Offer, Pool
+from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS, fleet_tags
+from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.tags import node_tags, tags_of
+from slurm_elastic.providers.base.user_data import Form, compose
+
+MAX_PER_CALL = 1000
+USER_DATA = Form(Path(__file__).with_name("boothook.py"), 16384, 2048, "EC2")
+"""EC2 bounds user data at 16 KiB before base64."""
+_MAX_TOKEN = 64
+_TAGGED = ("instance", "volume")
+METADATA = {
+    "HttpTokens": "required",
+    "HttpEndpoint": "enabled",
+    "InstanceMetadataTags": "enabled",
+}
+
+
+def chunks(nodes: Sequence[str], settings: AwsCloud) -> Iterator[Sequence[str]]:
+    """The nodes in parts of one call each: at most 1000 or what EC2 starts at once, and a list that
+    the tags can hold.
+    """
+    start = 0
+    while start < len(nodes):
+        size = min(settings.launch_burst or MAX_PER_CALL, MAX_PER_CALL)
+        while len(node_tags(nodes[start : start + size])) > MAX_NODE_TAGS:
+            size //= 2
+        yield nodes[start : start + size]
+        start += size
+
+
+def client_token(cluster: Cluster, generation: str, number: int) -> str:
+    """EC2's idempotency token, 64 characters at most, for the ``number``-th call of a launch.
+
+    Tokens are an account's, and several clusters may share one, so it begins with the cluster's.
+    """
+    token = f"{(cluster.uuid or '')[:8]}-{generation}-{number}"
+    if len(token) > _MAX_TOKEN or not token.isascii():
+        return hashlib.sha256(f"{cluster.uuid}/{generation}/{number}".encode()).hexdigest()
+    return token
+
+
+def run_instances(
+    settings: AwsCloud,
+    cluster: Cluster,
+    spec: LaunchSpec,
+    nodes: Sequence[str],
+    *,
+    number: int,
+    minimum: int,
+    parts: tuple[str, ...],
+) -> dict[str, object]:
+    """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
+    tags = tags_of(spec, nodes, cluster, settings.name)
+    kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
+    request: dict[str, object] = {
+        "ImageId": settings.image,
+        "InstanceType": spec.offer.instance_type,
+        "MinCount": minimum,
+        "MaxCount": len(nodes),
+        "ClientToken": client_token(cluster, spec.generation, number),
+        "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
+        # A machine that powers itself off (dead-man switch) must not go on costing its disk.
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": METADATA,
+        "UserData": _user_data(spec, nodes, cluster, parts),
+    }
+    if settings.launch_template is not None:
+        request["LaunchTemplate"] = site_template(settings.launch_template)
+    return request | _place(settings, spec.offer.zone) | _market(spec) | settings_of_site(settings)
+
+
+def _spot(spec: LaunchSpec) -> bool:
+    return spec.offer.market is Market.SPOT
+
+
+def _user_data(
+    spec: LaunchSpec, nodes: Sequence[str], cluster: Cluster, parts: tuple[str, ...]
+) -> bytes:
+    return compose(facts_of(cluster, spec), ",".join(node_tags(nodes).values()), parts, USER_DATA)
+
+
+def site_template(which: str) -> dict[str, str]:
+    """How requests name the site's launch template, given by id or name: its default version."""
+    key = "LaunchTemplateId" if which.startswith("lt-") else "LaunchTemplateName"
+    return {key: which, "Version": "$Default"}
+
+
+def _place(settings: AwsCloud, zone: str) -> dict[str, object]:
+    subnet = settings.subnets.get(zone)
+    return {"SubnetId": subnet} if subnet else {"Placement": {"AvailabilityZone": zone}}
+
+
+def tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Tags as requests have them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def spot_bound(pool: Pool, offer: Offer) -> str | None:
+    """The MaxPrice of a spot offer: EC2 takes the on-demand price, and a lower bound only means
+    earlier interruptions, so it is set only where the pool's own is lower.
+    """
+    bound, on_demand = pool.max_price, offer.on_demand_price
+    below = bound is not None and (on_demand is None or bound < on_demand)
+    return f"{bound:.6f}" if below and offer.market is Market.SPOT else None
+
+
+def _market(spec: LaunchSpec) -> dict[str, object]:
+    """One-time spot."""
+    if not _spot(spec):
+        return {}
+    options = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
+    bound = spot_bound(spec.pool, spec.offer)
+    if bound is not None:
+        options["MaxPrice"] = bound
+    return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": options}}
+
+
+def settings_of_site(settings: AwsCloud) -> dict[str, object]:
+    """What the site may have set, as requests and launch templates have it."""
+    request: dict[str, object] = {}
+    if settings.security_groups:
+        request["SecurityGroupIds"] = list(settings.security_groups)
+    if settings.key_name:
+        request["KeyName"] = settings.key_name
+    if settings.instance_profile:
+        kind = "Arn" if settings.instance_profile.startswith("arn:") else "Name"
+        request["IamInstanceProfile"] = {kind: settings.instance_profile}
+    return request
+
+
+_STRATEGIES = {
+    (Allocation.PRICE, Market.SPOT): "price-capacity-optimized",
+    (Allocation.PRICE, Market.ON_DEMAND): "lowest-price",
+    (Allocation.RANK, Market.SPOT): "capacity-optimized-prioritized",
+    (Allocation.RANK, Market.ON_DEMAND): "prioritized",
+}
+
+
+def create_fleet(
+    settings: AwsCloud,
+    cluster: Cluster,
+    spec: LaunchSpec,
+    nodes: Sequence[str],
+    *,
+    template: str,
+    number: int,
+    attempt: int,
+    minimum: int,
+) -> dict[str, object]:
+    """The request for ``nodes``, the ``number``-th part of ``spec``.
+
+    EC2 keeps to a ``minimum`` only within one type or zone; the caller gives the rest back.
+    """
+    tags = tag_list(fleet_tags(spec, nodes, cluster, settings.name))
+    market = "spot" if spec.offer.market is Market.SPOT else "on-demand"
+    options: dict[str, object] = {
+        "AllocationStrategy": _STRATEGIES[settings.allocation, spec.offer.market]
+    }
+    if not spec.alternatives:
+        one = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
+        options |= {**one, "MinTargetCapacity": minimum}
+    if market == "spot":
+        options["InstanceInterruptionBehavior"] = "terminate"
+    token = f"{spec.generation}-{attempt}" if attempt else spec.generation
+    return {
+        "Type": "instant",
+        "ClientToken": client_token(cluster, token, number),
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"},
+                "Overrides": [_override(settings, spec, n) for n in range(len(spec.offers))],
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": len(nodes),
+            "DefaultTargetCapacityType": market,
+        },
+        "SpotOptions" if market == "spot" else "OnDemandOptions": options,
+        "TagSpecifications": [
+            {"ResourceType": kind, "Tags": tags} for kind in ("fleet", "instance", "volume")
+        ],
+    }
+
+
+def _override(settings: AwsCloud, spec: LaunchSpec, n: int) -> dict[str, object]:
+    offer = spec.offers[n]
+    override: dict[str, object] = {"InstanceType": offer.instance_type}
+    subnet = settings.subnets.get(offer.zone)
+    override |= {"SubnetId": subnet} if subnet else {"AvailabilityZone": offer.zone}
+    if settings.allocation is Allocation.RANK:
+        override["Priority"] = float(n)
+    bound = spot_bound(spec.pool, offer)
+    return override if bound is None else override | {"MaxPrice": bound}
+
+
+def offer_of(settings: AwsCloud, spec: LaunchSpec, entry: Mapping[str, Any]) -> Offer | None:
+    """The offer that an entry of the answer (machines or an error) is about; None if it does not
+    say.
+    """
+    override = entry.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    kind = override.get("InstanceType") or entry.get("InstanceType")
+    zones = {subnet: zone for zone, subnet in settings.subnets.items()}
+    zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""))
+    fitting = [
+        offer
+        for offer in spec.offers
+        if kind in (None, offer.instance_type) and zone in (None, offer.zone)
+    ]
+    return fitting[0] if len(fitting) == 1 or (fitting and kind and zone) else None

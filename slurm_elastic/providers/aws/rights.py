@@ -1,0 +1,234 @@
+"""Whether the account may make the calls that launches need, asked by dry runs: nothing is done.
+
+EC2 checks the rights of a call with ``DryRun`` and answers DryRunOperation where they suffice and
+UnauthorizedOperation where they do not (EC2 API reference, "Common query parameters").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field, structs
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import AwsCloud, Strategy
+from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.model import Finding, LaunchSpec, Level, Market, Offer, Pool
+from slurm_elastic.providers.aws import requests
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.errors import NO_TEMPLATE
+from slurm_elastic.providers.aws.templates import static_tags, template_data
+
+GRANTED = "DryRunOperation"
+_NO_MACHINE = "i-00000000000000000"
+_NAME = "slurm-elastic-doctor"
+_ENCODED = " Encoded authorization failure message:"
+"""What follows is a kilobyte for ``aws sts decode-authorization-message``."""
+
+
+class Attempt(Struct, frozen=True, kw_only=True):
+    """A call to try: boto3's ``operation``, and the ``action`` as policies have it.
+
+    ``unsure``: there is no machine of ours to name, so a policy by tags refuses it in any case.
+    ``optional``: what goes without the right, in words; empty where nothing does.
+    """
+
+    operation: str
+    action: str
+    request: Mapping[str, object] = field(default_factory=dict)
+    note: str = ""
+    unsure: bool = False
+    optional: str = ""
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"{self.action} ({self.note})" if self.note else self.action
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """A launch of one machine that is never made, from that image."""
+
+    spec: LaunchSpec
+    image: str
+
+
+def examine(api: Api, attempts: Iterable[Attempt]) -> Iterator[Finding]:
+    """A finding for what is refused, and one for all that is granted.
+
+    The first attempt is a read. Only where it is answered as a dry run are the others made: a
+    service that passes over ``DryRun`` would carry them out, and end a machine.
+    """
+    granted = []
+    for attempt in attempts:
+        finding = _tried(api, attempt)
+        if finding is None:
+            granted.append(attempt.shown)
+            continue
+        yield finding
+        if not granted:
+            yield Finding(
+                what="rights",
+                level=Level.NOTE,
+                found=f"no other is tried: that of {attempt.shown} was not answered as a dry run",
+                advice="put that right first",
+            )
+            return
+    if granted:
+        yield Finding(what="rights", level=Level.OK, found=f"granted: {', '.join(granted)}")
+
+
+def _tried(api: Api, attempt: Attempt) -> Finding | None:
+    """None where the right is there."""
+    try:
+        api.send(attempt.operation, {**attempt.request, "DryRun": True})
+    except AuthError as error:
+        return _refused(attempt, error)
+    except InstanceNotFound:
+        return None  # rights are looked at first
+    except TransientError as error:
+        return _other(attempt, error, Level.NOTE, "ask again later")
+    except ProviderError as error:
+        if error.code == GRANTED:
+            return None
+        if error.code in NO_TEMPLATE:
+            # Ours are made with the first launch, and EC2 reads them to know what is to be done.
+            return _other(attempt, error, Level.NOTE, "look again when a machine has been launched")
+        return _other(
+            attempt, error, Level.WRONG, "put right in the cloud's settings what it names"
+        )
+    text = "an answer as if it had been carried out: this service knows no dry runs"
+    return Finding(what=_what(attempt), level=Level.NOTE, found=text)
+
+
+def _what(attempt: Attempt) -> str:
+    return f"right to {attempt.shown}"
+
+
+def _refused(attempt: Attempt, error: ProviderError) -> Finding:
+    found = f"refused: {error.code}: {error.message.split(_ENCODED)[0]}"
+    allow = f"allow ec2:{attempt.action} to the daemon's credentials (docs/aws.md has the policy)"
+    if attempt.optional:
+        advice = f"{allow}; without it {attempt.optional}"
+        return Finding(what=_what(attempt), level=Level.NOTE, found=found, advice=advice)
+    if attempt.unsure:
+        return Finding(
+            what=_what(attempt),
+            level=Level.NOTE,
+            found=f"{found} (of a machine that does not exist, as none of ours does now)",
+            advice="no wonder where the policy asks for our tags: look again when a machine runs",
+        )
+    return Finding(
+        what=_what(attempt),
+        level=Level.WRONG,
+        found=found,
+        expected="the right to it",
+        advice=allow,
+    )
+
+
+def _other(attempt: Attempt, error: ProviderError, level: Level, advice: str) -> Finding:
+    return Finding(
+        what=_what(attempt), level=level, found=f"{error.code}: {error.message}", advice=advice
+    )
+
+
+def attempts(
+    settings: AwsCloud,
+    cluster: Cluster,
+    pools: Sequence[Pool],
+    launches: Iterable[Trial],
+    machine: str | None,
+) -> Iterator[Attempt]:
+    """What launching, listing and ending take. ``launches``: one for each market in use;
+    ``machine``: the id of one of ours.
+    """
+    spot = any(Market.SPOT in pool.markets for pool in pools)
+    yield from _reads(settings, spot)
+    if any(pool.image is not None and pool.image.id is None for pool in pools):
+        request = {"Owners": list(settings.image_owners)}
+        yield Attempt(operation="describe_images", action="DescribeImages", request=request)
+    for one in launches:
+        yield from _launches(structs.replace(settings, image=one.image), cluster, one.spec)
+    named = [machine or _NO_MACHINE]
+    yield Attempt(
+        operation="terminate_instances",
+        action="TerminateInstances",
+        request={"InstanceIds": named},
+        unsure=machine is None,
+    )
+    if settings.strategy is Strategy.FLEET:
+        yield Attempt(
+            operation="create_tags",
+            action="CreateTags",
+            note="of running machines",
+            request={"Resources": named, "Tags": [{"Key": _NAME, "Value": ""}]},
+            unsure=machine is None,
+        )
+    yield Attempt(
+        operation="get_console_output",
+        action="GetConsoleOutput",
+        request={"InstanceId": named[0]},
+        optional="join.ssh cannot read host keys from the console",
+    )
+
+
+def _reads(settings: AwsCloud, spot: bool) -> Iterator[Attempt]:
+    yield Attempt(operation="describe_instances", action="DescribeInstances")
+    yield Attempt(
+        operation="describe_instance_status",
+        action="DescribeInstanceStatus",
+        optional="maintenance that EC2 has scheduled is no notice",
+    )
+    if not (settings.zones or settings.subnets):
+        yield Attempt(operation="describe_availability_zones", action="DescribeAvailabilityZones")
+    if spot:
+        yield Attempt(operation="describe_spot_price_history", action="DescribeSpotPriceHistory")
+        yield Attempt(
+            operation="describe_spot_instance_requests", action="DescribeSpotInstanceRequests"
+        )
+
+
+def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterator[Attempt]:
+    """The very request of a launch, tags and instance profile included, but without user data and
+    client token.
+    """
+    market = spec.offer.market.value
+    node = spec.nodes[:1]
+    run = requests.run_instances(settings, cluster, spec, node, number=0, minimum=1, parts=())
+    del run["ClientToken"]
+    yield Attempt(operation="run_instances", action="RunInstances", note=market, request=run)
+    if settings.strategy is not Strategy.FLEET:
+        return
+    fleet = requests.create_fleet(
+        settings, cluster, spec, node, template=_NAME, number=0, attempt=0, minimum=1
+    )
+    del fleet["ClientToken"]
+    yield Attempt(operation="create_fleet", action="CreateFleet", note=market, request=fleet)
+    yield Attempt(operation="describe_fleets", action="DescribeFleets")
+    data = template_data(settings, cluster, spec, ())
+    tags = requests.tag_list(static_tags(cluster, settings, spec))
+    yield Attempt(
+        operation="create_launch_template",
+        action="CreateLaunchTemplate",
+        note=market,
+        request={
+            "LaunchTemplateName": _NAME,
+            "LaunchTemplateData": data,
+            "TagSpecifications": [{"ResourceType": "launch-template", "Tags": tags}],
+        },
+    )
+    if settings.launch_template is not None:
+        named = requests.site_template(settings.launch_template)
+        request: dict[str, object] = {**named, "Versions": [named["Version"]]}
+        del request["Version"]
+        yield Attempt(
+            operation="describe_launch_template_versions",
+            action="DescribeLaunchTemplateVersions",
+            request=request,
+        )
+
+
+def trial(pool: Pool, offer: Offer) -> LaunchSpec:
+    """A launch of one machine that is never made."""
+    return LaunchSpec(generation=_NAME, pool=pool, nodes=pool.nodes[:1], offer=offer)

@@ -1,0 +1,150 @@
+"""Launch templates: what CreateFleet wants to be said of a machine beforehand.
+
+Ours are named by a hash of their content, so that one content has one template, whoever makes it
+and how often; its only version is 1 and is never changed. EC2 takes nothing for them.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import structs
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import LaunchSpec, Market
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.errors import TEMPLATE_EXISTS
+from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.requests import (
+    METADATA,
+    USER_DATA,
+    settings_of_site,
+    site_template,
+    tag_list,
+)
+from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.user_data import compose
+
+log = logging.getLogger(__name__)
+
+Data = Mapping[str, Any]
+_MAX_NAME = 128
+
+
+class Templates:
+    """Those of one cloud; each is made when it is first needed. Thread-safe."""
+
+    def __init__(
+        self,
+        api: Api,
+        settings: AwsCloud,
+        cluster: Cluster,
+        parts: tuple[str, ...],
+        images: Images,
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._cluster = cluster
+        self._parts = parts
+        self._images = images
+        self._lock = threading.Lock()
+        self._there: set[str] = set()
+        self._site: Data | None = None
+
+    def name_for(self, spec: LaunchSpec) -> str:
+        """The name of the template for a launch, which is there when this returns."""
+        with self._lock:
+            data = self._data(spec)
+            name = template_name(self._cluster, spec.pool.name, data)
+            if name not in self._there:
+                self._make(name, spec, data)
+                self._there.add(name)
+            return name
+
+    def forget(self) -> None:
+        """Somebody has deleted one: look anew."""
+        with self._lock:
+            self._there.clear()
+            self._site = None
+
+    def _make(self, name: str, spec: LaunchSpec, data: Data) -> None:
+        tags = {**static_tags(self._cluster, self._settings, spec), "Name": name}
+        request = {
+            "LaunchTemplateName": name,
+            "VersionDescription": "slurm-elastic",
+            "LaunchTemplateData": data,
+            "TagSpecifications": [{"ResourceType": "launch-template", "Tags": tag_list(tags)}],
+        }
+        try:
+            self._api.send("create_launch_template", request)
+        except ProviderError as error:
+            if error.code != TEMPLATE_EXISTS:
+                raise
+        else:
+            log.info("launch template made cloud=%s name=%s", self._settings.name, name)
+
+    def _data(self, spec: LaunchSpec) -> Data:
+        """The site's own template (if it names one) with ours over it."""
+        settings = structs.replace(self._settings, image=self._images.of(spec.pool))
+        ours = template_data(settings, self._cluster, spec, self._parts)
+        if self._settings.launch_template is None:
+            return ours
+        if self._site is None:
+            self._site = self._read_site(self._settings.launch_template)
+        tags = [*self._site.get("TagSpecifications", ()), *ours["TagSpecifications"]]
+        return {**self._site, **ours, "TagSpecifications": tags}
+
+    def _read_site(self, which: str) -> Data:
+        named = site_template(which)
+        request: dict[str, object] = {**named, "Versions": [named.pop("Version")]}
+        del request["Version"]
+        answer = self._api.send("describe_launch_template_versions", request)
+        data: Data = answer["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+        return data
+
+
+def template_data(
+    settings: AwsCloud, cluster: Cluster, spec: LaunchSpec, parts: Sequence[str]
+) -> Data:
+    """All of a machine that does not depend on its launch. Its node it learns from its tags."""
+    facts = facts_of(cluster, spec)
+    del facts["generation"]
+    data: dict[str, Any] = {
+        "ImageId": settings.image,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": METADATA,
+        "UserData": base64.b64encode(compose(facts, "", tuple(parts), USER_DATA)).decode(),
+        "TagSpecifications": [],
+        **settings_of_site(settings),
+    }
+    if spec.offer.market is Market.SPOT:
+        # CreateFleet itself tags machines and disks, but no spot requests.
+        tags = tag_list(static_tags(cluster, settings, spec))
+        data["TagSpecifications"] = [{"ResourceType": "spot-instances-request", "Tags": tags}]
+    return data
+
+
+def template_name(cluster: Cluster, pool: str, data: Data) -> str:
+    """``slurm-elastic-CLUSTER-POOL-HASH``."""
+    text = json.dumps(data, sort_keys=True, default=str)
+    digest = hashlib.sha256(f"{cluster.uuid}{text}".encode()).hexdigest()[:16]
+    return f"{f'slurm-elastic-{cluster.name}-{pool}'[: _MAX_NAME - 17]}-{digest}"
+
+
+def static_tags(cluster: Cluster, settings: AwsCloud, spec: LaunchSpec) -> dict[str, str]:
+    """The tags that say whose something is, whatever the launch."""
+    return {
+        machine_tags.CLUSTER: cluster.uuid or "",
+        machine_tags.NAME: cluster.name,
+        machine_tags.CLOUD: settings.name,
+        machine_tags.POOL: spec.pool.name[: machine_tags.MAX_VALUE],
+    }

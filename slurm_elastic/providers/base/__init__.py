@@ -1,0 +1,1 @@
+"""What the clouds share: ownership, tags, user data, orders without an answer. No cloud's own."""

@@ -1,0 +1,90 @@
+"""What a machine runs to become its node: ``programs/join.sh``, or the site's own, filled in.
+
+The same text for all machines of a cloud: a node's name and its launch's facts come another way,
+each cloud has its own. The munge key is never part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import LaunchSpec
+from slurm_elastic.providers.base.user_data import KINDS, read_part
+
+Told = AwsCloud | OpenStackCloud | OpenNebulaCloud
+"""Clouds whose machines are told by user data; those of the others share a host or an image."""
+_PROGRAMS = Path(__file__).parents[2] / "programs"
+IMDS = "http://169.254.169.254/latest/"
+KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
+"""The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
+
+
+_PLACEHOLDER = re.compile(r"@(?:@(?=\{)|\{(?P<name>[^{}\s]*)\})")
+"""``@{name}``; ``@@{`` is ``@{``. All else, ``$`` too, is the text's own."""
+
+
+def program_of(config: Config, cloud: AnyCloud) -> str:
+    """The part of user data that makes a machine of ``cloud`` join; empty without ``join.head``.
+
+    ConfigError where the site's template cannot be used.
+    """
+    join = config.join
+    if join.head is None or not isinstance(cloud, Told):
+        return ""
+    values = {
+        "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
+        "cloud": cloud.name,
+        "cluster": config.cluster.name,
+        "head": join.head,
+        "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
+        "key_mark": KEY_MARK if join.ssh else "",
+        "metadata": IMDS if isinstance(cloud, AwsCloud) and cloud.endpoint is None else "",
+        "stop_command": join.stop_command,
+    }
+    if join.template is None:
+        return _filled((_PROGRAMS / "join.sh").read_text(encoding="utf-8"), values)
+    return fill(read_part(join.template, "join.template"), join.template, values)
+
+
+def fill(text: str, path: str, values: Mapping[str, str]) -> str:
+    """A site's template with its placeholders filled; ConfigError where there is none of that name,
+    or cloud-init would not know what the text is.
+    """
+    if not text.startswith(tuple(KINDS)):
+        raise ConfigError(
+            f"join.template: {path} begins with none of cloud-init's {', '.join(KINDS)}"
+        )
+    try:
+        return _filled(text, values)
+    except KeyError as error:
+        known = ", ".join(f"@{{{name}}}" for name in sorted(values))
+        raise ConfigError(
+            f"join.template: {path} has the placeholder @{{{error.args[0]}}}, expected one of "
+            f"{known}; a plain @{{ is written @@{{"
+        ) from None
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found["name"]
+        return "@" if name is None else values[name]
+
+    return _PLACEHOLDER.sub(value, text)
+
+
+def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
+    """What machines of a launch are told besides their node; ``max_age`` (s) where there is one."""
+    facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
+    age = spec.pool.max_age
+    return facts if age is None else facts | {"max_age": f"{age:g}"}
+
+
+def _code(source: str) -> str:
+    """A program without its module docstring, which only its readers need."""
+    _, _, code = source.partition('\n"""\n')
+    return code.strip()

@@ -1,0 +1,59 @@
+"""Whose machine it is, where several clouds of a site are one account, front end or host. Pure.
+
+The tag ``slurm-elastic:cloud`` says so. A machine that an earlier version started has none, and a
+cloud may have been renamed since: then it is the only cloud's there, or else that of its pool.
+Clouds that spell their tags otherwise translate the keys (``tags``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL
+
+AMBIGUOUS = ""
+"""The owner of a machine of this cluster that might be any of several clouds'."""
+
+
+class Ownership(Struct, frozen=True, kw_only=True):
+    """What of a place is whose. ``clouds``: all that are configured at this place, of which
+    ``pools`` gives each pool's.
+    """
+
+    cluster: str
+    clouds: frozenset[str]
+    pools: Mapping[str, str] = field(default_factory=dict)
+
+    def owner(self, tags: Mapping[str, str], keys: Mapping[str, str] | None = None) -> str | None:
+        """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's.
+
+        ``keys`` are the names that the cloud has for ours.
+        """
+        named = keys or {}
+        if tags.get(named.get(CLUSTER, CLUSTER)) != self.cluster:
+            return None
+        cloud = tags.get(named.get(CLOUD, CLOUD))
+        if cloud in self.clouds:
+            return cloud
+        if len(self.clouds) == 1:
+            return next(iter(self.clouds))
+        return self.pools.get(tags.get(named.get(POOL, POOL), ""), AMBIGUOUS)
+
+
+def ownership_of(
+    settings: AnyCloud, cluster: Cluster, config: Config | None, there: Callable[[AnyCloud], bool]
+) -> Ownership:
+    """What a cloud shares with the others that are ``there``; without a ``config`` it is alone."""
+    clouds = {settings.name}
+    if config is not None:
+        clouds |= {other.name for other in config.clouds if there(other)}
+    pools = config.pools if config is not None else ()
+    return Ownership(
+        cluster=cluster.uuid or "",
+        clouds=frozenset(clouds),
+        pools={pool.name: pool.cloud for pool in pools if pool.cloud in clouds},
+    )

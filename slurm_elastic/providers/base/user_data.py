@@ -1,0 +1,133 @@
+"""The user data of a machine: how it finds its node name, then other parts for cloud-init.
+
+All of it can be read by every process on the machine, and by whoever may look at the machine in the
+cloud, so it never holds a secret. The same launch must give the same bytes, or EC2 takes a repeated
+call for another one (IdempotentParameterMismatch): nothing random, no time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.errors import ConfigError
+
+PROGRAM = "#!"
+KINDS = {
+    "#cloud-config": "text/cloud-config",
+    "#cloud-boothook": "text/cloud-boothook",
+    "#include": "text/x-include-url",
+    PROGRAM: "text/x-shellscript",
+    "#part-handler": "text/part-handler",
+    "## template: jinja": "text/jinja2",
+}
+"""What a part may begin with, and its content type (cloud-init, user-data formats)."""
+_BOUNDARY = "==slurm-elastic=="
+_NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
+
+
+def read_user_data(path: str | None, cloud: str) -> str:
+    """The site's file for a cloud's machines; ConfigError as ``read_part``, and where it is not
+    cloud-init's.
+    """
+    if path is None:
+        return ""
+    text = read_part(path, f"user_data of cloud {cloud!r}")
+    if text and not text.startswith(tuple(KINDS)):
+        raise ConfigError(
+            f"user_data of cloud {cloud!r}: {path} begins with none of cloud-init's "
+            f"{', '.join(KINDS)}"
+        )
+    return text
+
+
+def read_part(path: str, what: str) -> str:
+    """A file that every machine runs as root; ConfigError where it cannot be read, or others than
+    its owner may write it.
+    """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{what} cannot be read: {error}") from error
+    if mode & 0o022:
+        raise ConfigError(
+            f"{what}: {path} may be written by others than its owner; chmod go-w {path}"
+        )
+    return text
+
+
+def kind_of(text: str) -> str:
+    """The content type of a part, by its beginning."""
+    return next(kind for start, kind in KINDS.items() if text.startswith(start))
+
+
+def multipart(parts: Iterable[str]) -> str:
+    """One document of several parts, which cloud-init takes in this order.
+
+    The same parts always give the same text: some clouds compare a repeated launch with the first.
+    """
+    document = "".join(
+        f'--{_BOUNDARY}\nContent-Type: {kind_of(text)}; charset="utf-8"\n'
+        f"Content-Transfer-Encoding: 8bit\nMIME-Version: 1.0\n\n{text.rstrip()}\n"
+        for text in parts
+    )
+    head = f'Content-Type: multipart/mixed; boundary="{_BOUNDARY}"\nMIME-Version: 1.0\n\n'
+    return f"{head}{document}--{_BOUNDARY}--\n"
+
+
+class Form(Struct, frozen=True):
+    """What differs between clouds: the file of the program that tells a machine its node, the bytes
+    there may be and those of them that are kept for what we say ourselves, and who bounds them.
+    """
+
+    program: Path
+    most: int
+    ours: int
+    who: str
+
+
+def read_parts(path: str | None, cloud: str, joining: str, form: Form) -> tuple[str, ...]:
+    """The parts after our first: ``joining`` and the site's file; ConfigError where that cannot be
+    used or both are too long.
+    """
+    parts = tuple(filter(None, (joining, read_user_data(path, cloud))))
+    size = len(_document({}, parts, form))
+    if size > form.most - form.ours:
+        raise ConfigError(
+            f"user_data of cloud {cloud!r}: {path or 'the text of join'} is {size} bytes when "
+            f"packed; {form.who} leaves room for {form.most - form.ours}"
+        )
+    return parts
+
+
+def compose(facts: Mapping[str, str], nodes: str, parts: tuple[str, ...], form: Form) -> bytes:
+    """A multipart document: first the program that tells the machine its node, with
+    ``facts`` and ``nodes``; then the other parts.
+
+    A list of nodes that does not fit is left out: the machine's tags have it too.
+    """
+    whole = _document({**facts, "nodes": nodes}, parts, form)
+    return whole if len(whole) <= form.most else _document(facts, parts, form)
+
+
+def _document(facts: Mapping[str, str], parts: tuple[str, ...], form: Form) -> bytes:
+    """Packed where it is long; cloud-init unpacks it by itself."""
+    whole = multipart((_boothook(facts, form), *parts)).encode()
+    return gzip.compress(whole, mtime=0) if len(whole) > form.most - form.ours else whole
+
+
+def _boothook(facts: Mapping[str, str], form: Form) -> str:
+    return f"#cloud-boothook\n#!/usr/bin/python3\n{program(facts, form)}"
+
+
+def program(facts: Mapping[str, str], form: Form) -> str:
+    """The program's text with its facts, and without what only its readers need."""
+    source = form.program.read_text(encoding="utf-8")
+    _, _, code = source.partition('\n"""\n')
+    return code.replace(_NO_FACTS, f"FACTS = {dict(facts)!r}\n")

@@ -1,0 +1,1 @@
+"""Containers on Docker engines, by the docker SDK."""

@@ -1,0 +1,155 @@
+"""What an engine refuses, and what goes wrong on the way to it, as the five of ours.
+
+The Engine API has no error codes: a status and a sentence ("Docker Engine API", 1.41 and later;
+the sentences are those of moby's daemon, libnetwork and runc).
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import docker.errors
+import requests
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    InstanceNotFound,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.providers.base.errors import causes
+from slurm_elastic.providers.docker.client import NoCredentials
+
+NAME_TAKEN = "NameTaken"
+NOT_RUNNING = "NotRunning"
+NO_CERTIFICATE = "NoCertificate"
+
+_SENTENCES: tuple[tuple[str, type[ProviderError], str], ...] = (
+    ("disk quota exceeded", QuotaError, "DiskQuota"),
+    ("no space left on device", CapacityError, "NoSpace"),
+    ("cannot allocate memory", CapacityError, "NoMemory"),
+    ("no available ipv4 addresses|could not find an available", CapacityError, "NoAddress"),
+    ("authorization denied", AuthError, "Denied"),
+    ("client sent an http request to an https server", AuthError, NO_CERTIFICATE),
+    ("no such image", ProviderError, "NoImage"),
+    ("network .* not found|no such network", ProviderError, "NoNetwork"),
+    ("no such container", InstanceNotFound, "NoContainer"),
+    ("name .* is already in use", ProviderError, NAME_TAKEN),
+    ("is not running", ProviderError, NOT_RUNNING),
+    ("oci runtime create failed|failed to create (shim|task)", ProviderError, "Runtime"),
+)
+"""The first that is in a refusal decides; none of them depends on the status."""
+_ADVICE = {NO_CERTIFICATE: " Give this host ca_file, cert_file and key_file."}
+_CERTIFICATE_ALERT = re.compile(
+    r"alert[ _]((no|bad|unsupported)[ _]certificate|certificate[ _]\w+"
+    r"|unknown[ _]ca|access[ _]denied)",
+    re.IGNORECASE,
+)
+"""What a TLS server says of a client's certificate (RFC 8446, section 6.2; OpenSSL's spelling)."""
+
+
+def classify(status: int | None, message: str) -> tuple[type[ProviderError], str]:
+    """Which of ours a refusal is, and the word it goes by in reasons and cool-downs."""
+    for pattern, kind, code in _SENTENCES:
+        if re.search(pattern, message, re.IGNORECASE):
+            return kind, code
+    if status is None:
+        return TransientError, "NoStatus"
+    if status in (401, 403, 407):
+        return AuthError, f"HTTP{status}"
+    if status >= 500 or status in (408, 429):
+        return TransientError, f"HTTP{status}"
+    return ProviderError, f"HTTP{status}"
+
+
+@contextmanager
+def translated(cloud: str, host: str) -> Iterator[None]:
+    """Raise one of ours for what a call to ``host`` raises inside; unknown ones stay."""
+    try:
+        yield
+    except ProviderError:
+        raise
+    except Exception as error:
+        known = _known(cloud, host, error)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:
+    """The SDK wraps what happened in errors of its own, so the causes are looked at, too."""
+    chain = tuple(causes(error))
+    for one in chain:
+        if isinstance(one, docker.errors.APIError):
+            message = one.explanation or str(one)
+            if isinstance(message, bytes):
+                message = message.decode(errors="replace")
+            kind, code = classify(one.status_code, message)
+            return kind(cloud, code, f"{host}: {_sentence(message)}{_ADVICE.get(code, '')}")
+    for one in chain:
+        if found := _from_outside(one):
+            kind, code, text = found
+            return kind(cloud, code, f"{host}: {text}")
+    return None
+
+
+def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] | None:
+    """What is not the engine's answer: the way there, credentials, nonsense."""
+    if isinstance(error, NoCredentials):
+        return AuthError, "NoCredentials", str(error)
+    if isinstance(error, PermissionError):
+        return AuthError, "NotPermitted", "the user slurm may not use its socket"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"its certificate is refused: {error.verify_message} (see ca_file)"
+        return AuthError, "Certificate", text
+    if isinstance(error, ssl.SSLError) and (found := _from_tls(error)):
+        return found
+    if type(error).__module__.partition(".")[0] == "paramiko":
+        return _from_ssh(error)
+    if isinstance(error, TimeoutError | requests.exceptions.Timeout):
+        return TransientError, "Timeout", "no answer in time"
+    if isinstance(error, FileNotFoundError | ConnectionRefusedError):
+        return TransientError, "Unreachable", "no engine listens there"
+    if isinstance(error, OSError | EOFError):
+        # requests' errors are OSErrors.
+        return TransientError, type(error).__name__, _sentence(str(error))
+    if isinstance(error, ValueError | LookupError | TypeError | AttributeError):
+        text = f"the answer makes no sense: {type(error).__name__}: {_sentence(str(error))}"
+        return TransientError, "BadAnswer", text
+    return None
+
+
+def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | None:
+    """What will not get better by itself: nothing was asked of the engine yet."""
+    if said := _CERTIFICATE_ALERT.search(str(error)):
+        why = said[1].replace("_", " ").lower()
+        reasons = "cert_file has expired, or is of no authority that the engine knows"
+        return AuthError, "Certificate", f"it refuses our certificate ({why}): {reasons}"
+    if "WRONG_VERSION_NUMBER" in str(error):
+        return (
+            AuthError,
+            "NoTls",
+            "what listens there speaks no TLS; engines that do have port 2376",
+        )
+    return None
+
+
+def _from_ssh(error: BaseException) -> tuple[type[ProviderError], str, str]:
+    name = type(error).__name__
+    refused = name in (
+        "AuthenticationException",
+        "BadHostKeyException",
+        "PasswordRequiredException",
+    )
+    if refused or "not found in known_hosts" in str(error):
+        return AuthError, name, _sentence(str(error))
+    return TransientError, name, _sentence(str(error))
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())[:300] or "no message"

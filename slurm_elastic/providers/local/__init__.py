@@ -1,0 +1,1 @@
+"""slurmd processes on this host."""

@@ -1,0 +1,1 @@
+"""OpenNebula, by pyone."""

@@ -1,0 +1,164 @@
+"""oned's answers, as pyone gives them, as our values.
+
+States: "Virtual Machine States Reference" of the OpenNebula documentation. pyone's own list of LCM
+states ends at 68 and oned's does not, so they are numbers here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.config.clouds import ONE_ZONE, OpenNebulaCloud
+from slurm_elastic.model import Instance, InstanceState, Market, Offer
+from slurm_elastic.providers.base.tags import market_of, price_of
+from slurm_elastic.providers.opennebula import requests
+
+PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
+_WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
+_STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
+# SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE: not coming back by itself.
+_LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
+_FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
+_NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
+_ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
+
+
+class Vm(Struct, frozen=True, kw_only=True):
+    """What we read of a virtual machine; ``started`` is oned's clock (Unix time), ``host`` the
+    number of the host that it is on, or was on last.
+    """
+
+    id: int
+    state: int
+    lcm: int
+    started: float
+    tags: Mapping[str, str]
+    address: str | None
+    host: int | None = None
+
+    @property
+    def node(self) -> str:
+        """The node that it was started for."""
+        return self.tags.get(requests.NODE, "")
+
+    @property
+    def generation(self) -> str:
+        """The launch that it is of."""
+        return self.tags.get(requests.GENERATION, "")
+
+    @property
+    def trouble(self) -> str:
+        """Why the scheduler finds no place for it, or why its start failed, in their words."""
+        if self.state == PENDING:
+            return undated(self.tags.get("SCHED_MESSAGE", ""))
+        if self.never_up:
+            return undated(self.tags.get("ERROR", "")) or "its start failed"
+        return ""
+
+    @property
+    def never_up(self) -> bool:
+        """Whether its start has failed for good."""
+        return self.state == CLONING_FAILURE or (self.state == ACTIVE and self.lcm in _NEVER_UP)
+
+
+def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
+    """One machine of an extended answer."""
+    tags = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
+    return Vm(
+        id=int(record.ID),
+        state=int(record.STATE),
+        lcm=int(record.LCM_STATE),
+        started=float(record.STIME),
+        tags=tags,
+        address=_address(record.TEMPLATE),
+        host=_host(record),
+    )
+
+
+def _host(record: Any) -> int | None:  # noqa: ANN401
+    """By the last record of its history; None of one that was never placed."""
+    history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
+    last = history[-1] if isinstance(history, list) and history else history
+    return int(last.HID) if last else None
+
+
+def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:
+    """One just started, of which nothing has been read yet."""
+    return Vm(id=number, state=PENDING, lcm=0, started=started, tags=tags, address=None)
+
+
+def state_of(one: Vm) -> InstanceState:
+    """A machine that was stopped, suspended or powered off is lost to Slurm: on its way out."""
+    if one.state == DONE:
+        return InstanceState.TERMINATED
+    if one.state in _WAITING:
+        return InstanceState.PENDING
+    if one.state != ACTIVE or one.lcm in _LEAVING or one.lcm in _FAILED:
+        return InstanceState.STOPPING
+    return InstanceState.PENDING if one.lcm in _STARTING else InstanceState.RUNNING
+
+
+def instance(one: Vm, settings: OpenNebulaCloud) -> Instance:
+    """A machine as all clouds have it; ids carry the cloud's name, as oned only counts."""
+    kind = one.tags.get(requests.TYPE, "")
+    return Instance(
+        id=instance_id(settings.name, one.id),
+        cloud=settings.name,
+        node=one.node,
+        generation=one.generation,
+        instance_type=kind,
+        zone=ONE_ZONE,
+        market=market_of(one.tags.get(requests.MARKET, "")),
+        price=price_of(one.tags.get(requests.PRICE), kind, settings.types),
+        state=state_of(one),
+        launched=one.started,
+        address=one.address,
+    )
+
+
+def offer(
+    settings: OpenNebulaCloud, name: str, market: Market, free: int | None, why: str
+) -> Offer:
+    """A type of machine, of which there is room for so many more (None: nobody tells)."""
+    kind = settings.types[name]
+    return Offer(
+        cloud=settings.name,
+        location=settings.location,
+        instance_type=name,
+        zone=ONE_ZONE,
+        market=market,
+        price=kind.price,
+        cpus=kind.cpus,
+        memory=kind.memory,
+        gres=kind.gres,
+        on_demand_price=kind.price,
+        free=free,
+        free_reason=why,
+    )
+
+
+def instance_id(cloud: str, number: int) -> str:
+    """Our id of the machine that oned counts so."""
+    return f"{cloud}-{number}"
+
+
+def number_of(cloud: str, instance: str) -> int | None:
+    """Oned's number of the machine with our id; None where it is none of this cloud's."""
+    head, dash, tail = instance.rpartition("-")
+    return int(tail) if head == cloud and dash and tail.isascii() and tail.isdigit() else None
+
+
+def _address(template: Mapping[str, Any] | None) -> str | None:
+    nics = (template or {}).get("NIC") or []
+    some: Sequence[Mapping[str, Any]] = nics if isinstance(nics, list) else [nics]
+    found = (nic.get(key) for nic in some for key in _ADDRESS_KEYS)
+    return next((str(address) for address in found if address), None)
+
+
+def undated(text: str) -> str:
+    """``Fri Nov 20 03:35:07 2026: text`` without its date."""
+    return re.sub(r"^\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4} ?: ?", "", text.strip())

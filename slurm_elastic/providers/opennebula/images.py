@@ -1,0 +1,171 @@
+"""The image of a pool, looked up by name or by its maker's tags; kept for some minutes.
+
+Anybody may make an image of any name that others may use, so only those of ``image_owners`` count.
+oned has a name once for each owner: an exact name that two of them have is refused, not guessed.
+States and types: "Image States" of the OpenNebula documentation, include/Image.h.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from slurm_elastic.config.clouds import OpenNebulaCloud
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import ImageChoice, Pool
+from slurm_elastic.policies.images import Candidate, lacks, newest, none_fits, software_of
+from slurm_elastic.providers.opennebula.requests import PREFIX
+
+log = logging.getLogger(__name__)
+
+FRESH = 300.0
+"""Seconds for which an answer serves."""
+ALL = -2
+"""The filter for what an account may use."""
+SELF = "self"
+OS, VERSION, SOFTWARE = (f"{PREFIX}{word}" for word in ("OS", "VERSION", "SOFTWARE"))
+"""Attributes of an image, set by whoever made it."""
+_OS_IMAGE = 0
+_READY = frozenset({1, 2})  # READY USED
+_STATES = {
+    0: "INIT", 3: "DISABLED", 4: "LOCKED", 5: "ERROR", 6: "CLONE", 7: "DELETE", 8: "USED_PERS",
+    9: "LOCKED_USED", 10: "LOCKED_USED_PERS",
+}  # fmt: skip
+_WILD = frozenset("*?[")
+
+
+class Image(Struct, frozen=True, kw_only=True):
+    """What we read of an image. ``unsuited`` says why a pool's machines cannot boot from it,
+    ``broken`` why machines cannot start with it at all.
+    """
+
+    candidate: Candidate
+    uid: int
+    owner: str
+    unsuited: str
+    broken: str
+
+    @property
+    def unusable(self) -> str:
+        """Why it does not count; empty where it does."""
+        return self.unsuited or self.broken
+
+    @property
+    def shown(self) -> str:
+        """For people."""
+        return f"{self.candidate.id} ({self.candidate.name} of {self.owner})"
+
+
+class Images:
+    """Thread-safe. ``call`` asks oned."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        settings: OpenNebulaCloud,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._call = call
+        self._settings = settings
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._kept: dict[ImageChoice, tuple[float, int]] = {}
+
+    def of(self, pool: Pool) -> int | None:
+        """The image's id; None where the pool has that of its template. ProviderError where none
+        fits, or an exact name is not one image's.
+        """
+        choice = pool.image
+        if choice is None:
+            return None
+        if choice.id is not None:
+            return int(choice.id)
+        with self._lock:
+            since, number = self._kept.get(choice, (float("-inf"), -1))
+        if self._monotonic() - since < FRESH:
+            return number
+        found = self._look(choice)
+        if int(found.id) != number:
+            log.info("image cloud=%s pool=%s id=%s name=%s",
+                     self._settings.name, pool.name, found.id, found.name)  # fmt: skip
+        with self._lock:
+            self._kept[choice] = self._monotonic(), int(found.id)
+        return int(found.id)
+
+    def forget(self) -> None:
+        """The cloud has refused what we know."""
+        with self._lock:
+            self._kept.clear()
+
+    def _look(self, choice: ImageChoice) -> Candidate:
+        records = self._call("imagepool.info", ALL, -1, -1).IMAGE
+        uid = int(self._call("user.info", -1).ID)
+        images = [image(record) for record in records]
+        return chosen(self._settings, choice, images, uid)
+
+
+def chosen(
+    settings: OpenNebulaCloud, choice: ImageChoice, images: Sequence[Image], uid: int
+) -> Candidate:
+    """The image for a choice; ``uid`` is the account's own. ProviderError where there is none, or
+    more than one of an exact name.
+    """
+    trusted = [i for i in images if _is_trusted(i, settings.image_owners, uid)]
+    usable = [i for i in trusted if not i.unusable]
+    named = [i for i in usable if not lacks(choice, i.candidate)]
+    if choice.name is not None and not _WILD & set(choice.name) and len(named) > 1:
+        listed = ", ".join(i.shown for i in sorted(named, key=lambda i: int(i.candidate.id)))
+        text = f"{len(named)} images are called {choice.name}: {listed}; name one by its id"
+        raise ProviderError(settings.name, "AmbiguousImage", text)
+    found = newest(choice, (i.candidate for i in usable))
+    if found is None:
+        text = none_fits(choice, [i.candidate for i in usable])
+        left_out = _left_out(choice, images, trusted)
+        raise ProviderError(settings.name, "NoImage", f"{text}{left_out}")
+    return found
+
+
+def _is_trusted(one: Image, owners: Collection[str], uid: int) -> bool:
+    return one.owner in owners or (SELF in owners and one.uid == uid)
+
+
+def _left_out(choice: ImageChoice, images: Iterable[Image], trusted: Collection[Image]) -> str:
+    """What would have fitted, and why it does not count."""
+    reasons = [
+        f"{i.shown} {i.unusable if i in trusted else 'is of an owner not in image_owners'}"
+        for i in images
+        if (i.unusable or i not in trusted) and not lacks(choice, i.candidate)
+    ]
+    return f"; {', '.join(reasons)}" if reasons else ""
+
+
+def image(record: Any) -> Image:  # noqa: ANN401 - a pyone object
+    """One image of oned's pool."""
+    tags: Mapping[str, Any] = record.TEMPLATE or {}
+    told = {key: str(tags.get(key) or "") for key in (OS, VERSION, SOFTWARE, "LABELS")}
+    return Image(
+        candidate=Candidate(
+            id=str(record.ID),
+            name=str(record.NAME),
+            created=float(record.REGTIME or 0),
+            os=told[OS],
+            version=told[VERSION],
+            software=software_of(told[SOFTWARE]) | software_of(told["LABELS"]),
+        ),
+        uid=int(record.UID),
+        owner=str(record.UNAME),
+        unsuited="" if int(record.TYPE) == _OS_IMAGE else "is not of type OS",
+        broken=_broken(record),
+    )
+
+
+def _broken(record: Any) -> str:  # noqa: ANN401
+    state = int(record.STATE)
+    if int(record.PERSISTENT or 0):
+        return "is persistent: one machine alone could use it"
+    return "" if state in _READY else f"is in state {_STATES.get(state, state)}"

@@ -1,0 +1,154 @@
+"""The machines of this cluster in one account: listed whole, told apart, ended by number."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
+from slurm_elastic.errors import InstanceNotFound, TransientError
+from slurm_elastic.providers.base import ownership
+from slurm_elastic.providers.base import tags as machine_tags
+from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
+from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.opennebula import convert, requests
+from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.errors import WRONG_STATE
+
+log = logging.getLogger(__name__)
+
+Call = Callable[..., Any]
+"""One request to oned by its method's name, translated."""
+
+MINE = -3
+"""The filter for what belongs to the account."""
+ANY_BUT_DONE = -1
+PAGE = 100
+READ_AT_ONCE = 200
+_PAUSE = 0.5
+
+
+class Machines:
+    """``ours`` are the ids that were ever seen with our tag, or started. Thread-safe."""
+
+    def __init__(
+        self, name: str, ownership: Ownership, call: Call, threads: int, timeout: float
+    ) -> None:
+        self.name = name
+        self.ours: set[str] = set()
+        self._ownership = ownership
+        self._call = call
+        self._threads = threads
+        self._timeout = timeout
+        self._unclear: frozenset[int] = frozenset()
+
+    def live(self) -> list[Vm]:
+        """Those that are not DONE. Only the extended answer has the tags."""
+        pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
+        found = self._read(pool)
+        self.ours.update(convert.instance_id(self.name, v.id) for v in found)
+        return found
+
+    def ended(self, generation: str, since: float) -> Iterator[Vm]:
+        """Ended machines of a launch: newest first, page by page, not beyond ``since``."""
+        start = 0
+        while True:
+            page = self._call("vmpool.infoextended", MINE, start, -PAGE, convert.DONE)
+            for one in self._read(page):
+                if one.generation == generation:
+                    yield one
+            if len(page.VM) < PAGE or float(page.VM[-1].STIME) < since:
+                return
+            start += PAGE
+
+    def some(self, numbers: Sequence[int]) -> dict[int, Vm]:
+        """These, by number, as far as they are there."""
+        known: dict[int, Vm] = {}
+        for start in range(0, len(numbers), READ_AT_ONCE):
+            ids = ",".join(str(n) for n in numbers[start : start + READ_AT_ONCE])
+            known |= {v.id: v for v in self._read(self._call("vmpool.infoset", ids, True))}
+        return known
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """terminate-hard, which oned refuses while a machine boots: asked again until the time-out,
+        then TransientError. An id that was never seen with our tag is left alone.
+        """
+        wanted = list(dict.fromkeys(ids))
+        if not self.ours.issuperset(wanted):
+            self.live()
+        for instance_id in wanted:
+            if instance_id not in self.ours:
+                log.warning(
+                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
+                )
+        numbers = (convert.number_of(self.name, i) for i in wanted if i in self.ours)
+        deadline = time.monotonic() + self._timeout
+        some = [n for n in numbers if n is not None]
+        results = each(some, self._terminate_by(deadline), self._threads)
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            # What must be repeated is said before what will not get better.
+            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:
+        """Ask once for each; the numbers of those that are ended."""
+        results = each(list(numbers), self._ask_to_end, self._threads)
+        for result in results:
+            if error := result.exception():
+                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
+        done = zip(numbers, results, strict=True)
+        return frozenset(number for number, result in done if not result.exception())
+
+    def _terminate_by(self, deadline: float) -> Callable[[int], None]:
+        def end(number: int) -> None:
+            while True:
+                try:
+                    return self._ask_to_end(number)
+                except TransientError as error:
+                    if error.code != WRONG_STATE or time.monotonic() + _PAUSE > deadline:
+                        raise
+                time.sleep(_PAUSE)
+
+        return end
+
+    def _ask_to_end(self, number: int) -> None:
+        try:
+            self._call("vm.action", "terminate-hard", number)
+        except InstanceNotFound:
+            log.info("already gone cloud=%s id=%d", self.name, number)
+
+    def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
+        """The machines of an answer that are this cloud's by their tags."""
+        owned = [(owner(self._ownership, v.tags), v) for v in map(convert.vm, pool.VM)]
+        unclear = frozenset(v.id for whose, v in owned if whose == AMBIGUOUS)
+        if unclear - self._unclear:
+            log.error(
+                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
+                ",".join(sorted(self._ownership.clouds)), sorted(unclear),
+            )  # fmt: skip
+        self._unclear |= unclear
+        return [v for whose, v in owned if whose == self.name]
+
+
+_KEYS = {
+    machine_tags.CLUSTER: requests.CLUSTER,
+    machine_tags.CLOUD: requests.CLOUD,
+    machine_tags.POOL: requests.POOL,
+}
+
+
+def ownership_of(settings: OpenNebulaCloud, cluster: Cluster, config: Config | None) -> Ownership:
+    """What a cloud shares its front end with; without a ``config`` it is alone there."""
+
+    def there(other: AnyCloud) -> bool:
+        return isinstance(other, OpenNebulaCloud) and other.endpoint == settings.endpoint
+
+    return ownership.ownership_of(settings, cluster, config, there)
+
+
+def owner(of: Ownership, tags: Mapping[str, str]) -> str | None:
+    """The cloud's name; AMBIGUOUS where the tags do not tell, None for another cluster's."""
+    return of.owner(tags, _KEYS)

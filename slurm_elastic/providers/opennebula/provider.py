@@ -1,0 +1,333 @@
+"""OpenNebula's XML-RPC (oned 6.10 to 7.4), by pyone. Credentials as its own tools find them.
+
+oned starts one machine a call and knows no idempotency token, so a launch first looks for machines
+that carry its generation, the ended ones included, and starts what is missing in a few threads.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, OneTemplate, OpenNebulaCloud
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+)
+from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.base.tags import decided
+from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
+from slurm_elastic.providers.opennebula import convert, preflight, requests
+from slurm_elastic.providers.opennebula import notices as opennebula_notices
+from slurm_elastic.providers.opennebula.capacity import QUOTA_WORDS, bounds
+from slurm_elastic.providers.opennebula.client import open_server
+from slurm_elastic.providers.opennebula.convert import Vm
+from slurm_elastic.providers.opennebula.errors import is_refusal, translated
+from slurm_elastic.providers.opennebula.images import Images
+from slurm_elastic.providers.opennebula.instances import Machines, ownership_of
+from slurm_elastic.providers.opennebula.requests import read_parts
+
+log = logging.getLogger(__name__)
+
+LOOK_BACK = 86400.0
+"""Seconds for which an ended machine of a launch without a date in its name is looked for."""
+CLOCK_SLACK = 600.0
+"""Seconds by which oned's clock and the head's may differ."""
+REMEMBERED = 300.0
+"""Seconds for which a machine that was never placed speaks against the next one."""
+
+
+class OpenNebulaProvider:
+    """One account of one front end; see protocols.Provider for the contract. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: OpenNebulaCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        ownership: Ownership | None = None,
+        joining: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._cluster = cluster
+        self._clock = clock
+        self._parts = read_parts(settings.user_data, settings.name, joining)
+        self._images = Images(self._call, settings)
+        self._lock = threading.Lock()
+        self._server: Any = None
+        self._machines = Machines(
+            settings.name,
+            ownership or ownership_of(settings, cluster, None),
+            self._call,
+            settings.threads,
+            settings.timeout,
+        )
+        self._unconfirmed = UnconfirmedOrders(
+            settings.name, settings.listing_lag or LISTING_LAG, monotonic
+        )
+        self._unplaced: dict[str, tuple[float, str]] = {}
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """The pool's types whose templates are there, with the room that quota and hosts leave.
+
+        Hosts are shown to few accounts; without, and for quotas of the group, a launch will tell.
+        """
+        markets = [m for m in pool.markets if m is not Market.SPOT]
+        if not markets or (pool.zones and ONE_ZONE not in pool.zones):
+            return ()
+        found = []
+        for name in pool.instance_types or self._settings.types:
+            kind = self._settings.types.get(name)
+            template = self._template_or_none(kind) if kind else None
+            if kind is not None and template is not None:
+                free, why = self._room(template)
+                found += [convert.offer(self._settings, name, m, free, why) for m in markets]
+        return tuple(found)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """One call for each node, at most ``threads`` at a time; none for more than there is room.
+
+        A call that is refused ends the launch: the machines started so far are the answer, or
+        given back where they are fewer than the minimum.
+        """
+        if not spec.nodes:
+            return ()
+        standing, gone = self._earlier(spec.generation)
+        missing = [n for n in spec.nodes if n not in standing and n not in gone]
+        started: list[Instance] = []
+        refusal: ProviderError | None = None
+        if missing:
+            self._unconfirmed.require(spec, missing)
+            started, refusal = self._start(spec, missing, len(standing))
+        place = {node: n for n, node in enumerate(spec.nodes)}
+        machines = [*(convert.instance(v, self._settings) for v in standing.values()), *started]
+        machines.sort(key=lambda i: place.get(i.node, len(place)))
+        if len(machines) < max(min(spec.minimum, len(spec.nodes)), 1):
+            self._give_back(spec, machines)
+            raise refusal or CapacityError(
+                self.name, "MachinesGone", f"{len(gone)} machines of this launch have ended"
+            )
+        if refusal is not None:
+            log.info("launch is partial generation=%s error=%s", spec.generation, refusal)
+        return tuple(machines)
+
+    def instances(self) -> Sequence[Instance]:
+        """The account's machines with our tag. Those that the scheduler could not place for
+        ``pending_limit``, and those whose start failed, are ended, and told once as TERMINATED.
+        """
+        found = self._machines.live()
+        hopeless = {v.id: v for v in found if self._is_hopeless(v)}
+        ended = self._end_hopeless(tuple(hopeless.values())) if hopeless else frozenset()
+        return tuple(
+            convert.instance(replace(v, state=convert.DONE) if v.id in ended else v, self._settings)
+            for v in found
+        )
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """Asked again until the time-out while oned refuses it, as for a machine that boots; then
+        TransientError. An id that was never seen with our tag is left alone.
+        """
+        self._machines.terminate(ids)
+
+    def notices(self) -> Sequence[Notice]:
+        """Machines on hosts that are disabled or offline, as far as the account sees hosts."""
+        return opennebula_notices.standing(
+            self.name, self._call, self._machines.live, self._clock()
+        )
+
+    def check(self) -> None:
+        """The account's own record: one row, and only with the right password."""
+        self._call("user.info", -1)
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Version, templates, images, quotas, hosts."""
+        return tuple(
+            preflight.examine(self._call, self._settings, self._images, pools, self._machines.live)
+        )
+
+    # room
+
+    def _template_or_none(self, kind: OneTemplate) -> Mapping[str, Any] | None:
+        try:
+            return self._template(kind)
+        except (AuthError, TransientError):
+            raise
+        except ProviderError as error:
+            log.warning(
+                "not offered cloud=%s template=%d error=%s", self.name, kind.template, error
+            )
+            return None
+
+    def _template(self, kind: OneTemplate) -> Mapping[str, Any]:
+        template: Mapping[str, Any] = self._call("template.info", kind.template).TEMPLATE
+        return {**template, **(requests.size(kind) if kind.resize else {})}
+
+    def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
+        """How many more machines there can be, and what bounds them; None where nobody tells."""
+        return min(bounds(self._call, template), default=(None, ""))
+
+    def _tell_unplaced(self, name: str) -> CapacityError | None:
+        """Once: from then on the cool-down of whoever asked stands for it."""
+        until, why = self._unplaced.pop(name, (0.0, ""))
+        if self._clock() >= until:
+            return None
+        return CapacityError(self.name, "NotPlaced", f"an earlier machine was given up: {why}")
+
+    # launching
+
+    def _earlier(self, generation: str) -> tuple[dict[str, Vm], set[str]]:
+        """The machines of a launch by node, and the nodes whose machine has ended since."""
+        mine = [v for v in self._machines.live() if v.generation == generation]
+        standing: dict[str, Vm] = {}
+        doubles: list[Vm] = []
+        for one in sorted(mine, key=lambda v: v.id):
+            if one.node in standing:
+                doubles.append(one)
+            standing.setdefault(one.node, one)
+        if doubles:
+            # A call that we had given up was carried out after the look-up before its repetition.
+            log.warning("ended, started twice generation=%s count=%d", generation, len(doubles))
+            self._machines.terminate([convert.instance_id(self.name, v.id) for v in doubles])
+        since = (decided(generation) or self._clock() - LOOK_BACK) - CLOCK_SLACK
+        ended = {v.node for v in self._machines.ended(generation, since)}
+        return standing, ended - standing.keys()
+
+    def _start(
+        self, spec: LaunchSpec, nodes: Sequence[str], have: int
+    ) -> tuple[list[Instance], ProviderError | None]:
+        """Machines for these nodes and, where they are fewer, the refusal. In doubt it raises."""
+        kind = self._settings.types.get(spec.offer.instance_type)
+        if kind is None:
+            text = f"the settings have no type {spec.offer.instance_type}"
+            return [], ProviderError(self.name, "NoType", text)
+        if told := self._tell_unplaced(spec.offer.instance_type):
+            return [], told
+        template = self._template(kind)
+        free, why = self._room(template)
+        count = len(nodes) if free is None else min(free, len(nodes))
+        refusal: ProviderError | None = None
+        if count < len(nodes):
+            kind_of = QuotaError if why.startswith(QUOTA_WORDS) else CapacityError
+            refusal = kind_of(self.name, "NoRoom", why)
+        if have + count < spec.minimum or not count:
+            return [], refusal
+        found, refused = self._instantiate(spec, kind, template, nodes[:count])
+        return found, refused or refusal
+
+    def _instantiate(
+        self,
+        spec: LaunchSpec,
+        kind: OneTemplate,
+        template: Mapping[str, Any],
+        nodes: Sequence[str],
+    ) -> tuple[list[Instance], ProviderError | None]:
+        """A call for each node; the first refusal ends it."""
+        image = self._images.of(spec.pool)
+        stop = threading.Event()
+
+        def start(item: tuple[int, str]) -> tuple[str, int] | None:
+            place, node = item
+            if stop.is_set() and place >= self._settings.threads:
+                return None
+            extra = requests.extra_template(
+                self._cluster, spec, node, kind, template, image, self._parts
+            )
+            name = requests.name(self._cluster, spec, node)
+            try:
+                with self._unconfirmed.order(spec.generation, [node], is_refusal):
+                    number = self._call(
+                        "template.instantiate", kind.template, name, False, extra, False
+                    )
+            except BaseException:
+                stop.set()
+                raise
+            return node, int(number)
+
+        results = each(list(enumerate(nodes)), start, self._settings.threads)
+        numbers = dict(pair for r in results if not r.exception() and (pair := r.result()))
+        self._machines.ours.update(convert.instance_id(self.name, n) for n in numbers.values())
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            self._images.forget()  # the image may have been replaced by another of its name
+        for error in failed:
+            if not isinstance(error, ProviderError) or isinstance(error, TransientError):
+                raise error
+        refused = next((e for e in failed if isinstance(e, ProviderError)), None)
+        return self._fresh(spec, numbers), refused
+
+    def _fresh(self, spec: LaunchSpec, numbers: Mapping[str, int]) -> list[Instance]:
+        """Machines just started, with their addresses, which oned leases at once."""
+        known: Mapping[int, Vm] = {}
+
+        def unread(node: str, number: int) -> Vm:
+            return convert.fresh(number, self._clock(), requests.tags(self._cluster, spec, node))
+
+        try:
+            known = self._machines.some(list(numbers.values()))
+        except ProviderError as error:
+            log.info("fresh machines cannot be read yet cloud=%s error=%s", self.name, error)
+        return [
+            convert.instance(known.get(number) or unread(node, number), self._settings)
+            for node, number in numbers.items()
+        ]
+
+    def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
+        """End the machines of a launch that cannot reach its minimum."""
+        if not machines:
+            return
+        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
+        try:
+            self._machines.terminate([i.id for i in machines])
+        except ProviderError as error:
+            # The caller repeats the launch, which comes here again.
+            text = f"machines of an incomplete launch could not be ended: {error.message}"
+            raise TransientError(self.name, error.code, text) from error
+
+    # ending
+
+    def _is_hopeless(self, one: Vm) -> bool:
+        waited = self._clock() - one.started
+        return one.never_up or (bool(one.trouble) and waited > self._settings.pending_limit)
+
+    def _end_hopeless(self, some: Sequence[Vm]) -> frozenset[int]:
+        """End them and remember their types; the numbers of those that are ended."""
+        for one in some:
+            log.warning(
+                "machine given up cloud=%s id=%d node=%s reason=%s",
+                self.name, one.id, one.node, one.trouble,
+            )  # fmt: skip
+            until = self._clock() + REMEMBERED
+            self._unplaced[one.tags.get(requests.TYPE, "")] = (until, one.trouble)
+        return self._machines.ask_to_end([v.id for v in some])
+
+    # calling
+
+    def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - pyone has no types
+        """One request to oned, translated."""
+        try:
+            with translated(self.name):
+                return functools.reduce(getattr, method.split("."), self._opened())(*arguments)
+        except AuthError:
+            # A password or token may be renewed while we run: the file is read anew.
+            self._server = None
+            raise
+
+    def _opened(self) -> Any:  # noqa: ANN401
+        with self._lock:
+            if self._server is None:
+                self._server = open_server(self._settings)
+            return self._server

@@ -1,0 +1,193 @@
+"""What is sent to instantiate a machine: pure, nested dictionaries, never text put together.
+
+pyone makes XML with CDATA of a nested dictionary, so quotes, ``<`` and line ends are safe; of a
+flat one it makes ``KEY="value"`` lines without any escaping.
+
+A CONTEXT in an instantiate call replaces the template's as a whole, so ours is merged into it. oned
+expands ``$`` in its values, so whatever is a program goes in base64. All of it can be read on the
+machine and in the front end, so it holds no secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import InstanceType, OneTemplate
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import LaunchSpec
+from slurm_elastic.providers.base.joining import facts_of
+from slurm_elastic.providers.base.user_data import PROGRAM, multipart, read_user_data
+
+PREFIX = "SLURM_ELASTIC_"
+CLUSTER = PREFIX + "CLUSTER"
+CLUSTER_NAME = PREFIX + "CLUSTER_NAME"
+CLOUD = PREFIX + "CLOUD"
+POOL = PREFIX + "POOL"
+GENERATION = PREFIX + "GENERATION"
+NODE = PREFIX + "NODE"
+TYPE = PREFIX + "TYPE"
+MARKET = PREFIX + "MARKET"
+JOBS = PREFIX + "JOBS"
+PRICE = PREFIX + "PRICE"
+
+MAX_NAME = 128
+_MAX_JOBS = 1000
+_IMAGE = frozenset({"IMAGE", "IMAGE_ID"})
+
+
+def name(cluster: Cluster, spec: LaunchSpec, node: str) -> str:
+    """For people: names are neither unique nor looked up."""
+    return f"{node}-{cluster.name}-{spec.generation}"[:MAX_NAME]
+
+
+def tags(cluster: Cluster, spec: LaunchSpec, node: str) -> dict[str, str]:
+    """Attributes that no template knows end up in USER_TEMPLATE; keys are upper case there."""
+    values = {
+        CLUSTER: cluster.uuid or "",
+        CLUSTER_NAME: cluster.name,
+        CLOUD: spec.offer.cloud,
+        POOL: spec.pool.name,
+        GENERATION: spec.generation,
+        NODE: node,
+        TYPE: spec.offer.instance_type,
+        MARKET: spec.offer.market.value,
+        PRICE: f"{spec.offer.price:g}",
+    }
+    jobs = ",".join(str(job) for job in spec.jobs)[:_MAX_JOBS]
+    return values | ({JOBS: jobs} if jobs else {})
+
+
+def extra_template(
+    cluster: Cluster,
+    spec: LaunchSpec,
+    node: str,
+    kind: OneTemplate,
+    own: Mapping[str, Any],
+    image: int | None,
+    parts: Sequence[str],
+) -> dict[str, dict[str, object]]:
+    """The fourth argument of ``one.template.instantiate``; ``own`` is the VM template itself. What
+    is in here replaces what the template has of that name, so it is merged beforehand.
+    """
+    facts = facts_of(cluster, spec) | {"node": node}
+    template: dict[str, object] = {
+        **tags(cluster, spec, node),
+        "CONTEXT": merged(own.get("CONTEXT") or {}, facts, parts),
+    }
+    if image is not None:
+        template["DISK"] = disks(own, image)
+    return {"TEMPLATE": template | (size(kind) if kind.resize else {})}
+
+
+def disks(own: Mapping[str, Any], image: int) -> list[dict[str, str]]:
+    """The disks of a VM template, the first that has an image with this one in its place. Where
+    none has, this one comes before them: it is what the machine boots from.
+    """
+    some = _disks(own)
+    place = next((n for n, d in enumerate(some) if _IMAGE & d.keys()), None)
+    if place is None:
+        return [{"IMAGE_ID": str(image)}, *some]
+    kept = {key: value for key, value in some[place].items() if not key.startswith("IMAGE")}
+    some[place] = {"IMAGE_ID": str(image)} | kept
+    return some
+
+
+def size(kind: InstanceType) -> dict[str, str]:
+    """A whole physical cpu for each of the machine's; memory in MiB."""
+    return {"CPU": str(kind.cpus), "VCPU": str(kind.cpus), "MEMORY": str(kind.memory)}
+
+
+def image_ids(own: Mapping[str, Any]) -> Sequence[int]:
+    """The images that a VM template's disks name by their ids."""
+    found = (str(d.get("IMAGE_ID") or "") for d in _disks(own))
+    return [int(text) for text in found if text.isdecimal()]
+
+
+def _disks(own: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One is a dictionary, several are a list."""
+    found = own.get("DISK") or []
+    return [dict(d) for d in (found if isinstance(found, list) else [found])]
+
+
+MAX_BYTES = 65536
+_FACTS = """#!/bin/sh
+umask 022
+mkdir -p /run/slurm-elastic
+cat > /run/slurm-elastic/.launch <<'SLURM_ELASTIC_FACTS'
+{lines}
+SLURM_ELASTIC_FACTS
+printf '%s\\n' {node} > /run/slurm-elastic/.node
+mv /run/slurm-elastic/.launch /run/slurm-elastic/launch
+mv /run/slurm-elastic/.node /run/slurm-elastic/node
+"""
+# /run is often mounted noexec, and a program may be in any language: hence a file of its own.
+_PROGRAM = """program=$(mktemp)
+base64 -d > "$program" <<'SLURM_ELASTIC_PROGRAM'
+{text}
+SLURM_ELASTIC_PROGRAM
+chmod 700 "$program"
+"$program"
+"""
+
+
+def read_parts(path: str | None, cloud: str, joining: str) -> tuple[str, ...]:
+    """``joining`` and the site's file, a program (``#!``) or cloud-init's; ConfigError where that
+    cannot be used or is too long.
+    """
+    site = read_user_data(path, cloud)
+    if len(site.encode()) > MAX_BYTES:
+        raise ConfigError(f"user_data of cloud {cloud!r}: {path} is longer than {MAX_BYTES} bytes")
+    return tuple(filter(None, (joining, site)))
+
+
+def merged(
+    template: Mapping[str, object], facts: Mapping[str, str], parts: Sequence[str]
+) -> dict[str, str]:
+    """The CONTEXT to send: ``template``'s with ours over it; ``facts`` must have ``node``.
+
+    Where a part is for cloud-init the image has that, so the programs go there too: the image may
+    have no one-context.
+    """
+    context = {key: str(value or "") for key, value in template.items()}
+    programs = [_template_program(context), *(p for p in parts if p.startswith(PROGRAM))]
+    context.pop("START_SCRIPT", None)
+    context |= {f"SLURM_ELASTIC_{key.upper()}": value for key, value in facts.items()}
+    context |= {
+        "SET_HOSTNAME": facts["node"],
+        "START_SCRIPT_BASE64": _base64(_start_script(facts, [p for p in programs if p])),
+    }
+    if not all(p.startswith(PROGRAM) for p in parts):
+        document = multipart((f"#cloud-boothook\n{_facts(facts)}", *parts))
+        context |= {"USER_DATA": _base64(document), "USERDATA_ENCODING": "base64"}
+        context.pop("USER_DATA_ENCODING", None)
+    return context
+
+
+def _template_program(context: Mapping[str, str]) -> str:
+    packed = context.get("START_SCRIPT_BASE64", "")
+    if not packed:
+        return context.get("START_SCRIPT", "")
+    try:
+        return base64.b64decode(packed, validate=False).decode()
+    except ValueError:
+        return ""
+
+
+def _start_script(facts: Mapping[str, str], programs: Sequence[str]) -> str:
+    """one-context runs it at each boot: it writes the facts, then runs the others in turn."""
+    texts = [p if p.startswith("#!") else f"#!/bin/sh\n{p}" for p in programs]
+    return _facts(facts) + "".join(_PROGRAM.format(text=_base64(t, wrap=True)) for t in texts)
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    lines = "\n".join(f"{key}={shlex.quote(value)}" for key, value in facts.items())
+    return _FACTS.format(lines=lines, node=shlex.quote(facts["node"]))
+
+
+def _base64(text: str, *, wrap: bool = False) -> str:
+    data = text.encode()
+    return (base64.encodebytes(data) if wrap else base64.b64encode(data)).decode().strip()

@@ -1,0 +1,1 @@
+"""OpenStack, by openstacksdk's session."""

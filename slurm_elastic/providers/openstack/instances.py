@@ -1,0 +1,152 @@
+"""The servers of this cluster in one project: listed whole, told apart, deleted by id."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import AnyCloud, OpenStackCloud
+from slurm_elastic.errors import (
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+)
+from slurm_elastic.providers.base import ownership
+from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
+from slurm_elastic.providers.base.parallel import each
+from slurm_elastic.providers.openstack import convert
+from slurm_elastic.providers.openstack.catalog import Call
+from slurm_elastic.providers.openstack.convert import Record, Server
+from slurm_elastic.providers.openstack.errors import from_fault, translated
+
+log = logging.getLogger(__name__)
+
+PAGE = 1000
+"""nova's own bound for one answer, unless the site has set a lower one."""
+
+GONE = ("DELETED", "SOFT_DELETED")
+"""The second may come back for an administrator, and runs no more."""
+
+BELIEVED = 120.0
+"""Seconds for which a deletion that nova has taken counts although nova does not show it."""
+
+
+class Servers:
+    """Thread-safe. ``ours`` are the ids that were ever seen with our metadata."""
+
+    def __init__(self, name: str, ownership: Ownership, call: Call, threads: int) -> None:
+        self.name = name
+        self.ours: set[str] = set()
+        self._ownership = ownership
+        self._call = call
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._unclear: frozenset[str] = frozenset()
+        self._taken: dict[str, float] = {}
+
+    def live(self, mark: str = "") -> list[Server]:
+        """Ours that are there, of the launch with that mark in their names.
+
+        nova filters neither by metadata nor, while a server is being scheduled, by tag: the list
+        is read as a whole. A list that lacks a cell raises TransientError: it is not the truth.
+        """
+        found = [s for s in self._read(self._records(mark)) if s.status not in GONE]
+        self.ours.update(s.id for s in found)
+        # A boot under way may hide for a while that the machine is going to be deleted.
+        now = time.monotonic()
+        with self._lock:
+            self._taken = {i: since for i, since in self._taken.items() if now < since + BELIEVED}
+            leaving = frozenset(self._taken)
+        return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in found]
+
+    def ended(self, mark: str, since: float) -> list[Server]:
+        """Those of a launch that are gone: nova forgets their metadata and keeps their names."""
+        stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        records = self._records(mark, **{"changes-since": stamp})
+        gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
+        with translated(self.name):
+            return [s for s in convert.servers(gone) if mark in s.name]
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """All of them; afterwards the first error is raised, what must be repeated before others.
+
+        ids are nova's own, of servers that were seen with our metadata: nothing else comes here.
+        """
+        results = each(list(ids), self._delete, self._threads)
+        failed = [e for r in results if (e := r.exception())]
+        if failed:
+            raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
+
+    def fault(self, server: str) -> ProviderError:
+        """Why its start failed: only the single answer tells."""
+        try:
+            record = self._call("compute", "GET", f"/servers/{quote(server)}")["server"]
+            with translated(self.name):
+                return from_fault(self.name, str((record.get("fault") or {}).get("message") or ""))
+        except ProviderError as error:
+            log.info("fault cannot be read cloud=%s id=%s error=%s", self.name, server, error)
+            return from_fault(self.name, "the start failed")
+
+    def _delete(self, server: str) -> None:
+        try:
+            self._call("compute", "DELETE", f"/servers/{quote(server)}")
+        except InstanceNotFound:
+            log.info("already gone cloud=%s id=%s", self.name, server)
+        with self._lock:
+            self._taken[server] = time.monotonic()
+
+    def _records(self, mark: str, **more: str) -> Iterator[Record]:
+        """Page by page, to the one without a link to the next; nova may make them smaller."""
+        query = {"limit": str(PAGE), **more} | ({"name": mark} if mark else {})
+        seen: set[str] = set()
+        while True:
+            answer: Any = self._call("compute", "GET", f"/servers/detail?{urlencode(query)}")
+            with translated(self.name):
+                page = [r for r in answer["servers"] if r["id"] not in seen]
+                further = any(link["rel"] == "next" for link in answer.get("servers_links", ()))
+            yield from page
+            seen.update(r["id"] for r in page)
+            if not further or not page:
+                return
+            query["marker"] = page[-1]["id"]
+
+    def _read(self, records: Iterator[Record]) -> list[Server]:
+        """Those that are this cloud's by their metadata."""
+        whole = list(records)
+        broken = [r["id"] for r in whole if not convert.is_whole(r)]
+        if broken:
+            text = f"nova cannot read all of its cells: {len(broken)} servers lack their metadata"
+            raise TransientError(self.name, "CellDown", text)
+        with translated(self.name):
+            found = convert.servers(whole)
+        owned = [(self._ownership.owner(s.tags), s) for s in found]
+        unclear = frozenset(s.id for whose, s in owned if whose == AMBIGUOUS)
+        with self._lock:
+            new, self._unclear = unclear - self._unclear, self._unclear | unclear
+        if new:
+            log.error(
+                "machines left alone, any of these clouds may have started them clouds=%s ids=%s",
+                ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new)),
+            )  # fmt: skip
+        return [s for whose, s in owned if whose == self.name]
+
+
+def ownership_of(settings: OpenStackCloud, cluster: Cluster, config: Config | None) -> Ownership:
+    """What a cloud shares its project with; without a ``config`` it is alone there.
+
+    Entries of clouds.yaml do not tell which project they lead to (an application credential names
+    none), so any other OpenStack may be this one: its machines are told by the cloud's name.
+    """
+
+    def there(other: AnyCloud) -> bool:
+        return isinstance(other, OpenStackCloud)
+
+    return ownership.ownership_of(settings, cluster, config, there)

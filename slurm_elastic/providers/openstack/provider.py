@@ -1,0 +1,306 @@
+"""OpenStack's nova, by openstacksdk's session. Credentials by clouds.yaml, never in our file.
+
+nova makes many servers in one call and knows no idempotency token, so a launch first looks for
+servers that carry its generation, the ended ones included (``launch``).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, Flavor, OpenStackCloud
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.model import (
+    Finding,
+    Instance,
+    LaunchSpec,
+    Level,
+    Market,
+    Notice,
+    Offer,
+    Pool,
+)
+from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
+from slurm_elastic.providers.base.user_data import read_parts
+from slurm_elastic.providers.openstack import convert, preflight, requests
+from slurm_elastic.providers.openstack.capacity import room
+from slurm_elastic.providers.openstack.catalog import Catalog
+from slurm_elastic.providers.openstack.client import Api
+from slurm_elastic.providers.openstack.convert import Server
+from slurm_elastic.providers.openstack.errors import is_refusal, translated
+from slurm_elastic.providers.openstack.instances import Servers, ownership_of
+from slurm_elastic.providers.openstack.launch import Launch
+from slurm_elastic.providers.openstack.notices import Notices
+
+log = logging.getLogger(__name__)
+
+REMEMBERED = 300.0
+"""Seconds for which a machine whose start failed speaks against the next one."""
+
+
+class OpenStackProvider:
+    """One project in one region; see protocols.Provider for the contract. Thread-safe.
+
+    Each request ends after the cloud's ``timeout``; a launch may take several.
+    """
+
+    def __init__(
+        self,
+        settings: OpenStackCloud,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.time,
+        ownership: Ownership | None = None,
+        joining: str = "",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._cluster = cluster
+        self._clock = clock
+        self._parts = read_parts(settings.user_data, settings.name, joining, requests.USER_DATA)
+        self._lock = threading.Lock()
+        self._api: Api | None = None
+        whose = ownership or ownership_of(settings, cluster, None)
+        self._servers = Servers(settings.name, whose, self._call, settings.threads)
+        self._catalog = Catalog(settings, self._call)
+        self._notices = Notices(self._servers.live, clock, time.monotonic)
+        self._unconfirmed = UnconfirmedOrders(
+            settings.name, settings.listing_lag or LISTING_LAG, monotonic
+        )
+        self._launching: set[str] = set()
+        self._failed: dict[str, tuple[float, ProviderError]] = {}
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        """The pool's types whose flavors are there, with the room that the quota leaves."""
+        markets = [m for m in pool.markets if m is not Market.SPOT]
+        zones = self._settings.zones or (ONE_ZONE,)
+        zones = tuple(z for z in zones if not pool.zones or z in pool.zones)
+        if not markets or not zones:
+            return ()
+        limits = self._limits()
+        flavors = self._catalog.flavors()
+        found = []
+        for name in pool.instance_types or self._settings.types:
+            kind, flavor = self._settings.types.get(name), flavors.get(name)
+            if kind is not None and flavor is not None:
+                free = room(limits, flavor.vcpus, flavor.ram)
+                found += [
+                    self._offer(name, kind, zone, market, free)
+                    for zone in zones
+                    for market in markets
+                ]
+        return tuple(found)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        """One call for each 100 nodes, and the wait for nova's scheduler to place them.
+
+        What it cannot place is deleted again; fewer than the minimum are given back.
+        """
+        if not spec.nodes:
+            return ()
+        launch = Launch(
+            self._servers,
+            self._order,
+            lambda: self._tell_failed(spec.offer.instance_type),
+            self._cluster.uuid or "",
+            spec,
+            self._settings.schedule_wait,
+            self._unconfirmed,
+        )
+        with self._busy(spec.generation):
+            launch.run(self._clock())
+        machines = [convert.instance(s, self._settings) for s in launch.standing.values()]
+        place = {node: n for n, node in enumerate(spec.nodes)}
+        machines.sort(key=lambda i: place[i.node])
+        if len(machines) < max(min(spec.minimum, len(spec.nodes)), 1):
+            self._give_back(spec, machines)
+            raise launch.refusal or CapacityError(
+                self.name, "MachinesGone", "machines of this launch have ended"
+            )
+        if launch.refusal is not None:
+            log.info("launch is partial generation=%s error=%s", spec.generation, launch.refusal)
+        return tuple(machines)
+
+    def instances(self) -> Sequence[Instance]:
+        """The project's servers with our metadata. Those whose start failed are ended, and told
+        once as TERMINATED.
+        """
+        found = self._servers.live()
+        with self._lock:
+            launching = frozenset(self._launching)
+        hopeless = [s for s in found if s.failed and s.generation not in launching]
+        ended = self._end_hopeless(hopeless) if hopeless else frozenset()
+        return tuple(
+            convert.instance(
+                replace(s, status="DELETED", task="") if s.id in ended else s, self._settings
+            )
+            for s in found
+        )
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        """One call a server, some at a time. An id never seen with our metadata is left alone."""
+        wanted = list(dict.fromkeys(ids))
+        if not self._servers.ours.issuperset(wanted):
+            self._servers.live()
+        for instance_id in wanted:
+            if instance_id not in self._servers.ours:
+                log.warning(
+                    "not terminated, gone or not ours cloud=%s id=%s", self.name, instance_id
+                )
+        self._servers.delete([i for i in wanted if i in self._servers.ours])
+
+    def notices(self) -> Sequence[Notice]:
+        """Servers on hosts in maintenance, as far as nova shows that to the project."""
+        return self._notices.standing()
+
+    def check(self) -> None:
+        """A list of one server: needs a token and the very right that reconcile needs."""
+        self._call("compute", "GET", "/servers?limit=1")
+
+    def examine(self, pools: Sequence[Pool]) -> Sequence[Finding]:
+        """Flavors, images, networks, key pair, security groups, zones, quotas."""
+        found = [*preflight.examine(self._call, self._settings, self._catalog, pools)]
+        try:
+            limits, flavors = self._limits(), self._catalog.flavors()
+            ours = [convert.instance(s, self._settings) for s in self._servers.live()]
+        except ProviderError as error:
+            text = f"{error.code}: {error.message}"
+            found.append(Finding(what="quota", level=Level.NOTE, found=f"cannot be read: {text}"))
+        else:
+            found += preflight.quotas(self._settings, limits, flavors, pools, ours)
+        return tuple(found)
+
+    # offers
+
+    def _offer(
+        self, name: str, kind: Flavor, zone: str, market: Market, free: tuple[int | None, str]
+    ) -> Offer:
+        return Offer(
+            cloud=self.name,
+            location=self._settings.location,
+            instance_type=name,
+            zone=zone,
+            market=market,
+            price=kind.price,
+            cpus=kind.cpus,
+            memory=kind.memory,
+            gres=kind.gres,
+            on_demand_price=kind.price,
+            free=free[0],
+            free_reason=free[1],
+        )
+
+    def _limits(self) -> dict[str, object]:
+        answer = self._call("compute", "GET", "/limits")
+        with translated(self.name):
+            return dict(answer["limits"]["absolute"])
+
+    # launching
+
+    def _order(self, spec: LaunchSpec, start: int, nodes: Sequence[str], minimum: int) -> None:
+        flavor = self._catalog.flavor(spec.offer.instance_type)
+        body = requests.body(
+            self._settings,
+            self._cluster,
+            spec,
+            start,
+            nodes,
+            minimum,
+            flavor=flavor.id,
+            image=self._catalog.image(spec.pool.image),
+            networks=self._catalog.networks(),
+            parts=self._parts,
+        )
+        try:
+            with self._unconfirmed.order(spec.generation, nodes, is_refusal):
+                answer = self._call("compute", "POST", "/servers", body)
+                with translated(self.name):
+                    # All that is used of it is that there is one: the list has all machines.
+                    answer["server"]["id"]
+        except ProviderError:
+            # An image or flavor may have been replaced by another of its name.
+            self._catalog.forget()
+            raise
+
+    @contextmanager
+    def _busy(self, generation: str) -> Iterator[None]:
+        """Machines of a launch under way are its own: nobody else ends those that fail."""
+        with self._lock:
+            self._launching.add(generation)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._launching.discard(generation)
+
+    def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
+        """End the machines of a launch that cannot reach its minimum."""
+        if not machines:
+            return
+        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
+        try:
+            self._servers.delete([i.id for i in machines])
+        except ProviderError as error:
+            # The caller repeats the launch, which comes here again.
+            text = f"machines of an incomplete launch could not be ended: {error.message}"
+            raise TransientError(self.name, error.code, text) from error
+
+    def _tell_failed(self, kind: str) -> ProviderError | None:
+        """Once: from then on the cool-down of whoever asked stands for it."""
+        with self._lock:
+            until, error = self._failed.pop(kind, (0.0, None))
+        return error if self._clock() < until else None
+
+    def _end_hopeless(self, some: Sequence[Server]) -> frozenset[str]:
+        """End them and remember their types; the ids of those that are ended."""
+        why = self._servers.fault(some[0].id)
+        ended = set()
+        for one in some:
+            log.warning(
+                "machine given up cloud=%s id=%s node=%s reason=%s",
+                self.name, one.id, one.node, why,
+            )  # fmt: skip
+            kind = one.tags.get(requests.TYPE, "")
+            with self._lock:
+                self._failed[kind] = self._clock() + REMEMBERED, why
+            try:
+                self._servers.delete([one.id])
+            except ProviderError as error:
+                log.warning("not ended, tried again later cloud=%s error=%s", self.name, error)
+            else:
+                ended.add(one.id)
+        return frozenset(ended)
+
+    def console(self, instance: str) -> str:
+        """What the machine has printed; empty where the hypervisor shows nothing yet."""
+        path = f"/servers/{instance}/action"
+        answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
+        return str((answer or {}).get("output") or "")
+
+    # calling
+
+    def _call(self, service: str, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401
+        """One request, translated."""
+        try:
+            with translated(self.name):
+                return self._opened().call(service, method, path, body)
+        except AuthError:
+            # A password or application credential may be renewed while we run: read anew.
+            with self._lock:
+                self._api = None
+            raise
+
+    def _opened(self) -> Api:
+        with self._lock:
+            if self._api is None:
+                self._api = Api(self._settings)
+            return self._api

@@ -1,0 +1,112 @@
+"""A machine learns its node's name from its user data and the metadata service."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.providers.aws import boothook
+from slurm_elastic.providers.aws.requests import USER_DATA
+from slurm_elastic.providers.base.tags import in_order
+from slurm_elastic.providers.base.user_data import compose, program
+from tests.imds import Metadata, serving
+
+
+@pytest.fixture
+def metadata() -> Iterator[str]:
+    with serving() as url:
+        yield url
+
+
+def boot(facts: dict[str, str], metadata: str, place: Path, patience: float = 60) -> int:
+    """Run the program as the machine does, but for where it asks and writes, and how it ends."""
+    text = program(facts, USER_DATA).replace(boothook.IMDS, metadata)
+    text = text.replace(boothook.PLACE, str(place))
+    text = text.replace("PATIENCE = 900.0", f"PATIENCE = {patience}")
+    text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
+    return subprocess.run([sys.executable, "-I", "-c", text], timeout=120).returncode
+
+
+def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = {"ami-launch-index": "3"}
+    facts = {"cluster": "site", "pool": "it's a pool", "nodes": "pub[08-10],gpu[2,1],head"}
+    assert boot(facts, metadata, tmp_path / "run") == 0
+    assert (tmp_path / "run" / "node").read_text() == "gpu2\n"
+    script = f". {tmp_path}/run/launch; echo $cluster/$pool/$nodes/$node"
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    assert said.stdout == "site/it's a pool/pub[08-10],gpu[2,1],head/gpu2\n"
+
+
+def test_a_list_too_long_for_user_data_comes_from_the_tags(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = {
+        "ami-launch-index": "2",
+        "tags/instance/slurm-elastic:nodes": "a[1-2]",
+        "tags/instance/slurm-elastic:nodes-1": "a7",
+    }
+    boot({"cluster": "site"}, metadata, tmp_path)
+    assert (tmp_path / "node").read_text() == "a7\n"
+
+
+FLEET = {
+    "tags/instance/slurm-elastic:nodes": "a[1-120]",
+    "tags/instance/slurm-elastic:generation": "g7",
+    "tags/instance/slurm-elastic:places": "3",
+    "tags/instance/slurm-elastic:place-0": "0",
+    "tags/instance/slurm-elastic:place-1": "9",
+    "ami-launch-index": "0",
+}
+
+
+def test_a_machine_of_a_fleet_waits_until_its_tags_tell_its_place(
+    metadata: str, tmp_path: Path
+) -> None:
+    Metadata.answers = dict(FLEET)
+    later = threading.Timer(
+        1.0, lambda: Metadata.answers.update({"tags/instance/slurm-elastic:place-2": "8"})
+    )
+    later.start()
+    assert boot({"cluster": "site", "nodes": ""}, metadata, tmp_path) == 0
+    later.join()
+    assert (tmp_path / "node").read_text() == "a99\n"
+    assert "generation=g7\n" in (tmp_path / "launch").read_text()
+
+
+def test_a_machine_that_nobody_gives_a_place_ends_itself(metadata: str, tmp_path: Path) -> None:
+    Metadata.answers = dict(FLEET)
+    assert boot({"cluster": "site"}, metadata, tmp_path, patience=0.1) != 0
+    assert (tmp_path / "ended").exists()
+    assert not (tmp_path / "node").exists()
+
+
+def test_the_list_gives_way_to_the_sites_part() -> None:
+    site = "#!/bin/sh\n" + "x" * 10
+    assert b"'nodes': 'p[1-9]'" in compose({}, "p[1-9]", (site,), USER_DATA)
+    noise = "".join(chr(33 + n * n % 89) for n in range(12 * USER_DATA.most))
+    crowded = compose({}, noise, (site,), USER_DATA)
+    assert len(crowded) <= USER_DATA.most
+
+
+def test_the_same_launch_makes_the_same_bytes() -> None:
+    site = "#cloud-config\n" + "a: b\n" * 5000
+    assert compose({"a": "b"}, "p1", (site,), USER_DATA) == compose(
+        {"a": "b"}, "p1", (site,), USER_DATA
+    )
+
+
+@given(
+    st.lists(
+        st.from_regex(r"[a-z]{1,3}(-[a-z0-9]{1,3})?[0-9]{0,4}", fullmatch=True),
+        min_size=1, max_size=60, unique=True,
+    )
+)  # fmt: skip
+def test_it_reads_every_list_that_the_provider_writes(nodes: list[str]) -> None:
+    if not all(n.isascii() for n in nodes):
+        return
+    assert boothook.expand(",".join(in_order(nodes, 256))) == nodes

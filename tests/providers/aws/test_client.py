@@ -1,0 +1,52 @@
+"""The client that reads no more of a machine than we use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+from botocore.config import Config
+from emulated import running_ec2
+from providers.aws.bed import AwsBed
+from providers.contract import spec_for
+
+from slurm_elastic.providers.aws import convert
+from slurm_elastic.providers.aws.client import _when, open_client
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsBed]:
+    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
+        yield AwsBed(control)
+
+
+def test_machines_read_the_same_as_by_a_client_that_reads_all(bed: AwsBed) -> None:
+    provider = bed.open()
+    launched = provider.launch(spec_for(bed, provider, 3))
+    reservations = bed.client.describe_instances()["Reservations"]
+    whole = [i for r in reservations for i in r["Instances"]]
+    assert "VpcId" in whole[0]
+    by_id = {i.id: i for i in convert.instances(whole, bed.settings())}
+    assert {i.id: i for i in provider.instances()} == by_id
+    assert {i.id for i in launched} == set(by_id)
+
+
+def test_an_answer_has_only_what_is_read(bed: AwsBed) -> None:
+    client = open_client(bed.settings(), Config())
+    answers = [
+        client.run_instances(ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1),
+        client.describe_instances()["Reservations"][0],
+    ]
+    for answer in answers:
+        machine = answer["Instances"][0]
+        assert set(machine) <= set(convert.READ)
+        assert set(machine["Placement"]) == set(convert.READ_OF_PLACEMENT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-11-20T06:29:24.000Z", "2026-11-20T06:29:24Z", "20261120T062924Z", 1795156164],
+)
+def test_times_in_any_form(text: object) -> None:
+    assert _when(text) == datetime(2026, 11, 20, 6, 29, 24, tzinfo=UTC)

@@ -1,0 +1,249 @@
+"""What doctor learns of EC2: image, subnets, groups, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from emulated import running_ec2
+from msgspec.structs import replace
+from providers.aws.bed import AwsBed, FleetBed
+from providers.contract import spec_for
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.model import Finding, ImageChoice, Level, Limits, Market
+from slurm_elastic.protocols import Examinable
+from slurm_elastic.providers.aws import rights as aws_rights
+from slurm_elastic.providers.aws.capacity import family_of
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.spec import IMAGE
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
+    with running_ec2(tmp_path_factory.mktemp("ec2")) as running:
+        yield running
+
+
+@pytest.fixture
+def bed(control: Ec2Control) -> AwsBed:
+    return AwsBed(control)
+
+
+def examined(bed: AwsBed, **settings: object) -> dict[str, Finding]:
+    provider = bed.open(**settings)
+    assert isinstance(provider, Examinable)
+    return {f.what: f for f in provider.examine([bed.pool])}
+
+
+def image(bed: AwsBed) -> str:
+    machine = bed.client.run_instances(ImageId="ami-1", MinCount=1, MaxCount=1)["Instances"][0]
+    made = bed.client.create_image(InstanceId=machine["InstanceId"], Name="worker")
+    return str(made["ImageId"])
+
+
+def test_an_image_that_is_there_and_one_that_is_not(bed: AwsBed) -> None:
+    number = image(bed)
+    good = examined(bed, image=number)
+    assert good[f"image {number}"].level is Level.OK
+    assert good["clock"].level is Level.OK
+    assert examined(bed, image=IMAGE)[f"image {IMAGE}"].level is Level.OK
+    bad = examined(bed, image="ami-00000000")["image ami-00000000"]
+    assert bad.level is Level.WRONG
+    assert bad.advice
+
+
+def test_subnets_are_there_in_their_zones_with_room(bed: AwsBed) -> None:
+    subnets = {
+        s["AvailabilityZone"]: s["SubnetId"] for s in bed.client.describe_subnets()["Subnets"]
+    }
+    right, other = subnets["us-east-1a"], subnets["us-east-1b"]
+    found = examined(bed, subnets={"us-east-1a": right})[f"subnet {right}"]
+    assert found.level in (Level.OK, Level.NOTE)
+    assert "addresses free" in found.found
+    swapped = examined(bed, subnets={"us-east-1a": other})[f"subnet {other}"]
+    assert (swapped.level, swapped.found) == (Level.WRONG, "in zone us-east-1b")
+    assert examined(bed, subnets={"us-east-1a": "subnet-0"})["subnets"].level is Level.WRONG
+
+
+def test_groups(bed: AwsBed) -> None:
+    group = bed.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]
+    assert examined(bed, security_groups=(group,))["security groups"].level is Level.OK
+    assert examined(bed, security_groups=("sg-0",))["security groups"].level is Level.WRONG
+
+
+def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: AwsBed) -> None:
+    bed.control.fail(Fault(kind=FaultKind.AUTH))
+    found = examined(bed, subnets={"us-east-1a": "subnet-1"}, security_groups=("sg-1",))
+    refused = {what: f.level for what, f in found.items() if "AuthFailure" in f.found}
+    assert refused["image ami-12345678"] is Level.WRONG
+    assert {refused["subnets"], refused["security groups"]} == {Level.NOTE}
+    assert refused["right to DescribeInstances"] is Level.WRONG
+    assert refused["vCPU quotas"] is Level.NOTE
+    assert found["rights"].level is Level.NOTE
+    bed.heal()
+
+
+def wrong(found: dict[str, Finding]) -> set[str]:
+    return {what for what, finding in found.items() if finding.level is Level.WRONG}
+
+
+class TestRights:
+    def test_all_that_a_launch_takes_is_tried_and_nothing_is_done(self, bed: AwsBed) -> None:
+        found = examined(bed, image=IMAGE)
+        assert wrong(found) == set()
+        rights = found["rights"]
+        assert rights.level is Level.OK
+        for action in (
+            "DescribeInstances", "DescribeSpotPriceHistory", "RunInstances (spot)",
+            "RunInstances (on-demand)", "TerminateInstances",
+        ):  # fmt: skip
+            assert action in rights.found
+        assert bed.alive() == set()
+
+    def test_a_right_that_is_missing_is_named(self, bed: AwsBed) -> None:
+        machine = bed.open().launch(spec_for(bed, bed.open(), 1))[0]
+        refuse(bed, "TerminateInstances")
+        finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
+        assert finding.level is Level.WRONG
+        assert "UnauthorizedOperation" in finding.found
+        assert "allow ec2:TerminateInstances" in finding.advice
+        assert bed.alive() == {machine.id}
+
+    def test_without_a_machine_a_policy_by_tags_may_be_right(self, bed: AwsBed) -> None:
+        refuse(bed, "TerminateInstances")
+        finding = examined(bed, image=IMAGE)["right to TerminateInstances"]
+        assert finding.level is Level.NOTE
+        assert "look again when a machine runs" in finding.advice
+
+    def test_what_is_optional_is_a_note(self, bed: AwsBed) -> None:
+        refuse(bed, "DescribeInstanceStatus")
+        finding = examined(bed, image=IMAGE)["right to DescribeInstanceStatus"]
+        assert finding.level is Level.NOTE
+        assert "maintenance" in finding.advice
+
+    def test_a_launch_that_would_be_refused_for_its_settings(self, bed: AwsBed) -> None:
+        kind = Fault(kind=FaultKind.AUTH, action="RunInstances", code="InvalidKeyPair.NotFound")
+        bed.control.fail(kind)
+        finding = examined(bed, image=IMAGE)["right to RunInstances (spot)"]
+        assert finding.level is Level.WRONG
+        assert "InvalidKeyPair.NotFound" in finding.found
+
+    def test_a_cloud_that_is_busy_says_nothing_of_rights(self, bed: AwsBed) -> None:
+        bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="RunInstances"))
+        assert examined(bed, image=IMAGE)["right to RunInstances (spot)"].level is Level.NOTE
+
+    def test_fleets_take_more(self, control: Ec2Control) -> None:
+        bed = FleetBed(control)
+        found = examined(bed, image=IMAGE)
+        assert wrong(found) == set()
+        for action in ("CreateFleet (spot)", "CreateLaunchTemplate", "CreateTags"):
+            assert action in found["rights"].found
+        refuse(bed, "CreateFleet")
+        assert wrong(examined(bed, image=IMAGE)) == {
+            "right to CreateFleet (spot)",
+            "right to CreateFleet (on-demand)",
+        }
+
+    def test_where_dry_runs_are_not_known_nothing_but_a_read_is_tried(self) -> None:
+        """It would end the machine."""
+        asked: list[str] = []
+
+        class Ignorant:
+            def send(self, operation: str, request: object) -> dict[str, object]:
+                asked.append(operation)
+                return {}
+
+        cloud = AwsBed.__new__(AwsBed)
+        cloud.control = SimpleNamespace(url="http://127.0.0.1:9")
+        tried = aws_rights.attempts(
+            cloud.settings(), Cluster(name="site", uuid="u"), [AwsBed.pool], [], "i-1"
+        )
+        found = list(aws_rights.examine(Ignorant(), tried))
+        assert asked == ["describe_instances"]
+        assert [f.level for f in found] == [Level.NOTE, Level.NOTE]
+
+    def test_a_right_that_is_not_proven_is_not_called_granted(self, control: Ec2Control) -> None:
+        bed = FleetBed(control)
+        code = "InvalidLaunchTemplateName.NotFoundException"
+        bed.control.fail(Fault(kind=FaultKind.AUTH, action="CreateFleet", code=code))
+        found = examined(bed, image=IMAGE)
+        assert found["right to CreateFleet (spot)"].level is Level.NOTE
+        assert "CreateFleet (spot)" not in found["rights"].found
+
+
+def refuse(bed: AwsBed, action: str) -> None:
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action=action, code="UnauthorizedOperation"))
+
+
+class TestQuotas:
+    def test_enough_is_said_with_what_the_pools_could_ask_for(self, bed: AwsBed) -> None:
+        found = examined(bed, image=IMAGE)
+        assert found["vCPU quota, spot Standard"].level is Level.OK
+        finding = found["vCPU quota, on-demand Standard"]
+        assert finding.found == "100000 vCPUs (L-1216C47A); pool pub could ask for 2400 at most"
+
+    def test_less_than_the_pools_could_ask_for_is_a_note(self, bed: AwsBed) -> None:
+        bed.control.quota("L-1216C47A", 32)
+        finding = examined(bed, image=IMAGE)["vCPU quota, on-demand Standard"]
+        assert (finding.level, finding.found) == (Level.NOTE, "32 vCPUs (L-1216C47A)")
+        assert "2400" in finding.expected
+        assert "--quota-code L-1216C47A --desired-value 2400" in finding.advice
+
+    def test_a_quota_in_which_not_one_machine_fits_is_wrong(self, bed: AwsBed) -> None:
+        bed.control.quota("L-34B43A08", 0)
+        finding = examined(bed, image=IMAGE)["vCPU quota, spot Standard"]
+        assert finding.level is Level.WRONG
+        assert "not one machine" in finding.found
+
+    def test_the_cloud_s_limits_bound_what_is_asked_for(self, bed: AwsBed) -> None:
+        bed.control.quota("L-1216C47A", 32)
+        few = examined(bed, image=IMAGE, limits=Limits(on_demand=16))
+        assert few["vCPU quota, on-demand Standard"].level is Level.OK
+        cheap = examined(bed, image=IMAGE, limits=Limits(dollars_per_hour=1.0))
+        found = cheap["vCPU quota, on-demand Standard"]
+        assert "could ask for 23 at most" in found.found  # 1 / 0.085 machines of 2
+
+    def test_of_what_the_limits_do_not_allow_nothing_is_said(self, bed: AwsBed) -> None:
+        bed.control.quota("L-1216C47A", 0)
+        found = examined(bed, image=IMAGE, limits=Limits(on_demand=0))
+        assert "vCPU quota, on-demand Standard" not in found
+        assert "vCPU quota, spot Standard" in found
+
+    def test_without_the_right_to_read_them_it_is_a_note(self, bed: AwsBed) -> None:
+        kind = Fault(kind=FaultKind.AUTH, action="GetServiceQuota", code="AccessDeniedException")
+        bed.control.fail(kind)
+        finding = examined(bed, image=IMAGE)["vCPU quotas"]
+        assert finding.level is Level.NOTE
+        assert "servicequotas:GetServiceQuota" in finding.advice
+
+    def test_a_service_that_does_not_know_them_is_a_note(self, bed: AwsBed) -> None:
+        bed.control.quota("L-1216C47A", None)
+        assert examined(bed, image=IMAGE)["vCPU quotas"].level is Level.NOTE
+
+    @pytest.mark.parametrize(
+        ("instance_type", "family"),
+        [
+            ("c5.large", "Standard"), ("im4gn.large", "Standard"), ("inf2.xlarge", "Inf"),
+            ("g4dn.xlarge", "G and VT"), ("vt1.3xlarge", "G and VT"), ("p3.2xlarge", "P"),
+            ("p5.48xlarge", "P"), ("x2gd.medium", "X"), ("hpc7a.96xlarge", "HPC"),
+            ("u-6tb1.metal", "U"),
+        ],
+    )  # fmt: skip
+    def test_families(self, instance_type: str, family: str) -> None:
+        assert family_of(instance_type, Market.ON_DEMAND) == family
+
+    def test_p5_s_spot_quota_is_not_p4_s(self) -> None:
+        assert family_of("p4d.24xlarge", Market.SPOT) == "P"
+        assert family_of("p5.48xlarge", Market.SPOT) == "P5"
+
+
+def test_an_image_that_a_pool_looks_for(bed: AwsBed) -> None:
+    provider = bed.open(image=IMAGE)
+    assert isinstance(provider, Examinable)
+    pool = replace(bed.pool, image=ImageChoice(name="nobody-has-it-*"))
+    found = {f.what: f for f in provider.examine([pool])}["image of pool pub"]
+    assert found.level is Level.WRONG
+    assert "NoImage" in found.found

@@ -1,0 +1,634 @@
+"""EC2: the contract over the emulated one, and what is EC2's own."""
+
+from __future__ import annotations
+
+import base64
+import email
+import gzip
+import random
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from emulated import running_ec2
+from msgspec.structs import replace
+from providers.aws.bed import AwsBed
+from providers.contract import (
+    OTHER_UUID,
+    UUID,
+    BulkContract,
+    DelayedContract,
+    FaultContract,
+    LaunchContract,
+    ProtectedContract,
+    ScarceContract,
+    spec_for,
+)
+
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ConfigError,
+    InstanceNotFound,
+    ProviderError,
+    TransientError,
+)
+from slurm_elastic.model import (
+    ImageChoice,
+    InstanceState,
+    LaunchSpec,
+    Market,
+    NoticeKind,
+    Offer,
+    Pool,
+)
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws import client
+from slurm_elastic.providers.aws import provider as aws
+from slurm_elastic.providers.aws import requests as aws_request
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+
+
+@pytest.fixture(scope="module")
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
+    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
+        yield control
+
+
+@pytest.fixture
+def bed(ec2: Ec2Control) -> AwsBed:
+    return AwsBed(ec2)
+
+
+class TestAwsLaunches(LaunchContract): ...
+
+
+class TestAwsScarcity(ScarceContract): ...
+
+
+class TestAwsFaults(FaultContract): ...
+
+
+class TestAwsDelays(DelayedContract): ...
+
+
+class TestAwsProtection(ProtectedContract): ...
+
+
+class TestAwsBulk(BulkContract):
+    def test_a_launch_of_more_than_a_thousand(self, bed: AwsBed) -> None:
+        super().test_a_launch_of_more_than_a_thousand(bed)
+        assert bed.calls("RunInstances") == 2
+        assert bed.calls("TerminateInstances") == 2
+
+    def test_a_second_call_that_is_refused_makes_the_launch_partial(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(3)
+        provider = bed.open()
+        assert len(provider.launch(spec_for(bed, provider, 7, minimum=2))) == 3
+        assert bed.calls("RunInstances") == 2
+
+    def test_a_second_call_that_is_refused_gives_the_first_back_below_the_minimum(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(4)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 7, minimum=7)
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert bed.alive() == set()
+        with pytest.raises(CapacityError):
+            bed.open().launch(spec)
+        assert bed.alive() == set()
+
+    def test_what_cannot_be_given_back_is_in_doubt_and_settled_by_repeating(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
+        bed.limit(4)
+        provider = bed.open()
+        spec = spec_for(bed, provider, 7, minimum=7)
+        bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="TerminateInstances"))
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+        bed.heal()
+        with pytest.raises(CapacityError):
+            provider.launch(spec)
+        assert bed.alive() == set()
+
+    def test_lists_are_read_page_by_page(
+        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 1)
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 12))
+        monkeypatch.setattr(client, "PAGE", 5)
+        before = bed.calls("DescribeInstances")
+        assert len(bed.open().instances()) == 12
+        assert bed.calls("DescribeInstances") - before == 3
+
+
+def test_spot_and_on_demand_are_offered_in_every_zone_at_their_prices(bed: AwsBed) -> None:
+    bed.control.price("c5.large", "us-east-1a", 0.02)
+    bed.control.price("c5.large", "us-east-1b", 0.03)
+    offers = bed.open().offers(bed.pool)
+    assert {(o.zone, o.market, o.price, o.on_demand_price) for o in offers} == {
+        ("us-east-1a", Market.SPOT, 0.02, 0.085),
+        ("us-east-1b", Market.SPOT, 0.03, 0.085),
+        ("us-east-1a", Market.ON_DEMAND, 0.085, 0.085),
+        ("us-east-1b", Market.ON_DEMAND, 0.085, 0.085),
+    }
+
+
+def test_what_has_no_spot_price_is_not_offered_on_spot(bed: AwsBed) -> None:
+    types = {"x9.huge": InstanceType(cpus=96, memory=999999, price=9.0)}
+    pool = Pool(
+        name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1,
+        instance_types=("x9.huge", "of-another-cloud"), markets=(Market.SPOT, Market.ON_DEMAND),
+    )  # fmt: skip
+    offers = bed.open(types=types, zones=("us-east-1a",)).offers(pool)
+    assert [(o.instance_type, o.market) for o in offers] == [("x9.huge", Market.ON_DEMAND)]
+
+
+def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> None:
+    now, wall = 1000.0, 90_000.0
+    provider = aws.AwsProvider(
+        bed.settings(), Cluster(name="c", uuid=UUID), lambda: wall, monotonic=lambda: now
+    )
+    on_demand = Pool(
+        name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1, markets=(Market.ON_DEMAND,)
+    )
+    provider.offers(on_demand)
+    assert bed.calls("DescribeSpotPriceHistory") == 0
+    provider.offers(bed.pool)
+    bed.control.price("c5.large", "us-east-1a", 0.5)
+    now += 30
+    assert provider.offers(bed.pool)[0].price < 0.5
+    assert bed.calls("DescribeSpotPriceHistory") == 1
+    now += 31
+    wall -= 86_400  # somebody sets the clock
+    assert provider.offers(bed.pool)[0].price == 0.5
+
+
+def test_spot_prices_come_in_pages(bed: AwsBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PAGE", 2)
+    assert len(bed.open(zones=("us-east-1a", "us-east-1b", "us-east-1c")).offers(bed.pool)) == 6
+
+
+def test_zones_are_those_of_the_subnets_or_of_the_region(bed: AwsBed) -> None:
+    subnets = {"us-east-1b": "subnet-1"}
+    one = bed.open(zones=(), subnets=subnets).offers(bed.pool)
+    assert {o.zone for o in one} == {"us-east-1b"}
+    provider = bed.open(zones=())
+    zones = {o.zone for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND}
+    assert len(zones) > 2
+    provider.offers(bed.pool)
+    assert bed.calls("DescribeAvailabilityZones") == 1
+
+
+def test_machines_and_their_spot_requests_carry_the_tags_from_the_start(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 3)
+    machine = provider.launch(spec)[0]
+    wanted = {
+        "slurm-elastic:cluster": UUID,
+        "slurm-elastic:cluster-name": "site",
+        "slurm-elastic:cloud": "aws",
+        "slurm-elastic:pool": "pub",
+        "slurm-elastic:generation": "g1",
+        "slurm-elastic:nodes": "pub[1-3]",
+        "slurm-elastic:jobs": "7,8",
+        "slurm-elastic:price": f"{spec.offer.price:g}",
+        "Name": "site pub",
+    }
+    view = next(m for m in bed.control.state().machines if m.id == machine.id)
+    assert view.tags == wanted
+    assert (view.node, view.market) == ("pub1", "spot")
+    requests = bed.client.describe_spot_instance_requests()["SpotInstanceRequests"]
+    assert len(requests) == 3
+    assert {t["Key"]: t["Value"] for t in requests[0]["Tags"]} == wanted
+    volumes = bed.client.describe_volumes()["Volumes"]
+    assert {t["Key"] for t in volumes[0]["Tags"]} == set(wanted)
+    assert bed.calls("CreateTags") == 0
+
+
+def two_clouds(bed: AwsBed) -> Config:
+    """Two in one account and region: one for spot and one on demand, say."""
+    one = bed.settings()
+    pools = [
+        PoolSettings(name=name, cloud=cloud, nodes=f"{name}[1-9]", cpus=2, memory=4096)
+        for name, cloud in (("pub", "aws"), ("other", "second"))
+    ]
+    return Config(
+        cluster=Cluster(name="site", uuid=UUID),
+        clouds=(one, replace(one, name="second")),
+        pools=tuple(pools),
+    )
+
+
+def started(bed: AwsBed, **tags: str) -> str:
+    """A machine with just these tags, as an earlier version or another hand started it."""
+    given = [{"Key": f"slurm-elastic:{key}", "Value": value} for key, value in tags.items()]
+    answer = bed.client.run_instances(
+        ImageId="ami-1", InstanceType="c5.large", MinCount=1, MaxCount=1,
+        TagSpecifications=[{"ResourceType": "instance", "Tags": given}],
+    )  # fmt: skip
+    return answer["Instances"][0]["InstanceId"]
+
+
+def listed(provider: Provider) -> set[str]:
+    return {machine.id for machine in provider.instances()}
+
+
+@pytest.mark.parametrize("price", ["nan", "inf", "-3", "1e300", "cheap", ""])
+def test_a_poisoned_price_tag_counts_as_the_configured_price(bed: AwsBed, price: str) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 3))
+    tag = {"Key": "slurm-elastic:price", "Value": price}
+    bed.client.create_tags(Resources=[machines[1].id], Tags=[tag])
+    prices = {m.id: m.price for m in bed.open().instances()}
+    configured = bed.settings().types[machines[1].instance_type].price
+    assert prices == {m.id: m.price for m in machines} | {machines[1].id: configured}
+
+
+def test_two_clouds_of_one_account_leave_each_others_machines_alone(bed: AwsBed) -> None:
+    config = two_clouds(bed)
+    first, second = (open_provider(c, config.cluster, config) for c in config.clouds)
+    a = first.launch(spec_for(bed, first, 1))[0]
+    b = second.launch(spec_for(bed, second, 1, generation="g2"))[0]
+    assert (listed(first), listed(second)) == ({a.id}, {b.id})
+    assert {machine.cloud for machine in second.instances()} == {"second"}
+    bed.control.interrupt([b.id], notice=60)
+    assert [notice.instance for notice in second.notices()] == [b.id]
+    assert list(first.notices()) == []
+    first.terminate([b.id])
+    assert bed.alive() == {a.id, b.id}
+
+
+def test_machines_of_an_earlier_version_are_found_by_the_only_cloud_there(bed: AwsBed) -> None:
+    old = started(bed, cluster=UUID, pool="pub", nodes="pub1", generation="g0")
+    renamed = started(bed, cluster=UUID, pool="pub", nodes="pub2", cloud="its-former-name")
+    started(bed, cluster=OTHER_UUID, pool="pub", nodes="pub3", cloud="aws")
+    elsewhere = replace(bed.settings(), name="far", region="eu-west-1")
+    config = replace(two_clouds(bed), clouds=(bed.settings(), elsewhere))
+    provider = open_provider(config.clouds[0], config.cluster, config)
+    assert {(m.id, m.node) for m in provider.instances()} == {(old, "pub1"), (renamed, "pub2")}
+
+
+def test_of_two_clouds_an_earlier_versions_machines_are_those_of_their_pools(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = two_clouds(bed)
+    first, second = (open_provider(c, config.cluster, config) for c in config.clouds)
+    a = started(bed, cluster=UUID, pool="pub", nodes="pub1")
+    b = started(bed, cluster=UUID, pool="other", nodes="other1")
+    unclear = started(bed, cluster=UUID, pool="of-old", nodes="x1")
+    assert (listed(first), listed(second)) == ({a}, {b})
+    first.instances()
+    told = [record.getMessage() for record in caplog.records if unclear in record.getMessage()]
+    assert len(told) == 2, "each cloud says it once"
+    assert "tag them slurm-elastic:cloud=NAME" in told[0]
+    first.terminate([unclear, b])
+    assert bed.alive() == {a, b}
+
+
+def test_an_interruption_is_a_notice_with_its_deadline_until_the_machine_is_gone(
+    bed: AwsBed,
+) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 2))[0]
+    bed.control.interrupt([machine.id], notice=3)
+    (notice,) = provider.notices()
+    assert (notice.instance, notice.kind) == (machine.id, NoticeKind.INTERRUPTION)
+    assert notice.deadline is not None
+    # EC2 tells when it marked the machine, in whole seconds; the end is 120 s later.
+    assert 115 < notice.deadline - time.time() < 121
+    deadline = time.monotonic() + 30
+    while machine.id in bed.alive():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert list(provider.notices()) == []
+    states = {m.id: m.state for m in provider.instances()}
+    assert states[machine.id] is InstanceState.TERMINATED, "its loss is told at once"
+    assert machine.id not in {m.id for m in provider.instances()}, "and once"
+
+
+def test_maintenance_is_a_notice_when_it_is_near(bed: AwsBed) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 5))
+    near, far, over, minor = (m.id for m in machines[:4])
+    (foreign,) = bed.add_foreign()
+    bed.control.schedule([near, foreign], "instance-retirement", 900)
+    bed.control.schedule([far], "instance-stop", 7 * 86400)
+    bed.control.schedule([over], "system-reboot", 900, description="[Completed] rebooted")
+    bed.control.schedule([minor], "of-another-kind", 900)
+    fresh = bed.open()  # one that has never listed its machines
+    (notice,) = fresh.notices()
+    assert (notice.instance, notice.kind) == (near, NoticeKind.INTERRUPTION)
+    assert notice.reason.startswith("instance-retirement: ")
+    assert notice.deadline is not None
+    assert 700 < notice.deadline - time.time() <= 901
+    assert [n.instance for n in fresh.notices()] == [near]
+    assert bed.calls("DescribeInstanceStatus") == 1, "it is asked once a minute"
+
+
+def test_without_the_right_to_read_maintenance_spot_notices_come(
+    bed: AwsBed, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    bed.control.fail(
+        Fault(kind=FaultKind.AUTH, action="DescribeInstanceStatus", code="UnauthorizedOperation")
+    )
+    bed.control.interrupt([machine.id], notice=60)
+    assert [n.instance for n in provider.notices()] == [machine.id]
+    assert "scheduled events cannot be read" in caplog.text
+
+
+def test_a_stopped_machine_counts_as_on_its_way_out(bed: AwsBed) -> None:
+    provider = bed.open()
+    offer = next(o for o in provider.offers(bed.pool) if o.market is Market.ON_DEMAND)
+    spec = LaunchSpec(generation="g", pool=bed.pool, nodes=("pub1",), offer=offer)
+    machine = provider.launch(spec)[0]
+    bed.client.stop_instances(InstanceIds=[machine.id])
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    provider.terminate([machine.id])
+    assert bed.alive() == set()
+
+
+def test_a_capacity_error_costs_one_request(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    bed.fail(CapacityError)
+    with pytest.raises(CapacityError) as caught:
+        provider.launch(spec)
+    assert caught.value.code == "InsufficientInstanceCapacity"
+    assert bed.calls("RunInstances") == 1
+
+
+def test_a_throttle_that_passes_is_not_noticed(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    bed.control.fail(Fault(kind=FaultKind.THROTTLE, count=2))
+    assert len(provider.launch(spec)) == 1
+    bed.control.fail(Fault(kind=FaultKind.RESET_AFTER, action="RunInstances", count=1))
+    assert len(provider.launch(spec_for(bed, provider, 1, generation="g2"))) == 1
+    assert len(bed.alive()) == 2
+
+
+def test_a_refusal_of_another_kind_says_that_nothing_was_started(bed: AwsBed) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    bed.control.fail(Fault(kind=FaultKind.QUOTA, code="InvalidAMIID.NotFound"))
+    with pytest.raises(ProviderError, match="InvalidAMIID") as caught:
+        provider.launch(spec)
+    assert type(caught.value) is ProviderError
+
+
+def test_settings_changed_between_a_launch_and_its_repetition_start_nothing_twice(
+    bed: AwsBed,
+) -> None:
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    first = provider.launch(spec)
+    changed = bed.open(security_groups=(), instance_profile="nodes-of-another-name")
+    assert {m.id for m in changed.launch(spec)} == {m.id for m in first}
+    assert len(bed.alive()) == 2
+
+
+def test_an_id_that_ec2_does_not_know_does_not_keep_the_others(bed: AwsBed) -> None:
+    provider = bed.open()
+    machines = provider.launch(spec_for(bed, provider, 3))
+    assert isinstance(provider, aws.AwsProvider)
+    # As after a restart of the cloud's own records: once ours, now unknown.
+    provider._machines.ours.add("i-0123456789abcdef0")
+    provider.terminate([machines[0].id, "i-0123456789abcdef0", machines[1].id])
+    assert bed.alive() == {machines[2].id}
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing(bed: AwsBed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        provider = open_provider(_at(bed, endpoint, 1.0), Cluster(name="c", uuid=UUID))
+        with pytest.raises(TransientError):  # the first call also makes the client
+            provider.check()
+        began = time.monotonic()
+        with pytest.raises(TransientError):
+            provider.check()
+        assert time.monotonic() - began < 2
+
+
+def test_nobody_at_the_endpoint_is_transient(bed: AwsBed) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    provider = open_provider(
+        _at(bed, f"http://127.0.0.1:{port}", 2.0), Cluster(name="c", uuid=UUID)
+    )
+    with pytest.raises(TransientError):
+        provider.instances()
+
+
+def test_no_credentials_is_an_auth_error_until_there_are_some(
+    bed: AwsBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = bed.open()
+    with monkeypatch.context() as without:
+        without.delenv("AWS_ACCESS_KEY_ID")
+        without.delenv("AWS_SECRET_ACCESS_KEY")
+        with pytest.raises(AuthError, match="NoCredentialsError"):
+            provider.check()
+    provider.check()
+    with pytest.raises(AuthError, match="ProfileNotFound"):
+        bed.open(profile="nobody").check()
+
+
+def test_machines_know_their_nodes_and_then_run_the_sites_user_data(
+    bed: AwsBed, tmp_path: Path
+) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#cloud-config\nruncmd: [echo ä]\n")
+    provider = bed.open(user_data=str(own))
+    machine = provider.launch(spec_for(bed, provider, 3))[0]
+    raw = bed.client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
+    document = email.message_from_bytes(base64.b64decode(raw["UserData"]["Value"]))
+    hook, site = document.get_payload()
+    assert hook.get_content_type() == "text/cloud-boothook"
+    assert "'nodes': 'pub[1-3]'" in hook.get_payload()
+    assert "'generation': 'g1'" in hook.get_payload()
+    assert site.get_content_type() == "text/cloud-config"
+    assert "runcmd: [echo ä]" in site.get_payload(decode=True).decode()
+
+
+def test_long_user_data_is_packed_and_too_long_refused(bed: AwsBed, tmp_path: Path) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#!/bin/sh\n" + "echo again and again\n" * 2000)
+    provider = bed.open(user_data=str(own))
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    raw = bed.client.describe_instance_attribute(InstanceId=machine.id, Attribute="userData")
+    assert b"again and again" in gzip.decompress(base64.b64decode(raw["UserData"]["Value"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "user_data of cloud 'aws' cannot be read"),
+        ("hello", "begins with none of cloud-init's"),
+        ("#!/bin/sh\n#" + random.Random(1).randbytes(16000).hex(), "EC2 leaves room for 14336"),
+    ],
+)
+def test_unusable_user_data_is_a_config_error(
+    bed: AwsBed, tmp_path: Path, text: str | None, message: str
+) -> None:
+    own = tmp_path / "user-data"
+    if text is not None:
+        own.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        bed.open(user_data=str(own))
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_user_data_that_others_may_write_is_refused(bed: AwsBed, tmp_path: Path, mode: int) -> None:
+    own = tmp_path / "user-data"
+    own.write_text("#!/bin/sh\n")
+    own.chmod(mode)
+    with pytest.raises(ConfigError, match=r"may be written by others .* chmod go-w"):
+        bed.open(user_data=str(own))
+    own.chmod(0o640)
+    bed.open(user_data=str(own))
+
+
+def test_a_cluster_without_uuid_opens_nothing(bed: AwsBed) -> None:
+    with pytest.raises(ConfigError, match="conf install"):
+        open_provider(bed.settings(), Cluster(name="c"))
+
+
+def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
+    settings = bed.settings(
+        subnets={"z": "subnet-1"}, security_groups=("sg-1",), key_name="k",
+        instance_profile="arn:aws:iam::1:instance-profile/node",
+    )  # fmt: skip
+    request = aws_request.run_instances(
+        settings, Cluster(name="c", uuid=UUID), _spec("z", None), ("a",),
+        number=0, minimum=1, parts=(),
+    )  # fmt: skip
+    assert request["SubnetId"] == "subnet-1"
+    assert "Placement" not in request
+    assert request["SecurityGroupIds"] == ["sg-1"]
+    assert request["KeyName"] == "k"
+    assert request["IamInstanceProfile"] == {"Arn": "arn:aws:iam::1:instance-profile/node"}
+    assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert request["MetadataOptions"] == {
+        "HttpTokens": "required", "HttpEndpoint": "enabled", "InstanceMetadataTags": "enabled",
+    }  # fmt: skip
+    assert request["ClientToken"] == "7d1f0c52-g-0"
+
+
+@pytest.mark.parametrize(
+    ("bound", "asked"), [(None, None), (0.2, None), (0.1, None), (0.05, "0.050000")]
+)
+def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
+    bed: AwsBed, bound: float | None, asked: str | None
+) -> None:
+    request = aws_request.run_instances(
+        bed.settings(), Cluster(name="c", uuid=UUID), _spec("z", bound), ("a",),
+        number=0, minimum=1, parts=(),
+    )  # fmt: skip
+    options = request["InstanceMarketOptions"]["SpotOptions"]
+    assert options.get("MaxPrice") == asked
+    assert options["SpotInstanceType"] == "one-time"
+
+
+def test_client_tokens_fit_and_differ_by_cluster_generation_and_call() -> None:
+    a, b = Cluster(name="a", uuid=UUID), Cluster(name="a", uuid="b" * 36)
+    tokens = {
+        aws_request.client_token(cluster, generation, number)
+        for cluster in (a, b)
+        for generation in ("g", "g" * 70, "g" * 71, "gé")
+        for number in (0, 1)
+    }
+    assert len(tokens) == 16
+    assert all(len(t) <= 64 and t.isascii() for t in tokens)
+
+
+def _spec(zone: str, bound: float | None) -> LaunchSpec:
+    pool = Pool(name="p", cloud="aws", nodes=("a",), cpus=1, real_memory=1, max_price=bound)
+    offer = Offer(
+        cloud="aws", location="public", instance_type="t", zone=zone, market=Market.SPOT,
+        price=0.03, cpus=1, memory=1, on_demand_price=0.1,
+    )  # fmt: skip
+    return LaunchSpec(generation="g", pool=pool, nodes=("a",), offer=offer)
+
+
+def _at(bed: AwsBed, endpoint: str, timeout: float) -> AwsCloud:
+    return replace(bed.settings(), endpoint=endpoint, timeout=timeout)
+
+
+def test_a_machines_console_is_shown(bed: AwsBed) -> None:
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    assert isinstance(provider, aws.AwsProvider)
+    assert provider.console(machine.id).startswith("Linux version")
+    with pytest.raises(InstanceNotFound):
+        provider.console("i-0123456789abcdef0")
+
+
+def _own_image(bed: AwsBed, name: str, **tags: str) -> str:
+    image = bed.client.register_image(Name=name, RootDeviceName="/dev/sda1")["ImageId"]
+    bed.client.create_tags(
+        Resources=[image],
+        Tags=[{"Key": f"slurm-elastic:{key}", "Value": value} for key, value in tags.items()],
+    )
+    return image
+
+
+def _image_of(bed: AwsBed, provider: Provider, choice: ImageChoice) -> str:
+    spec = spec_for(bed, provider, 1, generation=f"g-{choice.name}-{choice.os}-{choice.version}")
+    (machine,) = provider.launch(replace(spec, pool=replace(spec.pool, image=choice)))
+    answer = bed.client.describe_instances(InstanceIds=[machine.id])
+    return answer["Reservations"][0]["Instances"][0]["ImageId"]
+
+
+@pytest.mark.parametrize("strategy", ["run", "fleet"])
+def test_a_pools_image_is_looked_up_by_name_or_tags(bed: AwsBed, strategy: str) -> None:
+    first = _own_image(bed, f"node-{strategy}-1", os="debian", version="12", software="slurm-22.05")
+    _own_image(bed, f"other-{strategy}", os="debian", version="11")
+    provider = bed.open(strategy=aws.Strategy(strategy))
+    assert _image_of(bed, provider, ImageChoice(name=f"node-{strategy}-*")) == first
+    wanted = ImageChoice(os="debian", version="12", software=("slurm-22.05",))
+    assert _image_of(bed, provider, ImageChoice(id=first)) == first
+    found = _image_of(bed, provider, wanted)
+    images = bed.client.describe_images(ImageIds=[found])["Images"]
+    assert {t["Value"] for t in images[0]["Tags"]} == {"debian", "12", "slurm-22.05"}
+
+
+def test_where_no_image_fits_the_launch_is_refused_with_the_nearest(bed: AwsBed) -> None:
+    _own_image(bed, "near-1", os="debian", version="12")
+    provider = bed.open()
+    choice = ImageChoice(os="debian", version="99")
+    with pytest.raises(ProviderError, match=r"no image has os debian, version 99; looked at .*"):
+        _image_of(bed, provider, choice)
+    assert bed.alive() == set()
+    # Only images of these owners count.
+    near = ImageChoice(name="near-*")
+    with pytest.raises(ProviderError, match="looked at 0 of amazon"):
+        _image_of(bed, bed.open(image_owners=("amazon",)), near)
+    assert _image_of(bed, bed.open(image_owners=("123456789012",)), near).startswith("ami-")
+
+
+def test_an_image_is_looked_up_once_for_many_launches(bed: AwsBed) -> None:
+    _own_image(bed, "kept-1")
+    provider = bed.open()
+    before = bed.calls("DescribeImages")
+    for version in ("1", "2", "3"):
+        spec = spec_for(bed, provider, 1, generation=f"g-kept-{version}")
+        provider.launch(replace(spec, pool=replace(spec.pool, image=ImageChoice(name="kept-*"))))
+    assert bed.calls("DescribeImages") - before == 1

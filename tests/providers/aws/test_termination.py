@@ -1,0 +1,109 @@
+"""Machines that EC2 does not end: the others of the call are ended, in few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
+from slurm_elastic.providers.aws.termination import REFUSALS, Ending
+
+IDS = [f"i-{n:017x}" for n in range(1000)]
+
+
+class StubApi:
+    """Refuses every call about one of ``bad``, as EC2 does in one zone; ``names``: and says which
+    one it is.
+    """
+
+    pace = None
+    patience = 0.0
+
+    def __init__(self, bad: Sequence[str], error: type[ProviderError], *, names: bool) -> None:
+        self.bad = set(bad)
+        self.error, self.names = error, names
+        self.code = "UnauthorizedOperation" if error is AuthError else "OperationNotPermitted"
+        self.calls: list[Sequence[str]] = []
+        self.ended: set[str] = set()
+
+    def send(self, operation: str, request: Mapping[str, Sequence[str]], machines: int) -> None:
+        assert operation == "terminate_instances"
+        ids = request["InstanceIds"]
+        self.calls.append(ids)
+        assert machines == len(ids)
+        for one in ids:
+            if one in self.bad:
+                text = f"The instance '{one}' may not be terminated" if self.names else "no"
+                raise self.error("aws", self.code, text)
+        self.ended.update(ids)
+
+
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("error", [AuthError, ProviderError])
+@pytest.mark.parametrize("place", [0, 617, 999])
+def test_one_of_a_thousand_is_found_in_one_go(
+    place: int, error: type[ProviderError], names: bool
+) -> None:
+    api = StubApi([IDS[place]], error, names=names)
+    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    with pytest.raises(error):
+        ending.end(IDS)
+    assert api.ended == set(IDS) - api.bad
+    assert len(api.calls) <= (2 if names else 21)
+
+
+def test_one_that_was_refused_is_asked_for_after_the_others() -> None:
+    api = StubApi([IDS[3]], ProviderError, names=False)
+    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    for _ in range(2):
+        api.calls.clear()
+        with pytest.raises(ProviderError):
+            ending.end(IDS[:8])
+    assert api.calls == [[*IDS[:3], *IDS[4:8]], [IDS[3]]]
+    api.bad.clear()
+    ending.end(IDS[:8])
+    api.calls.clear()
+    ending.end(IDS[:8])
+    assert api.calls == [IDS[:8]]
+
+
+def test_an_account_that_may_end_nothing_is_asked_a_few_times_only() -> None:
+    api = StubApi(IDS, AuthError, names=False)
+    with pytest.raises(AuthError):
+        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+    assert len(api.calls) == REFUSALS
+
+
+def test_many_that_are_refused_do_not_keep_the_others_for_ever() -> None:
+    api = StubApi(IDS[:100], ProviderError, names=True)
+    ending = Ending(api, "aws")  # type: ignore[arg-type]
+    for _ in range(100 // REFUSALS + 1):
+        with pytest.raises(ProviderError):
+            ending.end(IDS[:101])
+    assert api.ended == {IDS[100]}
+    api.bad.clear()
+    ending.end(IDS[:101])
+    assert api.ended == set(IDS[:101])
+
+
+def test_a_thousand_of_which_ec2_knows_none_are_no_error() -> None:
+    api = StubApi(IDS, InstanceNotFound, names=False)
+    Ending(api, "aws").end(IDS[:4])  # type: ignore[arg-type]
+    assert [len(c) for c in api.calls] == [4, 2, 1, 1, 2, 1, 1]
+
+
+@pytest.mark.parametrize("code", ["ExpiredToken", "AuthFailure"])
+def test_credentials_that_do_not_work_are_told_at_once(code: str) -> None:
+    api = StubApi(IDS[:1], AuthError, names=True)
+    api.code = code
+    with pytest.raises(AuthError):
+        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+    assert len(api.calls) == 1
+
+
+def test_a_throttle_is_told_at_once() -> None:
+    api = StubApi(IDS[:1], TransientError, names=True)
+    with pytest.raises(TransientError):
+        Ending(api, "aws").end(IDS)  # type: ignore[arg-type]
+    assert len(api.calls) == 1

@@ -1,0 +1,275 @@
+"""What machines run to become nodes: the text, and what it does on a machine without systemd."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import Cluster, Config, PoolSettings
+from slurm_elastic.config.clouds import (
+    AnyCloud,
+    AwsCloud,
+    Flavor,
+    InstanceType,
+    OneTemplate,
+    OpenNebulaCloud,
+    OpenStackCloud,
+)
+from slurm_elastic.config.joining import Join, Ssh
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws import requests
+from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.user_data import read_parts
+from slurm_elastic.providers.opennebula.requests import merged
+
+UUID = "7d1f0c52-8f7e-4d5d-9d5e-111111111111"
+AWS = AwsCloud(
+    name="aws",
+    location=Location.PUBLIC,
+    region="us-east-1",
+    image="ami-1",
+    types={"c5": InstanceType(cpus=2, memory=4096, price=0.1)},
+)
+POOL = PoolSettings(name="pub", cloud="aws", nodes="pub[1-4]", cpus=2, memory=4096)
+
+
+def config(**join: object) -> Config:
+    return Config(
+        cluster=Cluster(name="site", uuid=UUID),
+        clouds=(AWS,),
+        pools=(POOL,),
+        join=Join(**join),  # type: ignore[arg-type]
+    )
+
+
+def template(path: Path, text: str) -> Config:
+    path.write_text(text)
+    path.chmod(0o644)
+    return config(head="head", template=str(path))
+
+
+def test_without_a_head_machines_are_told_nothing() -> None:
+    assert program_of(config(), AWS) == ""
+
+
+def test_the_shipped_text_has_head_agent_and_times() -> None:
+    text = program_of(config(head="head.example.org:6817", heartbeat_timeout=1200.0), AWS)
+    assert text.startswith("#!/bin/sh\n")
+    assert "--conf-server head.example.org:6817" in text
+    assert "heartbeat_timeout=1200\n" in text
+    assert "class Switch" in text
+    assert "metadata=http://169.254.169.254/latest/\n" in text
+    assert "key_mark=\n" in text
+    assert "@{" not in text
+    subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+def test_no_secret_is_in_the_text(tmp_path: Path) -> None:
+    key = tmp_path / "munge.key"
+    key.write_bytes(b"S" * 128)
+    text = program_of(
+        config(head="head", ssh=Ssh(key=str(tmp_path / "id"), munge_key=str(key))), AWS
+    )
+    assert "SSSS" not in text
+    assert "key_mark=/var/lib/slurm-elastic-node/munge-key\n" in text
+
+
+def test_a_sites_template_replaces_it(tmp_path: Path) -> None:
+    found = template(
+        tmp_path / "own", '#!/bin/sh\necho @{head} @{cloud} $x ${y} "$@" a@b @@{head}\n'
+    )
+    assert program_of(found, AWS) == '#!/bin/sh\necho head aws $x ${y} "$@" a@b @{head}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("#!/bin/sh\n@{haed}\n", r"has the placeholder @\{haed\}, expected one of @\{agent\}, "),
+        ("#!/bin/sh\n@{}\n", r"has the placeholder @\{\}, expected one of"),
+        ("echo\n", "begins with none of cloud-init's #cloud-config"),
+    ],
+)
+def test_a_wrong_template_is_a_config_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        program_of(template(tmp_path / "own", text), AWS)
+
+
+def test_a_template_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    found = template(tmp_path / "own", "#!/bin/sh\n")
+    (tmp_path / "own").chmod(0o666)
+    with pytest.raises(ConfigError, match=r"join.template: .* chmod go-w"):
+        open_provider(AWS, found.cluster, found)
+    with pytest.raises(ConfigError, match=r"join.template cannot be read"):
+        program_of(config(head="h", template=str(tmp_path / "none")), AWS)
+
+
+def test_every_cloud_with_user_data_gives_it_to_its_machines(tmp_path: Path) -> None:
+    site = tmp_path / "user-data"
+    site.write_text("#!/bin/sh\necho site\n")
+    common: dict[str, Any] = {"location": Location.ON_PREMISES, "user_data": str(site)}
+    clouds: tuple[AnyCloud, ...] = (
+        replace(AWS, user_data=str(site)),
+        OpenNebulaCloud(
+            name="one", endpoint="http://127.0.0.1:9/RPC2",
+            types={"s": OneTemplate(cpus=1, memory=1, template=1)}, **common,
+        ),
+        OpenStackCloud(
+            name="stack", cloud="x", image="i", types={"s": Flavor(cpus=1, memory=1)}, **common
+        ),
+    )  # fmt: skip
+    whole = replace(config(head="head"), clouds=clouds)
+    for cloud in clouds:
+        provider: Any = open_provider(cloud, whole.cluster, whole)
+        joining, own = provider._parts
+        assert joining == program_of(whole, cloud)
+        assert own == site.read_text()
+        plain: Any = open_provider(cloud, whole.cluster)
+        assert plain._parts == (own,)
+
+
+def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
+    site = tmp_path / "user-data"
+    site.write_text("#cloud-config\npackages: [htop]\n")
+    parts = read_parts(str(site), "aws", program_of(config(head="h"), AWS), requests.USER_DATA)
+    names = tuple(f"pub{n}" for n in range(1, 1001))
+    pool = Pool(name="pub", cloud="aws", nodes=names, cpus=2, real_memory=1, max_age=3600.0)
+    offer = Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type="c5", zone="us-east-1a",
+        market=Market.SPOT, price=0.1, cpus=2, memory=4096,
+    )  # fmt: skip
+    request = requests.run_instances(
+        AWS, Cluster(name="c", uuid=UUID),
+        LaunchSpec(generation="g1", pool=pool, nodes=names, offer=offer), names,
+        number=0, minimum=1, parts=parts,
+    )  # fmt: skip
+    data = request["UserData"]
+    assert isinstance(data, bytes)
+    assert len(data) <= requests.USER_DATA.most
+    text = gzip.decompress(data).decode()
+    order = ["cloud-boothook", "'max_age': '3600'", "class Switch", "packages: [htop]"]
+    assert sorted(order, key=text.index) == order
+
+
+def test_opennebula_runs_it_before_the_sites_program_and_gives_it_to_cloud_init() -> None:
+    join = program_of(config(head="h"), AWS)
+    context = merged({}, {"node": "n1"}, [join, "#!/bin/sh\necho site\n"])
+    assert "USER_DATA" not in context
+    script = base64.b64decode(context["START_SCRIPT_BASE64"]).decode()
+    assert script.count("SLURM_ELASTIC_PROGRAM'") == 2
+    context = merged({}, {"node": "n1"}, [join, "#cloud-config\n{}\n"])
+    document = base64.b64decode(context["USER_DATA"]).decode()
+    assert document.index("class Switch") < document.index("#cloud-config")
+
+
+class Machine:
+    """A directory as a machine: its /run, and a PATH with commands that only write down."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = path / "run"
+        self.bin = path / "bin"
+        self.log = path / "log"
+        self.run.mkdir()
+        self.bin.mkdir()
+        (self.run / "node").write_text("pub7\n")
+        (self.run / "launch").write_text("cluster=site\ngeneration=g1\nmax_age=3600\nnode=pub7\n")
+        for name in ("hostname", "setsid", "systemctl"):
+            self.command(name)
+        self.command("hostnamectl", 1)
+        self.command("getent", 2)
+        self.hosts = path / "hosts"
+        self.hosts.write_text("127.0.0.1 localhost\n")
+
+    def command(self, name: str, code: int = 0) -> None:
+        (self.bin / name).write_text(f'#!/bin/sh\necho "{name} $*" >>{self.log}\nexit {code}\n')
+        (self.bin / name).chmod(0o755)
+
+    def text(self) -> str:
+        text = program_of(config(head="head:6817"), AWS)
+        text = text.replace("/run/slurm-elastic", str(self.run))
+        text = text.replace("/etc/hosts", str(self.hosts))
+        text = text.replace("/var/lib/cloud/scripts", str(self.path))
+        return text.replace("/run/systemd", str(self.path / "systemd"))
+
+    def join(self) -> None:
+        text = self.text()
+        environment = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
+        subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=60)
+
+    def ran(self, wanted: str) -> list[str]:
+        deadline = time.monotonic() + 60
+        while not self.log.exists() or wanted not in self.log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return self.log.read_text().splitlines()
+
+
+def test_a_machine_without_systemd_gets_settings_and_agent(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.join()
+    ran = machine.ran("setsid")
+    assert "hostname pub7" in ran
+    agent = f"setsid python3 -I {machine.run}/agent.py {machine.run}/agent"
+    assert agent in ran
+    lines = (machine.run / "agent").read_text().splitlines()
+    assert {"node=pub7", "max_age=3600", "heartbeat_timeout=900"} <= set(lines)
+    assert f"start_command=/bin/sh {machine.run}/start" in lines
+    assert "slurmd -b -N pub7 --conf-server head:6817" in (machine.run / "start").read_text()
+    machine.join()  # as one-context after cloud-init does
+    assert machine.ran("setsid").count(agent) == 1
+
+
+def test_a_machine_whose_name_nobody_knows_knows_it_itself(tmp_path: Path) -> None:
+    """sudo asks for it before it runs anything: a dead name server costs it half a minute."""
+    machine = Machine(tmp_path)
+    (machine.bin / "hostname").write_text("#!/bin/sh\necho 10.0.0.7 fd00::7\n")
+    machine.join()
+    assert machine.hosts.read_text() == "127.0.0.1 localhost\n10.0.0.7 pub7\n"
+
+
+def test_a_machine_whose_name_is_known_leaves_that_to_who_knows_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.command("getent")
+    machine.join()
+    assert machine.hosts.read_text() == "127.0.0.1 localhost\n"
+
+
+def test_cloud_init_runs_it_at_later_boots_too(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    (tmp_path / "per-boot").mkdir()
+    script = tmp_path / "part-001"
+    script.write_text(machine.text())
+    environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
+    subprocess.run(["sh", str(script)], check=True, env=environment, timeout=60)
+    kept = tmp_path / "per-boot" / "slurm-elastic-join"
+    assert kept.read_text() == machine.text()
+    for path in machine.run.iterdir():  # /run is empty after a reboot, but for the provider's part
+        if path.name not in ("node", "launch"):
+            path.rmdir() if path.is_dir() else path.unlink()
+    subprocess.run(["sh", str(kept)], check=True, env=environment, timeout=60)
+    assert (machine.run / "agent").exists()
+    assert kept.read_text() == machine.text()
+
+
+def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.command("systemd-run")
+    (tmp_path / "systemd" / "system").mkdir(parents=True)
+    machine.join()
+    drop_in = tmp_path / "systemd" / "system" / "slurmd.service.d" / "slurm-elastic.conf"
+    assert f"EnvironmentFile=-{machine.run}/slurmd" in drop_in.read_text()
+    options = "SLURMD_OPTIONS=-b -N pub7 --conf-server head:6817\n"
+    assert (machine.run / "slurmd").read_text() == options
+    ran = machine.ran("systemd-run")
+    assert "systemctl daemon-reload" in ran
+    assert "restart munge.service" in (machine.run / "start").read_text()

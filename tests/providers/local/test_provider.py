@@ -1,0 +1,198 @@
+"""The client of the agent: the provider's contract against a real agent, and every failure mapped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from providers.contract import FaultContract, LaunchContract, ScarceContract
+from providers.local.bed import POOL, LocalBed, provider_at
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.clouds import LocalCloud
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
+from slurm_elastic.providers import open_provider
+
+CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
+
+
+@pytest.fixture
+def place():
+    path = Path(tempfile.mkdtemp(prefix="se-local-", dir="/tmp"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def bed(place):
+    made = LocalBed(place)
+    yield made
+    made.close()
+
+
+class TestLocalLaunches(LaunchContract): ...
+
+
+class TestLocalScarcity(ScarceContract): ...
+
+
+class TestLocalFaults:
+    """Those that a socket on this very host can have."""
+
+    test_a_lost_answer = FaultContract.test_a_lost_answer_is_found_by_repeating_the_launch
+    test_a_lost_answer_by_tag = FaultContract.test_a_lost_answer_is_found_by_tag
+    test_silence = FaultContract.test_a_silent_cloud_blocks_no_call_for_longer_than_the_time_out
+
+
+@pytest.fixture
+def served(place):
+    """The socket of an agent with room for two machines."""
+    made = LocalBed(place, capacity=2)
+    yield made.socket
+    made.close()
+
+
+def spec_of(provider, *nodes, generation="g1", minimum=1):
+    (offer,) = provider.offers(POOL)
+    return LaunchSpec(
+        generation=generation, pool=POOL, nodes=nodes, offer=offer, minimum=minimum, jobs=(5,)
+    )
+
+
+def eventually(condition, timeout=30.0):
+    until = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < until, "the state never came"
+        time.sleep(0.02)
+    return value
+
+
+def test_the_offer_is_the_pools_shape_at_the_sites_price_with_what_is_free(served):
+    provider = provider_at(served)
+    (offer,) = provider.offers(POOL)
+    assert (offer.cpus, offer.memory, offer.price, offer.free) == (2, 900, 0.02, 2)
+    assert offer.key == "here/slurmd/local/reserved"
+    provider.launch(spec_of(provider, "n1"))
+    assert provider.offers(POOL)[0].free == 1
+
+
+def test_what_an_own_host_does_not_have_is_not_offered(served):
+    provider = provider_at(served)
+    fields = {f: getattr(POOL, f) for f in POOL.__struct_fields__}
+    assert not provider.offers(Pool(**fields | {"markets": (Market.SPOT,)}))
+    assert not provider.offers(Pool(**fields | {"zones": ("us-east-1a",)}))
+
+
+def test_machines_live_from_launch_to_terminate(served):
+    provider = provider_at(served)
+    provider.check()
+    launched = provider.launch(spec_of(provider, "n2", "n1"))
+    assert [i.node for i in launched] == ["n2", "n1"]
+    assert {i.offer_key for i in launched} == {"here/slurmd/local/reserved"}
+    eventually(lambda: {i.state for i in provider.instances()} == {InstanceState.RUNNING})
+    again = provider.launch(spec_of(provider, "n2", "n1"))
+    assert [i.id for i in again] == [i.id for i in launched]
+    for _ in range(2):
+        provider.terminate([i.id for i in launched])
+    provider.terminate([])
+    eventually(lambda: not provider.instances())
+    assert provider.notices() == ()
+
+
+def test_another_cluster_sees_none_of_it(served):
+    provider = provider_at(served)
+    provider.launch(spec_of(provider, "n1"))
+    cloud = LocalCloud(name="here", location=Location.ON_PREMISES, socket=str(served))
+    other = open_provider(cloud, Cluster(name="other", uuid="other"))
+    assert not other.instances()
+
+
+def test_a_full_host_gives_what_it_has_and_then_is_out_of_capacity(served):
+    provider = provider_at(served)
+    with pytest.raises(CapacityError):
+        provider.launch(spec_of(provider, "n1", "n2", "n3", minimum=3))
+    assert len(provider.launch(spec_of(provider, "n1", "n2", "n3", generation="g2"))) == 2
+    with pytest.raises(CapacityError, match="2 of 2 machines"):
+        provider.launch(spec_of(provider, "n3", generation="g3"))
+
+
+def test_a_node_whose_last_machine_is_not_gone_may_be_tried_again(served):
+    provider = provider_at(served)
+    provider.launch(spec_of(provider, "n1"))
+    with pytest.raises(TransientError, match="NodeBusy"):
+        provider.launch(spec_of(provider, "n1", generation="g2"))
+
+
+def test_a_node_that_is_not_the_clouds_is_an_error_of_no_special_kind(served):
+    provider = provider_at(served)
+    with pytest.raises(ProviderError, match="login1") as caught:
+        provider.launch(spec_of(provider, "login1"))
+    assert type(caught.value) is ProviderError
+
+
+def test_an_agent_that_is_not_there_is_transient_and_named(place):
+    with pytest.raises(TransientError, match=r"slurm-elastic-local at .*/none is not running"):
+        provider_at(place / "none").instances()
+
+
+def answering(place, answer):
+    """A socket that reads one line and says ``answer``; None: it says nothing."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place / "odd"))
+    listener.listen()
+
+    def serve():
+        connection, _ = listener.accept()
+        with connection, connection.makefile("rwb") as file:
+            file.readline()
+            if answer is None:
+                file.readline()  # until the client gives up
+            else:
+                file.write(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    return listener, thread
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "code"),
+    [
+        (None, TransientError, "Timeout"),
+        (b"", TransientError, "BadAnswer"),
+        (b"nonsense\n", TransientError, "BadAnswer"),
+        (b'{"ok":false,"code":"NotPermitted","message":"no"}\n', AuthError, "NotPermitted"),
+        (b'{"ok":false,"code":"InternalError","message":"x"}\n', TransientError, "InternalError"),
+    ],
+)
+def test_odd_answers_are_one_of_the_errors(place, answer, error, code):
+    listener, thread = answering(place, answer)
+    with pytest.raises(error) as caught:
+        provider_at(place / "odd", timeout=0.3).check()
+    assert caught.value.code == code
+    thread.join()
+    listener.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user")
+def test_a_user_who_is_not_slurmuser_gets_an_auth_error(served):
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setgid(2)
+        os.setuid(2)
+        try:
+            provider_at(served).check()
+        except AuthError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0

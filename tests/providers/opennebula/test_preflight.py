@@ -1,0 +1,201 @@
+"""What doctor learns of OpenNebula: version, templates, images, quotas, hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from emulated import running_one
+from msgspec.structs import replace
+from providers.contract import spec_for
+from providers.opennebula.bed import OneBed, world
+
+from slurm_elastic.config.clouds import OneTemplate
+from slurm_elastic.model import Finding, ImageChoice, Level, Limits
+from slurm_elastic.protocols import Examinable
+from slurm_elastic.providers.opennebula import capacity
+from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
+from slurm_elastic.sandbox.one_control import OneControl, Quota
+from slurm_elastic.sandbox.one_world import Host, Image, vm_template
+
+ELASTIC = 2
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneControl]:
+    with running_one(tmp_path_factory.mktemp("one")) as running:
+        yield running
+
+
+@pytest.fixture
+def bed(control: OneControl, tmp_path: Path) -> OneBed:
+    """By an account that sees no hosts, as most do."""
+    return OneBed(control, tmp_path, user="elastic")
+
+
+def examined(bed: OneBed, image: ImageChoice | None = None, **settings: Any) -> dict[str, Finding]:
+    provider = bed.open(**settings)
+    assert isinstance(provider, Examinable)
+    return {f.what: f for f in provider.examine([replace(bed.pool, image=image)])}
+
+
+def test_a_cloud_where_all_is_well(bed: OneBed) -> None:
+    found = examined(bed)
+    assert {f.level for f in found.values()} == {Level.OK}
+    assert found["OpenNebula"].found == "version 6.10.5"
+    assert found["template 0 of type small"].found == "worker"
+    assert found["image 0 of type small"].found == "debian12"
+    assert found["quotas"].found == "the account has none of its own"
+    assert "not shown" in found["hosts"].found
+
+
+def test_an_old_release_is_a_note(bed: OneBed) -> None:
+    made = world()
+    made.version = "5.12.0"
+    bed.control.reset(made)
+    assert examined(bed)["OpenNebula"].level is Level.NOTE
+
+
+def test_a_template_that_is_not_there(bed: OneBed) -> None:
+    found = examined(bed, types={"small": OneTemplate(cpus=2, memory=4096, template=99)})
+    missing = found["template 99 of type small"]
+    assert missing.level is Level.WRONG
+    assert "NoExists" in missing.found
+
+
+def test_a_template_that_the_account_may_not_use(bed: OneBed) -> None:
+    made = world()
+    made.templates[0].everybody = False
+    bed.control.reset(made)
+    finding = examined(bed)["template 0 of type small"]
+    assert finding.level is Level.WRONG
+    assert "rights" in finding.advice
+
+
+def test_a_template_that_is_smaller_than_the_settings_say(bed: OneBed) -> None:
+    types = {"large": OneTemplate(cpus=16, memory=65536, template=0)}
+    finding = examined(bed, types=types)["template 0 of type large"]
+    assert (finding.level, finding.found) == (Level.WRONG, "worker, with 2 vcpus and 4096 MiB")
+    resized = {"large": OneTemplate(cpus=16, memory=65536, template=0, resize=True)}
+    assert examined(bed, types=resized)["template 0 of type large"].level is Level.OK
+
+
+def test_a_template_without_plain_numbers_is_a_note(bed: OneBed) -> None:
+    made = world()
+    del made.templates[0].template["MEMORY"]
+    bed.control.reset(made)
+    assert examined(bed)["template 0 of type small"].level is Level.NOTE
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        (None, "NoExists"),
+        (Image(id=0, name="node", everybody=False), "Authorization"),
+        (Image(id=0, name="node", state=5), "is in state ERROR"),
+        (Image(id=0, name="node", persistent=True), "is persistent"),
+    ],
+)
+def test_the_image_of_a_template_that_cannot_serve(
+    bed: OneBed, image: Image | None, words: str
+) -> None:
+    made = world()
+    made.images[:] = [image] if image else []
+    bed.control.reset(made)
+    finding = examined(bed)["image 0 of type small"]
+    assert finding.level is Level.WRONG
+    assert words in finding.found
+    assert finding.advice
+
+
+def test_images_that_pools_look_for(bed: OneBed) -> None:
+    good = examined(bed, image=ImageChoice(name="debian*"))["image of pool op"]
+    assert (good.level, good.found) == (Level.OK, "debian12")
+    bad = examined(bed, image=ImageChoice(name="plan9"))["image of pool op"]
+    assert bad.level is Level.WRONG
+    assert "no image has the name plan9" in bad.found
+
+
+class TestQuotas:
+    def test_enough_and_too_little(self, bed: OneBed) -> None:
+        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 10, "CPU": 10000, "MEMORY": 1000}))
+        found = examined(bed)
+        few = found["quota of VMS"]
+        assert few.level is Level.NOTE
+        assert few.found.startswith("10 machines, of which other machines of the account use 0;")
+        assert few.found.endswith("the pools could ask for 1200")
+        assert found["quota of CPU"].level is Level.OK
+        assert found["quota of MEMORY"].level is Level.WRONG
+        assert "not one machine can start" in found["quota of MEMORY"].expected
+
+    def test_the_cloud_s_own_limit_bounds_what_is_asked_for(self, bed: OneBed) -> None:
+        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 10}))
+        assert examined(bed, limits=Limits(nodes=10))["quota of VMS"].level is Level.OK
+
+    def test_our_machines_are_the_pools_own(self, bed: OneBed) -> None:
+        bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 4}))
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 2))
+        bed.add_foreign()
+        finding = examined(bed, limits=Limits(nodes=3))["quota of VMS"]
+        assert "use 1; the pools could ask for 3" in finding.found
+        assert finding.level is Level.OK
+
+    @pytest.mark.parametrize("shape", ["one object", "a list"])
+    def test_both_shapes_of_the_answer(self, shape: str) -> None:
+        """pyone 6.10 has one object, 7.x a list with those of single clusters beside it."""
+        whole = SimpleNamespace(VMS="8", VMS_USED="3", CPU="-1", MEMORY="-2", CLUSTER_IDS=None)
+        part = SimpleNamespace(VMS="1", VMS_USED="1", CLUSTER_IDS="0")
+        answer = whole if shape == "one object" else [part, whole]
+        user = SimpleNamespace(VM_QUOTA=SimpleNamespace(VM=answer), DEFAULT_USER_QUOTAS=None)
+        assert capacity.quotas(user) == [capacity.Quota("VMS", 8.0, 3.0)]
+
+
+class TestHosts:
+    """The administrator sees them."""
+
+    @pytest.fixture
+    def bed(self, control: OneControl, tmp_path: Path) -> OneBed:
+        return OneBed(control, tmp_path)
+
+    def test_room(self, bed: OneBed) -> None:
+        bed.control.hosts([Host(id=0, name="a", cpu=800, memory=16 << 20)])
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 1))
+        bed.running(1)
+        finding = examined(bed)["hosts for type small"]
+        assert (finding.level, finding.found) == (
+            Level.OK,
+            "room for 3 now, for 4 if nothing else were there",
+        )
+
+    def test_full_is_a_note(self, bed: OneBed) -> None:
+        bed.control.hosts([Host(id=0, name="a", cpu=200, memory=16 << 20)])
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 1))
+        bed.running(1)
+        assert examined(bed)["hosts for type small"].level is Level.NOTE
+
+    def test_none_large_enough_is_wrong(self, bed: OneBed) -> None:
+        bed.control.hosts([Host(id=n, name=f"h{n}", cpu=100, memory=1 << 20) for n in range(9)])
+        assert examined(bed)["hosts for type small"].level is Level.WRONG
+
+
+def test_a_cloud_that_refuses_everything_is_findings_and_no_error(bed: OneBed) -> None:
+    bed.control.fail(Fault(kind=FaultKind.AUTH))
+    found = examined(bed)
+    assert {f.level for f in found.values()} == {Level.WRONG}
+    assert all("Authentication" in f.found for f in found.values())
+    bed.heal()
+
+
+def test_several_disks_are_all_looked_at(bed: OneBed) -> None:
+    made = world()
+    template = vm_template(0, "worker", 2, 4096)
+    template.template["DISK"] = [{"IMAGE_ID": "0"}, {"IMAGE_ID": "5"}, {"TYPE": "swap"}]
+    made.templates[0] = template
+    bed.control.reset(made)
+    assert examined(bed)["image 5 of type small"].level is Level.WRONG

@@ -1,0 +1,380 @@
+"""Each fault x each call: afterwards, with the cloud healed and the call repeated, there is exactly
+one machine for each node or none, and no error was anything but one of ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from keystoneauth1 import exceptions as ksa
+from msgspec.structs import replace
+from providers.contract import spec_for
+from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
+from providers.openstack.stand_in import PASSWORD, Kind, StandIn
+
+from slurm_elastic.errors import (
+    AuthError,
+    CapacityError,
+    ProviderError,
+    QuotaError,
+    TransientError,
+    UnsettledError,
+)
+from slurm_elastic.model import InstanceState, LaunchSpec
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.openstack.errors import is_refusal, translated
+from tests.ports import free_ports
+
+TIMEOUT = 1.0
+TRANSIENT = [k for k in Kind if k not in (Kind.STATUS, Kind.SLOW)]
+WITHOUT_BODY = [k for k in TRANSIENT if k.startswith(("reset", "silent"))]
+"""The answer to a deletion has none that could be wrong."""
+STATUSES: dict[int, tuple[str, type[ProviderError]]] = {
+    401: ("The request you have made requires authentication.", AuthError),
+    403: (POLICY, AuthError),
+    408: ("slow", TransientError),
+    413: ("Over limit: too many requests", TransientError),
+    429: ("This request was rate-limited.", TransientError),
+    500: ("Unexpected API Error.", TransientError),
+    502: ("Bad Gateway", TransientError),
+    503: ("No server is available", TransientError),
+    504: ("Gateway Time-out", TransientError),
+}
+TOKEN = "POST /v3/auth/tokens"
+
+
+@pytest.fixture(scope="module")
+def stand_in() -> Iterator[StandIn]:
+    with StandIn().serving() as running:
+        yield running
+
+
+@pytest.fixture
+def bed(stand_in: StandIn, tmp_path: Path) -> StackBed:
+    return StackBed(stand_in, tmp_path)
+
+
+def settled(bed: StackBed, provider: Provider, count: int) -> None:
+    """The provider and the cloud agree on so many machines, each of a node of its own."""
+    found = [m for m in provider.instances() if m.state is not InstanceState.STOPPING]
+    assert {m.id for m in found} == bed.alive()
+    assert len({m.node for m in found}) == len(found) == count
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
+def test_launch(bed: StackBed, kind: Kind, count: int | None) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3, minimum=3)
+    bed.stand_in.fail(kind, CREATE, count)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    assert len(bed.open(timeout=TIMEOUT).launch(spec)) == 3
+    settled(bed, provider, 3)
+
+
+@pytest.mark.parametrize("where", ["identity", "compute"])
+def test_without_a_connection_nothing_was_sent(bed: StackBed, where: str) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    if where == "compute":
+        bed.login(compute_endpoint_override=f"{url}/v2.1")
+    else:
+        bed.login(auth={"auth_url": f"{url}/v3", "username": "elastic", "password": PASSWORD})
+    with pytest.raises(TransientError) as caught:
+        bed.open().check()
+    assert caught.value.code == "NotConnected"
+    assert is_refusal(caught.value)
+
+
+def test_a_peer_that_goes_away_under_tls_is_no_matter_of_rights() -> None:
+    words = (
+        "SSL exception: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred in violation of protocol"
+    )
+    with pytest.raises(TransientError) as caught, translated("stack"):
+        raise ksa.SSLError(words)
+    assert not is_refusal(caught.value)
+    with pytest.raises(AuthError), translated("stack"):
+        raise ksa.SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("action", [CREATE, LIST, DELETE, TOKEN])
+def test_statuses(bed: StackBed, status: int, action: str) -> None:
+    message, expected = STATUSES[status]
+    provider = bed.open(timeout=TIMEOUT)
+    if action == DELETE:
+        ids = [m.id for m in provider.launch(spec_for(bed, provider, 2))]
+    spec = spec_for(bed, provider, 2, generation="g2")
+    bed.stand_in.refuse(status, message, action)
+    fresh = bed.open(timeout=TIMEOUT) if action == TOKEN else provider
+    call = (lambda: provider.terminate(ids)) if action == DELETE else (lambda: fresh.launch(spec))
+    with pytest.raises(expected) as caught:
+        call()
+    assert caught.value.cloud == "stack"
+    bed.heal()
+    if action == DELETE:
+        provider.terminate(ids)
+    settled(bed, provider, 0)
+    if (action, status) in [(CREATE, 408), (CREATE, 500), (CREATE, 502), (CREATE, 504)]:
+        with pytest.raises(UnsettledError):
+            fresh.launch(spec)
+        settled(bed, provider, 0)
+    elif action != DELETE:
+        assert len(fresh.launch(spec)) == 2
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_the_look_up_before_a_launch(bed: StackBed, kind: Kind) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.stand_in.fail(kind, LIST)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.heal()
+    settled(bed, provider, 0)
+    assert len(provider.launch(spec)) == 2
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_the_look_at_what_was_ordered(bed: StackBed, kind: Kind) -> None:
+    """The order was carried out, and the lists after it fail."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.world.schedule = 1.0
+    bed.stand_in.fail(kind, LIST, 0)
+    fault = bed.world.faults[0]
+    machines = None
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            fault.count = None
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            machines = provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+        bed.heal()
+    assert machines is None
+    assert len(provider.launch(spec)) == 2
+    settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("kind", TRANSIENT)
+def test_list(bed: StackBed, kind: Kind) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    provider.launch(spec_for(bed, provider, 2))
+    bed.stand_in.fail(kind, LIST)
+    with pytest.raises(TransientError):
+        provider.instances()
+    bed.heal()
+    settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("kind", WITHOUT_BODY)
+@pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
+def test_terminate(bed: StackBed, kind: Kind, count: int | None) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    ids = [m.id for m in provider.launch(spec_for(bed, provider, 3))]
+    bed.stand_in.fail(kind, DELETE, count)
+    with pytest.raises(TransientError):
+        provider.terminate(ids)
+    bed.heal()
+    provider.terminate(ids)
+    assert bed.alive() == set()
+    settled(bed, bed.open(timeout=TIMEOUT), 0)
+
+
+@pytest.mark.parametrize("kind", [Kind.DRIP, Kind.SILENT_BEFORE, Kind.SILENT_AFTER])
+@pytest.mark.parametrize("action", [TOKEN, "GET /v3", LIST])
+def test_no_answer_holds_longer_than_the_time_out(bed: StackBed, kind: Kind, action: str) -> None:
+    """A drip ends with the time-out too: each byte begins requests' own limit anew."""
+    provider = bed.open(timeout=2.0)
+    bed.stand_in.fail(kind, action)
+    began = time.monotonic()
+    with pytest.raises(TransientError):
+        provider.instances()
+    assert time.monotonic() - began < 5.0
+    bed.heal()
+
+
+def test_a_quota_met_is_a_quota_error_with_the_clouds_words(bed: StackBed) -> None:
+    bed.stand_in.refuse(403, QUOTA, CREATE)
+    provider = bed.open()
+    with pytest.raises(QuotaError) as caught:
+        provider.launch(spec_for(bed, provider, 1))
+    assert caught.value.code == "instances-quota"
+    assert caught.value.message == QUOTA
+
+
+def test_a_state_in_the_way_of_a_deletion_passes(bed: StackBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    bed.world.delete_conflicts = 1
+    with pytest.raises(TransientError, match="task_state migrating"):
+        provider.terminate([machine.id])
+    provider.terminate([machine.id])
+    assert bed.alive() == set()
+
+
+def test_a_cell_that_is_down_is_no_cell_without_machines(bed: StackBed) -> None:
+    """nova lists an id and UNKNOWN of each: the machines are there."""
+    provider = bed.open()
+    provider.launch(spec_for(bed, provider, 1))
+    hidden = next(iter(bed.world.servers.values()))
+    kept = hidden.pop("metadata")
+    with pytest.raises(TransientError, match="1 servers lack their metadata"):
+        provider.instances()
+    hidden["metadata"] = kept
+    assert len(provider.instances()) == 1
+
+
+def test_once_ordered_no_refusal_says_that_there_is_nothing(bed: StackBed) -> None:
+    """Rights that end between the order and the look at it leave the launch in doubt."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 2)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            bed.stand_in.refuse(403, POLICY, LIST)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError, match="were ordered and cannot be looked after"):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    bed.heal()
+    assert len(provider.launch(spec)) == 2
+    settled(bed, provider, 2)
+
+
+@pytest.mark.parametrize("how", ["conflict", Kind.STATUS, Kind.SILENT_AFTER, Kind.RESET_AFTER])
+def test_a_failed_deletion_of_what_found_no_host_does_not_keep_the_job(
+    bed: StackBed, how: str
+) -> None:
+    """The lists have shown what came of the order: nothing is waited for."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2, minimum=2)
+    bed.limit(0)
+    if how == "conflict":
+        bed.world.delete_conflicts = 1
+    else:
+        bed.stand_in.fail(Kind(how), DELETE, 1)
+    with pytest.raises(TransientError):
+        provider.launch(spec)
+    bed.stand_in.heal()
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert bed.alive() == set()
+
+
+def ordered_and_not_looked_after(bed: StackBed, spec: LaunchSpec, provider: Provider) -> None:
+    """The scheduler finds no host, and nobody sees it: lists fail from the order on."""
+    bed.limit(0)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE:
+            bed.stand_in.refuse(500, "Unexpected API Error.", LIST)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    bed.stand_in.heal()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_what_lists_show_as_failed_is_waited_for_no_longer(bed: StackBed, killed: bool) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3)
+    ordered_and_not_looked_after(bed, spec, provider)
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    bed.world.delete_conflicts = 1
+    with pytest.raises(TransientError, match="task_state migrating"):
+        provider.launch(spec)
+    with pytest.raises(CapacityError, match="MachinesGone"):
+        provider.launch(spec)
+    assert bed.alive() == set()
+    assert bed.stand_in.calls(CREATE) == 1
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_a_list_that_shows_a_part_of_a_call_says_nothing_of_the_rest(
+    bed: StackBed, killed: bool
+) -> None:
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 3)
+    ordered_and_not_looked_after(bed, spec, provider)
+    for server in list(bed.world.servers.values())[1:]:
+        server["visible"] = time.time() + 1e6
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    with pytest.raises(UnsettledError, match="2 machine"):
+        provider.launch(spec)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["lives", "killed"])
+def test_what_found_no_host_says_nothing_of_a_later_call_for_fewer(
+    bed: StackBed, killed: bool
+) -> None:
+    """Both calls' machines have the same nodes; the second's are made and not listed."""
+    provider = bed.open(timeout=TIMEOUT)
+    spec = spec_for(bed, provider, 2)
+    bed.limit(1)
+    original = bed.stand_in.struck
+
+    def struck(request: str):
+        if request == CREATE and bed.stand_in.calls(CREATE) == 2:
+            bed.world.visible_after = 1e6
+            bed.stand_in.fail(Kind.RESET_AFTER, CREATE, 1)
+        return original(request)
+
+    bed.stand_in.struck = struck  # type: ignore[method-assign]
+    try:
+        with pytest.raises(TransientError):
+            provider.launch(spec)
+    finally:
+        bed.stand_in.struck = original  # type: ignore[method-assign]
+    assert len(bed.alive()) == 1
+    if killed:
+        provider, spec = bed.open(timeout=TIMEOUT), replace(spec, again=True)
+    with pytest.raises(UnsettledError):
+        provider.launch(spec)
+    assert bed.stand_in.calls(CREATE) == 2
+
+
+def test_a_server_that_is_kept_for_a_while_after_its_end_is_gone(bed: StackBed) -> None:
+    provider = bed.open()
+    (machine,) = provider.launch(spec_for(bed, provider, 1))
+    bed.world.servers[machine.id]["status"] = "SOFT_DELETED"
+    assert provider.instances() == ()
+
+
+def test_a_deletion_that_nova_has_taken_counts_before_it_shows(bed: StackBed) -> None:
+    """A boot under way hides it for a while; should nova have forgotten it, it is asked again."""
+    provider = bed.open()
+    spec = spec_for(bed, provider, 1)
+    (machine,) = provider.launch(spec)
+    kept = dict(bed.world.servers[machine.id])
+    provider.terminate([machine.id])
+    bed.world.servers[machine.id] = kept
+    assert [m.state for m in provider.instances()] == [InstanceState.STOPPING]
+    with pytest.raises(CapacityError):
+        provider.launch(spec)
+    assert [m.state for m in bed.open().instances()] == [InstanceState.RUNNING]
