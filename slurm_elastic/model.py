@@ -78,6 +78,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     ``on_demand_price`` is the same machine's on-demand price where the cloud has one;
     ``free`` is how many the cloud says it has (None: it does not say), and ``free_reason`` why so
     few, in the cloud's words. ``interruption_rate``: how often an hour the cloud takes it.
+    ``reference_price`` is the highest price that the cloud itself tells for this type of machine
+    (``reference`` says which: its catalogue's, spot in some zone), to check a typed one by.
     """
 
     cloud: str
@@ -93,6 +95,8 @@ class Offer(Struct, frozen=True, kw_only=True):
     free: int | None = None
     free_reason: str = ""
     interruption_rate: float = 0.0
+    reference_price: float | None = None
+    reference: str = ""
 
     @property
     def key(self) -> str:
@@ -101,8 +105,10 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     @property
     def worst_price(self) -> float:
-        """What the machine could come to cost: a spot price never rises over the on-demand one."""
-        return max(self.price, self.on_demand_price or 0.0)
+        """What the machine could come to cost: a spot price never rises over the on-demand one, so
+        the dearest of what is known.
+        """
+        return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
 
 
 class NodeRequest(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Action, Instance, Market
+from slurm_elastic.model import Action, Instance
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +69,11 @@ def _back(before: Machine, instance: Instance) -> str:
 
 def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
     """By offer, what machines may come to, as the limits count them: a spot machine's own price
-    is not the most it may cost, and with the ledger its offer was lost.
+    is not the most it may cost, a typed one may be too low, and with the ledger its offer was lost.
     """
     worst: dict[str, float] = {}
-    spot = [i.node for i in instances if i.market is Market.SPOT and i.node in site.pool_of]
-    for pool in {site.pool_of[node].name: site.pool_of[node] for node in spot}.values():
+    nodes = [i.node for i in instances if i.node in site.pool_of]
+    for pool in {site.pool_of[node].name: site.pool_of[node] for node in nodes}.values():
         try:
             offers = site.providers[pool.cloud].offers(pool)
         except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there

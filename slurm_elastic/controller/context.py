@@ -15,7 +15,7 @@ from slurm_elastic.controller.budget import stop_of
 from slurm_elastic.controller.requeues import Restarts
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Pool, Usage
+from slurm_elastic.model import Offer, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -28,7 +28,8 @@ class Site:
 
     ``spending`` guards ranking and the intent that follows: clouds work in parallel, but the
     cluster's limits are one. ``holding`` guards what a hold's row says and what its node does: a
-    node must not be drained after it was let go.
+    node must not be drained after it was let go. ``dearest``: by offer, what it may come to ($/h)
+    as the clouds told last; machines that were bought when less was known count so, too.
     """
 
     config: Config
@@ -44,6 +45,7 @@ class Site:
     monotonic: Callable[[], float] = time.monotonic
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
+    dearest: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -91,7 +93,11 @@ class Site:
 
     def usage(self) -> Usage:
         """What is paid for now, by the ledger."""
-        return usage(self.ledger.machines(), self.ledger.open_launches())
+        return usage(self.ledger.machines(), self.ledger.open_launches(), self.dearest)
+
+    def learn_prices(self, offers: Iterable[Offer]) -> None:
+        """What a cloud told just now."""
+        self.dearest.update({offer.key: offer.worst_price for offer in offers})
 
     def scope(self, pool: Pool) -> Scope:
         """All bounds of a launch for that pool, as they are now."""
@@ -100,7 +106,7 @@ class Site:
         return Scope(
             limits=self.config.limits,
             cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
-            usage=usage(machines, launches),
+            usage=usage(machines, launches, self.dearest),
             cool_downs=self.ledger.cool_downs(self.now()),
             blocked=blocked_clouds(self.config) | ({pool.cloud: stop} if stop else {}),
             breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},

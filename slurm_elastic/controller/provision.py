@@ -319,7 +319,7 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
     """The cloud's offers; or none and why it could not be asked."""
     provider = site.providers[request.pool.cloud]
     try:
-        return patiently(site, lambda: provider.offers(request.pool)), ""
+        offers = patiently(site, lambda: provider.offers(request.pool))
     except ProviderError as error:
         if isinstance(error, AuthError):
             report_auth(site, error)
@@ -327,6 +327,9 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
     except Exception as error:
         log.exception("offers failed in an unknown way cloud=%s", provider.name)
         why = f"{provider.name}: {type(error).__name__}: {error}"
+    else:
+        site.learn_prices(offers)
+        return offers, ""
     _note(site, request, request.nodes, "no-offers", why)
     return (), why
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace as altered
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import Finding, Level, Limits, Pool
+from slurm_elastic.model import Finding, Level, Limits, Offer, Pool
+from slurm_elastic.policies.ranking import mispriced
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
@@ -49,7 +50,7 @@ def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator
         return  # all else would fail for the same reason
     yield _machines(provider)
     for pool in pools:
-        yield _pool(provider, pool)
+        yield from _pool(provider, pool)
     if isinstance(provider, Examinable):
         yield from provider.examine(pools)
     if isinstance(cloud, OpenNebulaCloud):
@@ -92,14 +93,39 @@ def _machines(provider: Provider) -> Finding:
     return Finding(what="listing machines", level=Level.OK, found=f"{count} of this cluster")
 
 
-def _pool(provider: Provider, pool: Pool) -> Finding:
-    """What there is to buy, and how much of it where the cloud says (quota, hosts)."""
+def _pool(provider: Provider, pool: Pool) -> Iterator[Finding]:
     what = f"offers of pool {pool.name}"
     try:
         offers = provider.offers(pool)
     except ProviderError as error:
         why = f"{error.code}: {error.message}"
-        return Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
+        yield Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
+        return
+    yield _for_sale(what, offers)
+    yield from _prices(pool, offers)
+
+
+def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Typed prices beside those that the cloud itself tells."""
+    what = f"typed prices of pool {pool.name}"
+    wrong = {o.instance_type: (o, why) for o in offers if (why := mispriced(o))}
+    for offer, why in wrong.values():
+        yield Finding(
+            what=what,
+            level=Level.WRONG,
+            found=why,
+            expected=f"at least ${offer.reference_price:.4f}/h",
+            advice="put the cloud's own on-demand price there: the spending cap counts with it",
+        )
+    checked = {o.instance_type for o in offers if o.reference_price is not None}
+    if checked and not wrong:
+        names = ", ".join(sorted(checked))
+        found = f"none is below what the cloud itself asks ({names})"
+        yield Finding(what=what, level=Level.OK, found=found)
+
+
+def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
+    """What there is to buy, and how much of it where the cloud says (quota, hosts)."""
     if not offers:
         return Finding(
             what=what,

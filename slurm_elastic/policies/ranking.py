@@ -30,6 +30,8 @@ from slurm_elastic.model import (
 from slurm_elastic.policies.boot_breaker import paused, trial
 from slurm_elastic.protocols import RankingKey
 
+ROUNDED = 1.01
+"""A price may be typed with so much less than its digits."""
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
@@ -172,9 +174,27 @@ def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
     """Why ``offer`` cannot serve ``pool`` now whatever the limits; None where it can."""
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
-    rests = paused(scope.breakers.get(pool.name), now)
     return (
-        rests or _misfit(pool, offer) or _too_dear(pool, offer) or _cooling(pool, offer, scope, now)
+        paused(scope.breakers.get(pool.name), now)
+        or _misfit(pool, offer)
+        or mispriced(offer)
+        or _too_dear(pool, offer)
+        or _cooling(pool, offer, scope, now)
+    )
+
+
+def mispriced(offer: Offer) -> str | None:
+    """Why the on-demand price of the configuration cannot be true, in whatever market the machine
+    is bought: what limits count with it is then too little. None where nothing speaks against it.
+    """
+    typed, told = offer.on_demand_price, offer.reference_price
+    if typed is None or told is None or told <= typed * ROUNDED:
+        return None
+    return (
+        f"clouds[{offer.cloud}].types[{offer.instance_type}].price of the configuration is"
+        f" ${typed:.4f}/h, but the cloud itself asks ${told:.4f}/h ({offer.reference}), and spot is"
+        " never dearer than on-demand: no machine of this type is started before the right price"
+        " is there"
     )
 
 

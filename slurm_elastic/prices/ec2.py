@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from slurm_elastic.policies.sound import price_in
 from slurm_elastic.prices.book import Key, Points
 
 PRODUCT = "Linux/UNIX"
@@ -50,7 +51,9 @@ class Ec2Feed:
             answer = self._client.describe_spot_price_history(**request)
             for item in answer["SpotPriceHistory"]:
                 key = (item["InstanceType"], item["AvailabilityZone"])
-                points[key][item["Timestamp"].timestamp()] = float(item["SpotPrice"])
+                price = price_in(item["SpotPrice"])
+                if price is not None:
+                    points[key][item["Timestamp"].timestamp()] = price
             token = answer.get("NextToken")
             if not token:
                 break

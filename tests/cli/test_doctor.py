@@ -191,6 +191,26 @@ def test_each_call_of_a_cloud_that_fails_is_a_finding(
     assert [f.what for f in found] == [what]
 
 
+def test_a_typed_price_below_the_clouds_own_is_wrong_with_both_numbers(config: Config) -> None:
+    cloud = config.cloud("near")
+    provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]
+    pools = [p for p in doctor.plan.pools_of(config) if p.cloud == "near"]
+
+    def prices() -> Finding | None:
+        found = clouds.look(provider, cloud, pools)
+        return next((f for f in found if f.what == "typed prices of pool rack"), None)
+
+    assert prices() is None, "the cloud tells none"
+    provider.tell_price("small", 0.01)
+    assert (good := prices()) is not None
+    assert good.level is Level.OK
+    provider.tell_price("small", 32.8)
+    assert (bad := prices()) is not None
+    assert bad.level is Level.WRONG
+    assert "clouds[near].types[small].price of the configuration is $0.0100/h" in bad.found
+    assert bad.expected == "at least $32.8000/h"
+
+
 def test_a_cloud_without_room_is_a_note(config: Config) -> None:
     cloud = config.cloud("near")
     provider = FakeProvider(cloud, config.cluster)  # type: ignore[arg-type]

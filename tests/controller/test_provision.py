@@ -223,3 +223,25 @@ def test_a_request_that_would_pass_the_spending_limit_is_cut_with_that_reason(
     (refused,) = [d.reason for d in world.ledger.decisions("job:3") if d.kind == "refused"]
     assert "cloud pub may spend $0.25/h, spends $0.20/h and this costs up to $0.1000/h" in refused
     world.close()
+
+
+def test_a_type_whose_typed_price_is_below_the_clouds_own_is_never_bought(many: World) -> None:
+    """The cap would hold at the typed price and let hundreds of dear machines start."""
+    many.clouds["pub"].tell_price("small", 11.2)
+    many.slurm.submit(1, ("m1",))
+    many.advance(30)
+    assert many.alive() == []
+    (refused,) = [d for d in many.ledger.decisions("job:1") if d.kind == "refused"]
+    assert "clouds[pub].types[small].price of the configuration is $0.1000/h" in refused.reason
+    assert "the cloud itself asks $11.2000/h (its catalogue)" in refused.reason
+
+
+def test_machines_bought_at_too_low_a_price_count_at_the_one_that_is_learnt(many: World) -> None:
+    many.slurm.submit(1, ("m1",))
+    many.advance(30)
+    assert many.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(0.1)
+    many.clouds["pub"].tell_price("small", 11.2)
+    many.slurm.submit(2, ("m2",))
+    many.advance(30)
+    assert len(many.alive()) == 1
+    assert many.site.usage().dollars_per_hour["cloud:pub"] == pytest.approx(11.2)

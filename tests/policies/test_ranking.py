@@ -77,6 +77,34 @@ def test_rejections_say_why(offer: Offer, pool: dict[str, object], words: str) -
     assert reason(offer, **pool) == words
 
 
+def told(offer: Offer, price: float) -> Offer:
+    return replace(offer, reference_price=price, reference="spot in b")
+
+
+@pytest.mark.parametrize("offer", [OFFER, SPOT])
+def test_a_typed_price_below_what_the_cloud_asks_stops_the_type_in_both_markets(
+    offer: Offer,
+) -> None:
+    """A decimal point too far left: the spending cap would let hundreds of them start."""
+    dear = told(replace(offer, on_demand_price=0.0328), 11.2)
+    assert reason(dear) == (
+        "clouds[aws].types[m5.large].price of the configuration is $0.0328/h, but the cloud itself"
+        " asks $11.2000/h (spot in b), and spot is never dearer than on-demand: no machine of this"
+        " type is started before the right price is there"
+    )
+
+
+@pytest.mark.parametrize("price", [0.04, 0.10, 0.1009])
+def test_a_typed_price_that_is_rounded_or_above_the_clouds_stands(price: float) -> None:
+    assert rank(request(), [told(OFFER, price)], Scope(), NOW).ranked
+
+
+def test_the_hourly_cap_counts_the_dearest_price_that_is_known() -> None:
+    scope = Scope(limits=Limits(dollars_per_hour=0.3))
+    rooms = [rank(request(), [o], scope, NOW).ranked[0].room for o in (OFFER, told(OFFER, 0.1009))]
+    assert rooms == [3, 2]
+
+
 @pytest.mark.parametrize("key", [SPOT.key, "aws/*/*/spot", "aws/*/*/*"])
 def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
     cool = CoolDown(key=key, until=NOW + 30.2, code="ICE", reason="no machines")

@@ -1,15 +1,22 @@
-"""What EC2 sells: shapes and on-demand prices from the settings, spot prices from its history."""
+"""EC2's offers: shapes and on-demand prices from the settings, spot prices from its history, which
+the typed on-demand prices are checked by.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Market, Offer, Pool
+from slurm_elastic.policies.sound import price_in
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
+
+log = logging.getLogger(__name__)
 
 PRICES_FRESH = 60.0
 """Seconds for which one answer of the spot price history serves all pools."""
@@ -42,7 +49,7 @@ class Offers:
             if name in self._settings.types
         }
         zones = [z for z in self._usable_zones() if not pool.zones or z in pool.zones]
-        spot = self._spot() if Market.SPOT in pool.markets else {}
+        spot = self._spot() if Market.SPOT in pool.markets else self._spot_if_told()
         priced = (
             (name, zone, market, spot.get((name, zone)) if market is Market.SPOT else shape.price)
             for name, shape in types.items()
@@ -50,15 +57,23 @@ class Offers:
             for market in pool.markets
             if market is not Market.RESERVED
         )
+        dearest = _dearest(spot)
         return tuple(
-            self._offer(name, types[name], zone, market, price)
+            self._offer(name, types[name], zone, market, price, dearest.get(name))
             for name, zone, market, price in priced
             if price is not None
         )
 
     def _offer(
-        self, name: str, shape: InstanceType, zone: str, market: Market, price: float
+        self,
+        name: str,
+        shape: InstanceType,
+        zone: str,
+        market: Market,
+        price: float,
+        dearest: tuple[float, str] | None,
     ) -> Offer:
+        told, where = dearest or (None, "")
         return Offer(
             cloud=self._settings.name,
             location=self._settings.location,
@@ -71,6 +86,8 @@ class Offers:
             gres=shape.gres,
             on_demand_price=shape.price,
             interruption_rate=self._rate(name, market),
+            reference_price=told,
+            reference=f"spot in {where}" if where else "",
         )
 
     def _rate(self, name: str, market: Market) -> float:
@@ -91,6 +108,14 @@ class Offers:
             self._zones = tuple(sorted(z["ZoneName"] for z in answer["AvailabilityZones"]))
         return self._zones
 
+    def _spot_if_told(self) -> Mapping[tuple[str, str], float]:
+        """For a pool that buys nothing there: only to check typed prices by."""
+        try:
+            return self._spot()
+        except ProviderError as error:
+            log.info("typed prices are not checked cloud=%s error=%s", self._settings.name, error)
+            return {}
+
     def _spot(self) -> Mapping[tuple[str, str], float]:
         """The spot price of each (type, zone): the newest of each, one call for all."""
         with self._lock:
@@ -106,9 +131,18 @@ class Offers:
         newest: dict[tuple[str, str], tuple[Any, float]] = {}
         for point in self._api.pages("describe_spot_price_history", "SpotPriceHistory", request):
             key = point["InstanceType"], point["AvailabilityZone"]
-            if key not in newest or point["Timestamp"] > newest[key][0]:
-                newest[key] = point["Timestamp"], float(point["SpotPrice"])
+            price = price_in(point["SpotPrice"])
+            if price is not None and (key not in newest or point["Timestamp"] > newest[key][0]):
+                newest[key] = point["Timestamp"], price
         with self._lock:
             self._spot_prices = {key: price for key, (_, price) in newest.items()}
             self._priced = self._monotonic()
             return self._spot_prices
+
+
+def _dearest(spot: Mapping[tuple[str, str], float]) -> dict[str, tuple[float, str]]:
+    """By type, its highest spot price of now, and the zone."""
+    found: dict[str, tuple[float, str]] = {}
+    for (name, zone), price in spot.items():
+        found[name] = max(found.get(name, (0.0, "")), (price, zone))
+    return found

@@ -60,6 +60,7 @@ class FakeAccount:
         self.machines: dict[str, _Machine] = {}
         self.limits: dict[str, int] = {}
         self.prices: dict[tuple[str, str, Market], float] = {}
+        self.catalogue: dict[str, float] = {}
         self.notices: dict[str, Notice] = {}
         self.protected: set[str] = set()
         self.launches: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -170,6 +171,10 @@ class FakeProvider:
     def set_price(self, instance_type: str, zone: str, market: Market, price: float) -> None:
         """Set the price of an offer, in $/h."""
         self.account.prices[instance_type, zone, market] = price
+
+    def tell_price(self, instance_type: str, price: float) -> None:
+        """Have the cloud's own catalogue tell this price of a type, in $/h."""
+        self.account.catalogue[instance_type] = price
 
     def interrupt(self, instance_id: str, deadline: float) -> None:
         """Warn that a machine will be taken at ``deadline`` (Unix time)."""
@@ -287,6 +292,8 @@ class FakeProvider:
             memory=shape.memory,
             gres=shape.gres,
             on_demand_price=shape.price,
+            reference_price=self.account.catalogue.get(name),
+            reference="its catalogue",
         )
 
     def _start(self, spec: LaunchSpec) -> tuple[str, ...]:

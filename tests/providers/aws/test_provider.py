@@ -46,6 +46,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
+from slurm_elastic.policies.ranking import mispriced
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import client
@@ -159,7 +160,27 @@ def test_what_has_no_spot_price_is_not_offered_on_spot(bed: AwsBed) -> None:
     assert [(o.instance_type, o.market) for o in offers] == [("x9.huge", Market.ON_DEMAND)]
 
 
-def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> None:
+def test_every_offer_has_the_dearest_spot_price_of_its_type_beside_the_typed_one(
+    bed: AwsBed,
+) -> None:
+    bed.control.price("c5.large", "us-east-1a", 0.02)
+    bed.control.price("c5.large", "us-east-1c", 11.2)  # none of the pool's zones
+    for markets in (bed.pool.markets, (Market.ON_DEMAND,)):
+        offers = bed.open().offers(replace(bed.pool, markets=markets))
+        assert {o.market for o in offers} == set(markets)
+        assert {(o.reference_price, o.reference) for o in offers} == {(11.2, "spot in us-east-1c")}
+        assert all(o.worst_price == 11.2 and mispriced(o) for o in offers)
+
+
+def test_without_the_right_to_read_spot_prices_on_demand_is_still_offered(bed: AwsBed) -> None:
+    bed.control.fail(Fault(kind=FaultKind.AUTH, action="DescribeSpotPriceHistory"))
+    offers = bed.open().offers(replace(bed.pool, markets=(Market.ON_DEMAND,)))
+    assert {o.reference_price for o in offers} == {None}
+    with pytest.raises(AuthError):
+        bed.open().offers(bed.pool)
+
+
+def test_spot_prices_are_asked_once_a_minute(bed: AwsBed) -> None:
     now, wall = 1000.0, 90_000.0
     provider = aws.AwsProvider(
         bed.settings(), Cluster(name="c", uuid=UUID), lambda: wall, monotonic=lambda: now
@@ -168,7 +189,7 @@ def test_spot_prices_are_asked_once_a_minute_and_only_for_spot(bed: AwsBed) -> N
         name="p", cloud="aws", nodes=("p1",), cpus=1, real_memory=1, markets=(Market.ON_DEMAND,)
     )
     provider.offers(on_demand)
-    assert bed.calls("DescribeSpotPriceHistory") == 0
+    assert bed.calls("DescribeSpotPriceHistory") == 1
     provider.offers(bed.pool)
     bed.control.price("c5.large", "us-east-1a", 0.5)
     now += 30
