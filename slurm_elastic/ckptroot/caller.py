@@ -72,13 +72,13 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
 
     With ``asks`` the script has called sudo as a child, to ask whether it may be run so.
     """
-    user = sudo_user()
+    user, parent = sudo_user(), os.getppid()
     top, step = _chain(site, proc, asks=asks)
     job = _job_of(step, proc)
     for found in _CGROUP.findall(_text(proc / "self" / "cgroup")):
         if int(found) != job:
             raise Refused(f"job {job} by its step, job {found} by our control group")
-    return Caller(
+    caller = Caller(
         job=job,
         uid=user.pw_uid,
         gid=sudo_number("SUDO_GID"),
@@ -86,6 +86,10 @@ def identify(site: Site, *, asks: bool = False, proc: Path = Path("/proc")) -> C
         groups=tuple(os.getgrouplist(user.pw_name, sudo_number("SUDO_GID"))),
         environment=_environment(top, proc),
     )
+    # Whose parent is alive still has that parent: so none of these numbers was another's meanwhile.
+    if os.getppid() != parent or _chain(site, proc, asks=asks) != (top, step):
+        raise Refused("what started us ended meanwhile")
+    return caller
 
 
 def sudo_user() -> pwd.struct_passwd:
@@ -105,7 +109,9 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
     parent = os.getppid()
     try:
         if _program(parent, proc) == os.path.realpath(sudo):
-            return _environment(parent, proc)
+            environment = _environment(parent, proc)
+            if os.getppid() == parent:  # else its number may have been another's meanwhile
+                return environment
     except OSError as error:
         raise Refused(f"the environment of {sudo}, process {parent}: {error.strerror}") from error
     raise Refused("not started by sudo")

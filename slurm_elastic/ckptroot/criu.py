@@ -19,6 +19,7 @@ from slurm_elastic.ckptroot import files, images, keeper
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
+from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
 _CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
@@ -42,12 +43,13 @@ class Criu:
         self._site = site
         self._caller = caller
         self._identity = images.Identity(caller.uid, caller.gid, frozenset(caller.groups))
-        self._scratch = site.scratch / str(caller.job)
+        self._scratch = Scratch(site, caller.job)
         self._way, self._middle = keeper.start(payload)
         self.pid = 0
         self._ended: int | None = None
         message = self._wait(30.0)
         self._keeper = int(message["keeper"])
+        self._mounts, self._processes = _namespaces(self._middle)
 
     def start(self) -> None:
         """Start the payload."""
@@ -87,11 +89,12 @@ class Criu:
         self._check_tasks(image, within)
         work = self._work()
         command = [
-            "/usr/bin/nsenter", "-t", str(self._keeper), "-m", "-p", "--", *self._real_user(),
+            "/usr/bin/nsenter", f"--mount=/proc/self/fd/{self._mounts}",
+            f"--pid=/proc/self/fd/{self._processes}", "--", *self._real_user(),
             self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
             "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
         ]  # fmt: skip
-        done = _run(command)
+        done = _run(command, (self._mounts, self._processes))
         if done != 0:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
@@ -101,6 +104,9 @@ class Criu:
         except BaseException:
             self.go_on()
             raise
+
+    def gather(self, _image: Path, _most: int, /) -> None:
+        """All is in the image already."""
 
     def go_on(self) -> None:
         """After a dump: the processes run on."""
@@ -138,10 +144,9 @@ class Criu:
         self._way.close()
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self._middle, 0)
-        with contextlib.suppress(OSError):
-            for entry in self._scratch.iterdir():
-                entry.unlink()
-            self._scratch.rmdir()
+        os.close(self._mounts)
+        os.close(self._processes)
+        self._scratch.close()
 
     def _wait(self, timeout: float) -> dict[str, Any]:
         """The keeper's next answer; a payload that ends meanwhile is remembered."""
@@ -163,13 +168,7 @@ class Criu:
 
     def _work(self) -> Path:
         """Where CRIU writes its logs: of root's, on this machine."""
-        for path, mode in ((self._site.scratch, 0o711), (self._scratch, 0o700)):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-            if path.is_symlink() or path.lstat().st_uid != 0:
-                raise Refused(f"{path}: not root's own directory")
-            path.chmod(mode)
-        return self._scratch
+        return self._scratch.path()
 
     def _real_user(self) -> list[str]:
         """prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers.
@@ -186,12 +185,12 @@ class Criu:
 
     def _tasks(self) -> list[int]:
         """The job's processes, by their numbers out here; the keeper is not one of them."""
-        own = os.readlink(f"/proc/{self._keeper}/ns/pid")
+        own = os.fstat(self._processes)
         found = []
         for entry in os.listdir("/proc"):
             if entry.isdigit() and int(entry) != self._keeper:
                 with contextlib.suppress(OSError):
-                    if os.readlink(f"/proc/{entry}/ns/pid") == own:
+                    if os.path.samestat(os.stat(f"/proc/{entry}/ns/pid"), own):
                         found.append(int(entry))
         return found
 
@@ -276,10 +275,22 @@ def _restores() -> int:
     return _CAP_CHECKPOINT_RESTORE if have >> _CAP_CHECKPOINT_RESTORE & 1 else _CAP_SYS_ADMIN
 
 
-def _run(command: list[str]) -> int:
+def _namespaces(middle: int) -> tuple[int, int]:
+    """The job's mounts and process numbers. By the middle process, which is our own child and not
+    reaped: the keeper's number may be anybody's once that has reaped it.
+    """
+    mounts = os.open(f"/proc/{middle}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return mounts, os.open(f"/proc/{middle}/ns/pid_for_children", os.O_RDONLY | os.O_CLOEXEC)
+    except BaseException:
+        os.close(mounts)
+        raise
+
+
+def _run(command: list[str], pass_fds: tuple[int, ...] = ()) -> int:
     return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm,
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=pass_fds,
     ).returncode  # fmt: skip
 
 

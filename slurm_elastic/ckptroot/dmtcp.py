@@ -1,7 +1,9 @@
 """Method ``dmtcp``: DMTCP's own commands (dmtcp_launch(1), dmtcp_command(1), dmtcp_restart(1)).
 
 All of them run as the user, as does what they restore: nothing here needs root but the directories.
-Each run has a coordinator of its own, on a port that it chooses itself.
+Each run has a coordinator of its own, on a port that it chooses itself. DMTCP saves into a
+directory of the user's, in the job's own; root copies that from there. So nobody but root ever has
+one of root's files open for writing, and what is read is a bounded number of plain files.
 """
 
 from __future__ import annotations
@@ -9,20 +11,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from slurm_elastic.ckptroot import child, files, images
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.manifest import Manifest
-from slurm_elastic.ckptroot.payload import Payload, become, calm
+from slurm_elastic.ckptroot.payload import HANDED, Payload, become
 from slurm_elastic.ckptroot.rights import as_user
+from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
-_PATH = b"/usr/local/bin:/usr/bin:/bin"
+_PROCESSES = 10_000
+"""Files in a directory that DMTCP saved into: one for each process, and some more."""
+_PORT = 32
+"""Bytes of the file with the coordinator's port."""
 
 
 class Dmtcp:
@@ -34,91 +40,145 @@ class Dmtcp:
         self._site = site
         self._caller = caller
         self._payload = payload
-        self._scratch = site.scratch / str(caller.job)
-        self._ended: int | None = None
-        self.pid = 0
+        self._scratch = Scratch(site, caller.job)
+        self._saved = Path(payload.directory) / f".slurm-elastic-{caller.job}.ckpt"
+        self._child: Child | None = None
+
+    @property
+    def pid(self) -> int:
+        """The payload's first process; 0 where there is none."""
+        return self._child.pid if self._child else 0
 
     def start(self) -> None:
         """Start the payload under dmtcp_launch."""
         self._run([self._program("dmtcp_launch"), *self._coordinator(), *self._payload.argv])
 
     def restore(self, image: Path, manifest: Manifest) -> None:
-        """dmtcp_restart of the image's files, which were verified."""
-        files = [str(image / name) for name in sorted(manifest.files) if name.endswith(".dmtcp")]
-        if not files:
+        """dmtcp_restart of the image's files, which were verified. It gets their directory open, as
+        the way there is closed to users.
+        """
+        names = [name for name in sorted(manifest.files) if name.endswith(".dmtcp")]
+        if not names:
             raise Refused("the image has no file of DMTCP")
-        self._run([self._program("dmtcp_restart"), *self._coordinator(), *files])
+        images.show(image)
+        directory = os.open(image, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
+        try:
+            saved = [f"/proc/self/fd/{HANDED}/{name}" for name in names]
+            command = [self._program("dmtcp_restart"), *self._coordinator(), *saved]
+            self._run(command, handed=directory)
+        finally:
+            os.close(directory)
 
     def alone(self, _image: Path, /) -> frozenset[str]:
         """Nothing is known of other files than the outputs."""
         return frozenset()
 
-    def dump(self, image: Path, within: float) -> dict[str, int]:
-        """Save into ``image``, which becomes the user's for so long. Refused: they go on."""
-        os.chown(image, self._caller.uid, self._caller.gid, follow_symlinks=False)
-        image.chmod(0o700)
+    def dump(self, _image: Path, within: float) -> dict[str, int]:
+        """Save into the user's directory. Refused: they go on."""
+        self._discard()
         try:
-            self._command(within, "--ckptdir", str(image), "--bcheckpoint")
-        finally:
-            os.chown(image, 0, self._site.reader[1], follow_symlinks=False)
-            image.chmod(0o2751)
-        if not any(name.endswith(".dmtcp") for name in os.listdir(image)):
-            raise Refused("dmtcp_command: no image was written")
+            with self._as_user():
+                os.mkdir(self._saved, 0o700)
+            self._command(within, "--ckptdir", str(self._saved), "--bcheckpoint")
+        except OSError as error:
+            raise Refused(f"{self._saved}: {error.strerror}") from error
+        except Refused:
+            self._discard()
+            raise
         return {}
+
+    def gather(self, image: Path, most: int) -> None:
+        """Copy what was saved into the image, as files of root's."""
+        try:
+            with self._as_user():
+                directory = os.open(self._saved, os.O_RDONLY | os.O_DIRECTORY | files.SAFE)
+            try:
+                self._copy_all(directory, image, most)
+            finally:
+                os.close(directory)
+        finally:
+            self._discard()
+
+    def _copy_all(self, directory: int, image: Path, most: int) -> None:
+        names = [name for name in files.names(directory, _PROCESSES) if name.endswith(".dmtcp")]
+        if not names:
+            raise Refused("dmtcp_command: no image was written")
+        for name in names:
+            with self._as_user():
+                source = files.opened(name, owners=(self._caller.uid,), most=most, at=directory)
+            try:
+                target = files.opened(image / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                try:
+                    most -= files.copy(source, target, 0, os.fstat(source).st_size, most=most)
+                    os.fchmod(target, 0o640)
+                finally:
+                    os.close(target)
+            finally:
+                os.close(source)
+
+    def _discard(self) -> None:
+        """What was saved into the user's directory goes, with his rights; what he keeps us from
+        removing is his.
+        """
+        with contextlib.suppress(OSError, Refused), self._as_user():
+            files.remove(self._saved, _PROCESSES)
 
     def go_on(self) -> None:
         """After a dump they run already."""
+        self._discard()
 
     def stop(self) -> None:
         """After a dump: the processes end here, and with them their coordinator."""
         with contextlib.suppress(Refused):
             self._command(30.0, "--quit")
         self._kill()
-        self._ended = None
 
     def signal(self, number: int) -> None:
         """Send a signal to the payload's first process."""
-        if self.ended() is None and self.pid:
-            os.kill(self.pid, number)
+        if self._child:
+            self._child.signal(number)
 
     def ended(self) -> int | None:
         """The payload's wait status, once it has ended."""
-        if self._ended is None and self.pid:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._ended = status
-        return self._ended
+        return self._child.status() if self._child else None
 
     def versions(self) -> dict[str, str]:
         """What made the image."""
-        done = self._as_user([self._program("dmtcp_launch"), "--version"], 10.0)
-        found = re.search(r"(\d+\.\d+\S*)", done.stdout)
+        said = ""
+        with contextlib.suppress(Refused):
+            _, said = self._ask([self._program("dmtcp_launch"), "--version"], 10.0)
+        found = re.search(r"(\d+\.\d+\S*)", said)
         return {"dmtcp": found[1] if found else "unknown", "kernel": os.uname().release}
 
     def close(self) -> None:
         """All that is left of the job ends; the scratch directory goes."""
-        if self.pid:
+        if self._child:
             with contextlib.suppress(Refused):
                 self._command(10.0, "--quit")
             self._kill()
-        with contextlib.suppress(OSError):
-            for entry in self._scratch.iterdir():
-                entry.unlink()
-            self._scratch.rmdir()
+        self._discard()
+        self._scratch.close()
 
-    def _run(self, argv: Sequence[str]) -> None:
+    def _run(self, argv: Sequence[str], handed: int | None = None) -> None:
         """The payload, as our child and the leader of a session."""
         port = self._port_file()
-        port.unlink(missing_ok=True)
-        self._ended = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            become(replace(self._payload, argv=tuple(argv)), bound=True)
+        with self._as_user():
+            files.remove(port)
+        pid = os.fork()
+        if pid == 0:
+            become(replace(self._payload, argv=tuple(argv)), bound=True, handed=handed)
+        self._child = Child(pid)
+        try:
+            self._await_port(argv[0])
+        except Refused:
+            self._kill()
+            raise
+
+    def _await_port(self, program: str) -> None:
         until = time.monotonic() + 60
-        while not port.exists():
+        while self._port() is None:
             if self.ended() is not None or time.monotonic() > until:
-                self._kill()
-                raise Refused(f"{argv[0]}: it started no coordinator")
+                raise Refused(f"{program}: it started no coordinator")
             time.sleep(0.05)
 
     def _coordinator(self) -> list[str]:
@@ -126,52 +186,43 @@ class Dmtcp:
                 "--interval", "0", "--ckptdir", str(self._port_file().parent)]  # fmt: skip
 
     def _port_file(self) -> Path:
-        """In a directory of the user's on this machine."""
-        for path, owner, mode in (
-            (self._site.scratch, (0, 0), 0o711),
-            (self._scratch, (self._caller.uid, self._caller.gid), 0o700),
-        ):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-                os.chown(path, *owner, follow_symlinks=False)
-            if path.is_symlink() or path.lstat().st_uid != owner[0]:
-                raise Refused(f"{path}: belongs to uid {path.lstat().st_uid}")
-            path.chmod(mode)
-        return self._scratch / "port"
+        """In a small file system of the user's on this machine."""
+        return self._scratch.of_user(self._caller.uid, self._caller.gid) / "port"
+
+    def _port(self) -> str | None:
+        """The coordinator's port; None where there is none yet."""
+        path = self._port_file()
+        try:
+            with self._as_user():
+                text = files.read(path, _PORT).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise Refused(f"the coordinator's port: {error.strerror}") from error
+        return text if text.isdecimal() else None
 
     def _command(self, within: float, *arguments: str) -> None:
-        with as_user(self._caller.uid, self._caller.gid, self._caller.groups):
-            try:
-                port = (self._scratch / "port").read_text().strip()
-            except OSError as error:
-                raise Refused(f"the coordinator's port: {error.strerror}") from error
-        if not port.isdigit():
+        port = self._port()
+        if port is None:
             raise Refused("the coordinator's port is no number")
         address = ("--coord-host", "127.0.0.1", "--coord-port", port)
         command = [self._program("dmtcp_command"), *address, *arguments]
-        try:
-            done = self._as_user(command, within)
-        except subprocess.TimeoutExpired as error:
-            raise Refused(f"dmtcp_command: no answer in {within:.0f} s") from error
-        if done.returncode != 0:
-            raise Refused(f"dmtcp_command: exit {done.returncode}: {done.stderr.strip()[:200]}")
+        code, said = self._ask(command, within)
+        if code != 0:
+            raise Refused(f"dmtcp_command: exit {code}: {said.strip()[:200]}")
 
-    def _as_user(self, command: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env={"PATH": _PATH.decode()}, stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=max(timeout, 1.0), check=False, preexec_fn=calm,
-            user=self._caller.uid, group=self._caller.gid, extra_groups=self._caller.groups,
-            cwd="/",
-        )  # fmt: skip
+    def _ask(self, command: list[str], timeout: float) -> tuple[int, str]:
+        user = (self._caller.uid, self._caller.gid, self._caller.groups)
+        return child.run(command, max(timeout, 1.0), user)
+
+    def _as_user(self) -> contextlib.AbstractContextManager[None]:
+        return as_user(self._caller.uid, self._caller.gid, self._caller.groups)
 
     def _kill(self) -> None:
         """The payload leads a session; what left that is the coordinator's to end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        if self._ended is None:
-            with contextlib.suppress(ChildProcessError):
-                self._ended = os.waitpid(self.pid, 0)[1]
-        self.pid = 0
+        if self._child:
+            self._child.end()
+            self._child = None
 
     def _program(self, name: str) -> str:
         return f"{self._site.dmtcp}/{name}"

@@ -182,3 +182,31 @@ def pieces(source: int, start: int, end: int) -> Iterator[tuple[int, int]]:
             yield at, min(at + _BLOCK, stop)
             at += _BLOCK
         at = stop
+
+
+def copy(
+    source: int, target: int, start: int, end: int, *, shift: int = 0, most: int | None = None
+) -> int:
+    """Copy what is between two places of a file to the same ones less ``shift``, holes as holes;
+    how many bytes of data that were. Refused where the file ends before that, or they are more than
+    ``most``.
+    """
+    if os.fstat(source).st_size < end:
+        raise Refused(f"a copy ends at byte {os.fstat(source).st_size} of {end}")
+    done = 0
+    for at, stop in pieces(source, start, end):
+        done += stop - at
+        if most is not None and done > most:
+            raise Refused(f"more than {most} bytes of data to copy")
+        _copy_block(source, target, at, stop, shift)
+    if os.fstat(target).st_size < end - shift:
+        os.ftruncate(target, end - shift)
+    return done
+
+
+def _copy_block(source: int, target: int, at: int, stop: int, shift: int) -> None:
+    while at < stop:
+        block = os.pread(source, stop - at, at)
+        if not block:
+            raise Refused(f"a copy ends at byte {at} of {stop}")
+        at += os.pwrite(target, block, at - shift)

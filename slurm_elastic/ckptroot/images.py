@@ -80,7 +80,7 @@ def show(directory: Path) -> None:
     directory.parent.chmod(0o750)
     directory.chmod(0o2755)
     for entry in directory.iterdir():
-        if entry.name.endswith(".img"):
+        if entry.name.endswith((".img", ".dmtcp")):
             entry.chmod(0o644)
 
 

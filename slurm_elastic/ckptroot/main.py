@@ -14,7 +14,7 @@ from slurm_elastic.ckptroot.caller import Caller, JobState
 from slurm_elastic.ckptroot.patience import Ended, Patience
 from slurm_elastic.ckptroot.payload import Payload, become
 from slurm_elastic.ckptroot.session import Method, Session, ending, finish
-from slurm_elastic.ckptroot.signals import SIGNALS
+from slurm_elastic.ckptroot.signals import block
 from slurm_elastic.ckptroot.site import CONFIG, Refused, Site, read
 from slurm_elastic.ckptroot.store import Meta, Store, Taken, read_script
 from slurm_elastic.ckptroot.sweep import sweep
@@ -103,7 +103,7 @@ def _run(config: str, method: str, umask: int, argv: list[str]) -> int:
     """Drive the job's run; whatever keeps us from that, the job runs, only without checkpoints."""
     os.umask(0o027)
     # Before the first fork: none of ours but the payload may die of a signal to the whole step.
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    block()
     plain = _plain(config, umask, argv)
     try:
         site, caller = _allowed(method, config)

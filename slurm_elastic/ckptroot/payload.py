@@ -20,6 +20,7 @@ from slurm_elastic.ckptroot.rights import as_user
 PR_SET_PDEATHSIG = 1  # prctl(2)
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000  # unshare(2)
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MNT_DETACH = 2  # umount(2)
 _DESCRIPTORS = 65536
 _LIBC = ctypes.CDLL(None, use_errno=True)  # os.unshare comes with Python 3.12
@@ -38,11 +39,16 @@ class Payload:
     groups: tuple[int, ...]
 
 
-def become(payload: Payload, *, bound: bool = False) -> NoReturn:
+HANDED = 3
+"""The number of a descriptor that a payload is given."""
+
+
+def become(payload: Payload, *, bound: bool = False, handed: int | None = None) -> NoReturn:
     """Turn this process, a fresh child, into the payload. Never comes back.
 
     It leads a session of its own: CRIU saves whole sessions only. ``bound``: it is killed with its
-    parent; a change of the user would take that back, so it comes after.
+    parent; a change of the user would take that back, so it comes after. ``handed`` is a descriptor
+    that it gets as ``HANDED``.
     """
     code = 126
     try:
@@ -56,7 +62,11 @@ def become(payload: Payload, *, bound: bool = False) -> NoReturn:
         if bound:
             die_with_parent()
         os.chdir(payload.directory)
-        os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS))
+        if handed is not None:
+            os.dup2(handed, HANDED)
+            os.set_inheritable(HANDED, True)
+        first = HANDED if handed is None else HANDED + 1
+        os.closerange(first, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS))
         os.execve(payload.argv[0], list(payload.argv), dict(payload.environment))  # noqa: S606
     except FileNotFoundError as error:
         code = 127
@@ -84,6 +94,24 @@ def unshare_processes() -> None:
     _check(_LIBC.unshare(CLONE_NEWPID | CLONE_NEWNS), "unshare")
 
 
+def unshare_mounts() -> None:
+    """Own mounts. The host's later ones (autofs) come through."""
+    _check(_LIBC.unshare(CLONE_NEWNS), "unshare")
+    _check(_LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
+
+
+def mount_small(path: str, uid: int, gid: int) -> None:
+    """A file system of the user's in memory, with room for a few small files."""
+    flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    options = f"size=64k,nr_inodes=32,mode=700,uid={uid},gid={gid}".encode()
+    _check(_LIBC.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options), f"mount {path}")
+
+
+def unmount(path: str) -> None:
+    """At once, whoever uses it."""
+    _check(_LIBC.umount2(os.fsencode(path), MNT_DETACH), f"umount {path}")
+
+
 def mount_own_proc() -> None:
     """A /proc of our namespace, and no other. The host's later mounts (autofs) come through."""
     _check(_LIBC.mount(None, b"/", None, MS_REC | MS_SLAVE, None), "mount /")
@@ -91,7 +119,7 @@ def mount_own_proc() -> None:
     with open("/proc/self/mountinfo", "rb") as file:
         others = other_procs(file.read())
     for place in others:
-        _check(_LIBC.umount2(place, MNT_DETACH), f"umount {os.fsdecode(place)}")
+        unmount(os.fsdecode(place))
 
 
 def other_procs(mountinfo: bytes) -> list[bytes]:

@@ -39,7 +39,10 @@ class Method(Protocol):
     """A way to save processes; ``criu.Criu`` and ``dmtcp.Dmtcp``."""
 
     name: str
-    pid: int
+
+    @property
+    def pid(self) -> int:
+        """The payload's first process."""
 
     def start(self) -> None:
         """Start the payload."""
@@ -52,6 +55,9 @@ class Method(Protocol):
 
     def dump(self, image: Path, within: float) -> dict[str, int]:
         """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
+
+    def gather(self, image: Path, most: int, /) -> None:
+        """After a dump: all of it is in the image, of at most that many bytes, or Refused."""
 
     def go_on(self) -> None:
         """Run on after a dump."""
@@ -290,6 +296,7 @@ class Session:
         """All that belongs to an image, on disk."""
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
+        self._method.gather(image, manifests.MOST)
         outputs.settle(self._keep, self._meta.outputs, self._shared)
         outputs.keep(self._keep, self._meta.outputs, sizes, self._caller)
         self._shared = {}

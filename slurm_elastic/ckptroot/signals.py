@@ -18,6 +18,14 @@ _TOGETHER = 0.1
 """Seconds within which copies of one signal come."""
 
 
+def block() -> None:
+    """Signals wait until they are taken. SIGCHLD has its default: where the job's script had it
+    ignored, the kernel would reap our children at once, and give their numbers to others.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 class Relay:
     """Takes our signals, which stay blocked; ``sudo`` is the pid of our parent.
 
@@ -27,7 +35,7 @@ class Relay:
     def __init__(self, sudo: int) -> None:
         self._sudo = sudo
         self.terminated = False
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        block()
 
     def wait(self, timeout: float) -> list[int]:
         """Wait for signals; those that are to be passed on. SIGCHLD only ends the waiting."""

@@ -29,14 +29,14 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.patience import Ended
 from slurm_elastic.ckptroot.payload import Payload
 from slurm_elastic.ckptroot.session import finish
-from slurm_elastic.ckptroot.signals import SIGNALS
+from slurm_elastic.ckptroot.signals import block
 from slurm_elastic.ckptroot.site import Site
 import os, signal
 home, job = Path(sys.argv[1]), int(sys.argv[2])
 site = Site(cluster="t", directory=home / "shared", key=b"k" * 64, reader=(0, 0), poll=0.05,
             hold=float(sys.argv[3]), dmtcp=str(home / "bin"), scontrol=str(home / "bin" / "scontrol"),
             scratch=home / "run")
-signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+block()
 environment = {b"PROGRESS": os.fsencode(home / "user" / f"progress-{job}"), b"PATH": b"/usr/bin:/bin"}
 caller = Caller(job=job, uid=65534, gid=65534, user="nobody", groups=(65534,), environment=environment)
 payload = Payload(argv=(str(site.jobs / str(job) / "script"), "a", "b c"), environment=environment,
@@ -67,7 +67,10 @@ raise SystemExit(7)
 class NodeBed:
     """Jobs 7 and 8 of user nobody under the launcher, by DMTCP's stand-in."""
 
-    def __init__(self, hold: float = 600.0) -> None:
+    def __init__(self, hold: float = 600.0, *, ignored_children: bool = False) -> None:
+        self.before = (
+            (lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) if ignored_children else None
+        )
         self.home = Path(tempfile.mkdtemp(prefix="se-node-", dir="/tmp"))
         self.home.chmod(0o755)
         self.hold = hold
@@ -143,7 +146,7 @@ class NodeBed:
             os.chown(self.output_path(job), USER, USER)
             self.jobs[job] = subprocess.Popen(
                 command, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, preexec_fn=self.before,
             )  # fmt: skip
 
     def requeue(self, job: int, attempt: int) -> None:
@@ -196,6 +199,15 @@ class NodeBed:
 
     def stick(self, run: JobRun) -> None:
         (self.home / "user" / f"progress-{run.job}.stuck").touch()
+
+    def sabotage(self, job: int, python: str) -> None:
+        """What the user's own processes do in ``directory`` beside each image that is saved."""
+        (self.home / "user" / f"progress-{job}.hostile").write_text(f"import os\n{python}")
+
+    def payload(self, job: int) -> int:
+        """The pid of its first process."""
+        pid = self.jobs[job].pid
+        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def wait(self, condition: object, what: str) -> None:
         until = time.monotonic() + PATIENCE

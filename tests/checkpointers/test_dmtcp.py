@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 import time
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
-from tests.checkpointers.node_bed import PATIENCE, NodeBed
+from tests.checkpointers.node_bed import PATIENCE, USER, NodeBed
 
 pytestmark = ROOT_PART
 
@@ -166,6 +168,59 @@ def test_a_directory_that_is_away_costs_the_image_and_not_the_job(bed: NodeBed) 
     images.with_name("elsewhere").rename(images)
     assert bed.works(run)
     assert bed.checkpointer.images(run)[0] == good
+
+
+def test_an_image_is_roots_and_closed_to_its_user(bed: NodeBed) -> None:
+    """Who could write it could fill root's storage, at any time."""
+    image = save(bed, bed.run())
+    for path in (Path(image.path), *Path(image.path).iterdir()):
+        found = path.stat()
+        assert (found.st_uid, found.st_mode & 0o022) == (0, 0), path
+    saved = next(Path(image.path).glob("*.dmtcp"))
+    with as_user(USER, USER, (USER,)), pytest.raises(PermissionError):
+        saved.open("ab")
+    assert not list((bed.home / "user").glob(".slurm-elastic-*"))
+
+
+def test_images_go_on_from_behind_a_closed_directory(bed: NodeBed) -> None:
+    """Nobody else comes near a restored job's image, which is his memory."""
+    image = save(bed, bed.run(), stop=True)
+    bed.run(attempt=1)
+    assert f"goes on from image {image.number}" in " ".join(bed.status(7)["log"])  # type: ignore[arg-type]
+    saved = next(Path(image.path).glob("*.dmtcp"))
+    with as_user(1, 1, (1,)), pytest.raises(PermissionError):
+        saved.read_bytes()
+
+
+PIPE = "os.mkfifo(directory / 'a.dmtcp')"
+LINK = "os.symlink('/etc/shadow', directory / 'a.dmtcp')"
+NEST = "[(os.mkdir('a.dmtcp'), os.chdir('a.dmtcp')) for _ in range(1100)]"
+MANY = "[(directory / str(n)).touch() for n in range(10_001)]"
+
+
+@pytest.mark.parametrize("attack", [PIPE, LINK, f"os.chdir(directory)\n{NEST}", MANY])
+def test_what_a_user_puts_beside_his_image_is_not_waited_for_walked_or_kept(
+    bed: NodeBed, attack: str
+) -> None:
+    run = bed.run()
+    good = save(bed, run)
+    bed.sabotage(7, attack)
+    with pytest.raises(CheckpointError):
+        save(bed, run, within=30.0)
+    assert bed.works(run)
+    assert list(bed.checkpointer.images(run)) == [good]
+    assert not list((bed.home / "shared" / "t" / "7" / "images").glob("*.new"))
+
+
+def test_a_pipe_in_the_place_of_the_port_keeps_nobody(bed: NodeBed) -> None:
+    run = bed.run()
+    port = Path(f"/proc/{bed.payload(7)}/root{bed.home}/run/7/port")
+    port.unlink()
+    os.mkfifo(port)
+    os.chown(port, USER, USER)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        save(bed, run, within=30.0)
+    assert bed.end(7) == 7
 
 
 @pytest.fixture

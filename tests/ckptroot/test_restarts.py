@@ -48,6 +48,9 @@ class Node:
         (image / "pages").write_bytes(b"memory")
         return {}
 
+    def gather(self, image: Path, most: int, /) -> None:
+        """All is there."""
+
     def go_on(self) -> None:
         """Nothing was stopped."""
 

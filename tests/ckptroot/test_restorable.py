@@ -135,7 +135,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     method = start("agent")
     went_on = []
     method._site = SimpleNamespace(criu="/usr/sbin/criu")
-    method._identity, method._keeper, method.pid = None, 1, 1000
+    method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
         ("_check_tasks", lambda image, within: None),
         ("_work", lambda: tmp_path),
@@ -143,7 +143,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
         ("go_on", lambda: went_on.append(True)),
     ):
         monkeypatch.setattr(method, name, value)
-    monkeypatch.setattr(criu, "_run", lambda command: 0)
+    monkeypatch.setattr(criu, "_run", lambda *_: 0)
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "writing", lambda image: ())
     with pytest.raises(Refused, match="is not dumpable"):

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import tempfile
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import criu, dmtcp, payload
-from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot import criu, payload
 from slurm_elastic.ckptroot.images import Identity
 
 ALICE = Identity(uid=2000, gid=2001, groups=frozenset({2001, 2005}))
@@ -74,23 +69,3 @@ MOUNTS = rb"""
 
 def test_proc_elsewhere_is_found() -> None:
     assert payload.other_procs(MOUNTS) == [b"/srv/root of trixie/proc"]
-
-
-@ROOT_PART
-def test_a_dmtcp_job_finds_its_way_after_a_criu_job_on_the_same_node() -> None:
-    with tempfile.TemporaryDirectory(prefix="se-scratch-", dir="/tmp") as name:
-        Path(name).chmod(0o755)
-        site = SimpleNamespace(scratch=Path(name) / "run")
-        first: Any = object.__new__(criu.Criu)
-        first._site, first._scratch = site, site.scratch / "1"
-        first._work()
-        assert [path.stat().st_mode & 0o777 for path in (site.scratch, first._scratch)] == [
-            0o711, 0o700,
-        ]  # fmt: skip
-        site.scratch.chmod(0o700)  # as it was left by an earlier release
-        next_: Any = object.__new__(dmtcp.Dmtcp)
-        next_._site, next_._scratch = site, site.scratch / "2"
-        next_._caller = Caller(8, 65534, 65534, "nobody", (65534,), {})
-        port = str(next_._port_file())
-        words = ["/usr/bin/setpriv", "--reuid", "65534", "--clear-groups", "/usr/bin/touch", port]
-        subprocess.run(words, check=True, capture_output=True)

@@ -1,0 +1,99 @@
+"""A job's directory on this machine, for what is of no use after its session.
+
+It is root's, and locked by the session for as long as it lives. Each session removes what those
+that were killed have left. What a user is to write there gets a small file system of its own, which
+only the session and its children have mounted: it cannot be filled, and ends with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from slurm_elastic.ckptroot import files
+from slurm_elastic.ckptroot.payload import mount_small, unmount, unshare_mounts
+from slurm_elastic.ckptroot.site import Refused, Site
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
+
+
+class Scratch:
+    """The directory of one job, made when it is first asked for."""
+
+    def __init__(self, site: Site, job: int) -> None:
+        self._root = site.scratch
+        self._path = site.scratch / str(job)
+        self._lock: int | None = None
+        self._mounted = False
+
+    def path(self) -> Path:
+        """Root's own."""
+        if self._lock is None:
+            _own(self._root, 0o711)
+            sweep(self._root)
+            self._lock = self._take()
+        return self._path
+
+    def of_user(self, uid: int, gid: int) -> Path:
+        """The same, once and for all the user's. Refused where that cannot be bounded."""
+        path = self.path()
+        if not self._mounted:
+            try:
+                unshare_mounts()
+                mount_small(str(path), uid, gid)
+            except OSError as error:
+                raise Refused(f"{path}: no file system of its own: {error.strerror}") from error
+            self._mounted = True
+        return path
+
+    def close(self) -> None:
+        """It goes; what cannot be removed now is for a later session."""
+        if self._lock is None:
+            return
+        with contextlib.suppress(OSError, Refused):
+            if self._mounted:
+                unmount(str(self._path))
+            files.remove(self._path)
+        os.close(self._lock)
+        self._lock, self._mounted = None, False
+
+    def _take(self) -> int:
+        """Another session may have just removed what we made: then once more."""
+        for _ in range(10):
+            _own(self._path, 0o700)
+            with contextlib.suppress(FileNotFoundError):
+                lock = os.open(self._path, _DIRECTORY)
+                if _locked(lock) and os.path.samestat(os.fstat(lock), self._path.lstat()):
+                    return lock
+                os.close(lock)
+        raise Refused(f"{self._path}: another session has it")
+
+
+def sweep(root: Path) -> None:
+    """Remove the directories whose sessions are gone."""
+    for path in root.iterdir():
+        with contextlib.suppress(OSError, Refused):
+            lock = os.open(path, _DIRECTORY)
+            try:
+                if _locked(lock):
+                    files.remove(path)
+            finally:
+                os.close(lock)
+
+
+def _own(path: Path, mode: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    if path.is_symlink() or path.lstat().st_uid != 0:
+        raise Refused(f"{path}: not root's own directory")
+    path.chmod(mode)
+
+
+def _locked(directory: int) -> bool:
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""A session's directory on its machine: root's, bounded, and nothing of a killed one stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.ckptroot.rights import as_user
+from slurm_elastic.ckptroot.scratch import Scratch
+from slurm_elastic.ckptroot.site import Refused, Site
+from tests.ckptroot.aside import aside
+
+pytestmark = ROOT_PART
+USER = 65534
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    home = Path(tempfile.mkdtemp(prefix="se-scratch-", dir="/tmp"))
+    home.chmod(0o755)
+    yield Site(
+        cluster="t", directory=home, key=b"k" * 64, reader=(USER, USER), scratch=home / "run"
+    )
+    shutil.rmtree(home)
+
+
+def test_what_is_roots_is_closed_and_users_find_their_way_past_it(site: Site) -> None:
+    path = Scratch(site, 1).path()
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (0, 0o700)
+    assert site.scratch.stat().st_mode & 0o777 == 0o711
+    site.scratch.chmod(0o700)  # as an earlier release left it
+    Scratch(site, 2).path()
+    assert site.scratch.stat().st_mode & 0o777 == 0o711
+
+
+def test_the_users_part_is_his_and_cannot_be_filled(site: Site) -> None:
+    def fills() -> list[object]:
+        path = Scratch(site, 1).of_user(USER, USER)
+        with as_user(USER, USER, (USER,)):
+            (path / "port").write_text("4711")
+            with pytest.raises(OSError) as full:
+                (path / "much").write_bytes(b"x" * 100_000)
+            return [full.value.errno, (path / "port").read_text()]
+
+    assert aside(fills) == [errno.ENOSPC, "4711"]
+    # It ended with its session, and was never to be seen from outside.
+    assert (site.scratch / "1").stat().st_uid == 0
+    assert list((site.scratch / "1").iterdir()) == []
+
+
+def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
+    Scratch(site, 1).path()  # its lock goes with the object's process; here it is still held
+    left = site.scratch / "2"
+    (left / "deep" / "deeper").mkdir(parents=True)
+    os.mkfifo(left / "pipe")
+    scratch = Scratch(site, 3)
+    scratch.path()
+    assert sorted(path.name for path in site.scratch.iterdir()) == ["1", "3"]
+    scratch.close()
+    assert [path.name for path in site.scratch.iterdir()] == ["1"]
+
+
+def test_one_session_has_it(site: Site) -> None:
+    Scratch(site, 1).path()
+    with pytest.raises(Refused, match="another session"):
+        Scratch(site, 1).path()
+
+
+@pytest.mark.parametrize("kind", ["link", "directory"])
+def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
+    site.scratch.mkdir(mode=0o711)
+    path = site.scratch / "1"
+    if kind == "link":
+        path.symlink_to("/tmp")
+    else:
+        path.mkdir()
+        os.chown(path, USER, USER)
+        (path / "file").touch()
+    scratch = Scratch(site, 1)
+    if kind == "link":
+        with pytest.raises(Refused, match="not root's own"):
+            scratch.path()
+        assert Path("/tmp").is_dir()
+    else:  # of an earlier release, whose session is gone
+        assert scratch.path().stat().st_uid == 0
