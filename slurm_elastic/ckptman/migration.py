@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan, fits
@@ -300,7 +301,7 @@ def _may_be_requeued(site: Site, rescue: Rescue) -> bool:
         say(site, rescue, "ckpt-no-requeue", text, level=logging.WARNING)
         return False
     try:
-        site.slurm.set_requeue(rescue.run.job, requeue=True)
+        requeue_setting.lift_for_good(site.slurm, rescue.run.job)
     except SlurmError as error:
         say(site, rescue, "ckpt-no-requeue", str(error), level=logging.WARNING)
         return False

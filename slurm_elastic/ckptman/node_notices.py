@@ -28,6 +28,7 @@ from slurm_elastic.policies.power_state import (
     phase,
 )
 from slurm_elastic.policies.reconcile_rules import OUR_MARK
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
             by_reason[threat.reason].append(name)
     for reason, names in by_reason.items():
         text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
-        site.slurm.update_nodes(names, state="DRAIN", reason=text)
+        node_updates.drain(site.slurm, names, text)
         site.journal.note(CORRELATION, "ckpt-drained", names, reason)
 
 
@@ -160,7 +161,7 @@ def _give_up(
     kept = [name for name in gone if name not in cut]
     for names, address in ((cut, NOWHERE), (kept, None)):
         if names:
-            site.slurm.update_nodes(names, state="DOWN", reason=LOST, address=address)
+            node_updates.set_down(site.slurm, names, LOST, address=address)
     if gone:
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 
@@ -178,7 +179,7 @@ def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str,
         and not is_down(view[name])
     ]
     if empty:
-        site.slurm.update_nodes(empty, state="POWER_DOWN")
+        node_updates.power_down(site.slurm, empty)
         site.journal.note(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
 
 

@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import DAEMON
@@ -57,7 +58,7 @@ class StandIn:
         self._mine &= lifted  # slurm-elasticd has put the others back
         for number in self._mine - jobs.keys():
             with self._spared(str(number)):
-                site.ledger.requeue_put_back(number)
+                requeue_setting.put_back(site.slurm, site.ledger, number, None)
         for job in jobs.values():
             known = job.id in lifted if stale else job.id in self._mine
             with self._spared(job.label):
@@ -132,8 +133,7 @@ def _is_safe(job: SlurmJob, *, stale: bool) -> bool:
 
 
 def _lift(site: Site, job: SlurmJob, danger: str) -> None:
-    site.ledger.lift_requeue(job.id, job.restarts, site.now())
-    site.slurm.set_requeue(job.id, requeue=True)
+    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())
     why = (
         f"{danger}: should the nodes not come up, slurmctld requeues the job, which has not"
         " started, and does not fail it"
@@ -142,8 +142,6 @@ def _lift(site: Site, job: SlurmJob, danger: str) -> None:
 
 
 def _put_back(site: Site, job: SlurmJob) -> None:
-    if job.requeue:
-        site.slurm.set_requeue(job.id, requeue=False)
-    site.ledger.requeue_put_back(job.id)
+    requeue_setting.put_back(site.slurm, site.ledger, job.id, job)
     why = "it runs" if "RUNNING" in job.states else "it waits without nodes"
     site.journal.note(CORRELATION, "requeue-put-back", (f"job:{job.id}",), why)

@@ -9,6 +9,7 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan
 from slurm_elastic.ckptman.executor import Crew, Kind
@@ -106,7 +107,7 @@ class Saver:
         if job is None or job.requeue:
             return
         try:
-            self._site.slurm.set_requeue(run.job, requeue=True)
+            requeue_setting.lift_for_good(self._site.slurm, run.job)
         except SlurmError as error:
             self._note(run, "ckpt-no-requeue", str(error))
         else:

@@ -14,6 +14,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ class NodeReleases:
         if node is None or not is_drained(node) or not node.reason.startswith(MARK):
             return True
         try:
-            self._site.slurm.update_nodes([name], state="RESUME")
+            node_updates.return_to_service(self._site.slurm, [name])
         except SlurmError as error:
             self._put_off(name, name, str(error))
             return False

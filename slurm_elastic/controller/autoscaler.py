@@ -29,6 +29,7 @@ from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.policies.account_budgets import parts
 from slurm_elastic.policies.demand_split import deal
 from slurm_elastic.policies.scaling import Asked, Now, Plan, holds_back, weights
+from slurm_elastic.slurm import node_updates
 from slurm_elastic.slurm.fragment import slurm_weights
 
 log = logging.getLogger(__name__)
@@ -174,7 +175,7 @@ class Growing:
         held = [node for node in nodes if node in back]
         if held:
             holds.release(self._site, held, "the policies start it", POLICY)
-        self._site.slurm.update_nodes(nodes, state="POWER_UP")
+        node_updates.power_up(self._site.slurm, nodes)
 
     def _leave(self, group: Group, nodes: Sequence[str]) -> None:
         """Slurm lets the jobs of a node end before it powers it down, also one that came since."""
@@ -185,7 +186,7 @@ class Growing:
             why = stops[self._site.pool_of[node].name]
             if why is not None or holds_back(group.now.growth):
                 holds.hold_back(self._site, [node], why or holds.BY_POLICY)
-        self._site.slurm.update_nodes(nodes, state="POWER_DOWN_ASAP")
+        node_updates.power_down_when_idle(self._site.slurm, nodes)
 
     def _weigh(self, group: Group, view: View) -> None:
         """Idle machines by the order of the policy, all others behind them; only what differs."""
@@ -199,7 +200,7 @@ class Growing:
         known = view.nodes
         changed = {n: w for n, w in wanted.items() if n in known and known[n].weight != w}
         if changed:
-            self._site.slurm.set_weights(changed)
+            node_updates.set_weights(self._site.slurm, changed)
 
 
 def _accounts(view: View) -> dict[int, str]:

@@ -21,6 +21,7 @@ from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drain
 from slurm_elastic.policies.ranking import serving
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.policies.scaling import holds_back
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -96,11 +97,11 @@ def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
         elif phase(node) is not Phase.UP:
             waiting = True
     for reason, nodes in due.items():
-        site.slurm.update_nodes(nodes, state="DRAIN", reason=reason)
+        node_updates.drain(site.slurm, nodes, reason)
         reach("refuse.after-settle")
         log.info("held nodes=%s reason=%s", compress(nodes), reason)
     for reason, nodes in renamed.items():
-        site.slurm.update_nodes(nodes, reason=reason)
+        node_updates.set_reason(site.slurm, nodes, reason)
     return waiting
 
 
@@ -135,7 +136,7 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
     ours = [n for n in free if n in view and is_held(view[n])]
     reach("release.before-resume")
     if ours:
-        site.slurm.update_nodes(ours, state="RESUME")
+        node_updates.return_to_service(site.slurm, ours)
     reach("release.after-resume")
     site.ledger.release(nodes, kind)
     reach("release.after-forget")

@@ -25,6 +25,7 @@ from slurm_elastic.ledger import Health, Launch
 from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def assign_addresses(site: Site, instances: Sequence[Instance]) -> None:
     if not addresses:
         return
     try:
-        site.slurm.set_addresses(addresses)
+        node_updates.set_addresses(site.slurm, addresses)
     except SlurmError as error:
         log.warning("addresses not set, reconcile tries again: %s", error)
 

@@ -39,6 +39,8 @@ from slurm_elastic.policies.reconcile_rules import (
     recover,
 )
 from slurm_elastic.policies.reconcile_view import Patience, View
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -187,10 +189,10 @@ class Round:
             "fail-node": lambda some: _fail_nodes(self._site, some),
             "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
             "give-back": self._give_back,
-            "power-down": lambda some: self._set(some, "POWER_DOWN"),
-            "clear": lambda some: self._set(some, "POWER_DOWN", address=NOWHERE),
-            "power-down-asap": lambda some: self._set(some, "POWER_DOWN_ASAP"),
-            "restore": lambda some: self._set(some, "RESUME"),
+            "power-down": lambda some: self._set(some, node_updates.power_down),
+            "clear": lambda some: self._set(some, node_updates.power_down_from_nowhere),
+            "power-down-asap": lambda some: self._set(some, node_updates.power_down_when_idle),
+            "restore": lambda some: self._set(some, node_updates.return_to_service),
         }
         for kind, some in by_kind.items():
             for action in some:
@@ -278,11 +280,12 @@ class Round:
         why = reasons.get(nodes[0], actions[0].reason)
         give_back(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
 
-    def _set(self, actions: Sequence[Action], state: str, address: str | None = None) -> None:
-        """One scontrol for all; 'restore' of a node that is back already answers rc 0."""
+    def _set(
+        self, actions: Sequence[Action], change: Callable[[Slurm, Sequence[str]], None]
+    ) -> None:
         nodes = [a.subject for a in actions]
-        self._site.slurm.update_nodes(nodes, state=state, address=address)
-        self._site.record(CORRELATION, state.lower(), nodes, actions[0].reason)
+        change(self._site.slurm, nodes)
+        self._site.record(CORRELATION, actions[0].kind, nodes, actions[0].reason)
 
     def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
         machines = {m.instance.id: m.instance.node for m in machines_of(self._site, self._cloud)}
@@ -357,7 +360,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) ->
         return
     jobs = [j for j in site.slurm.jobs() if not set(nodes).isdisjoint(j.nodes)]
     for (why, address), names in lost.items():
-        site.slurm.update_nodes(names, state="DOWN", reason=why, address=address)
+        node_updates.set_down(site.slurm, names, why, address=address)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
         site.restarts.expect(job, site.monotonic(), set(nodes))

@@ -11,15 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slurm_elastic import requeue_setting
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import can_drain, hold, hold_reason
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.model import NodeRequest, Pool
-from slurm_elastic.model_slurm import NOWHERE, SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.power_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import OUR_MARK
+from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ def keep_away(
     hold(site, pool, [*nodes, *siblings, *drained], why)
     reach("refuse.after-hold")
     if siblings:
-        site.slurm.update_nodes(siblings, state="DRAIN", reason=hold_reason(why))
+        node_updates.drain(site.slurm, siblings, hold_reason(why))
     reach("refuse.after-drain")
     return siblings
 
@@ -91,9 +93,7 @@ def give_back(
         site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
     reach("refuse.before-force")
-    site.slurm.update_nodes(
-        ours, state="POWER_DOWN_FORCE", reason=hold_reason(why), address=NOWHERE
-    )
+    node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
     reach("refuse.after-force")
     for job in waiting:
         site.record(correlation, "requeued", (f"job:{job.id}",), f"its nodes cannot be had: {why}")
@@ -115,6 +115,4 @@ def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """
     if job.requeue or "CONFIGURING" not in job.states:
         return
-    site.ledger.lift_requeue(job.id, job.restarts, site.now())
-    reach("refuse.lifted")
-    site.slurm.set_requeue(job.id, requeue=True)
+    requeue_setting.lift_until_it_runs(site.slurm, site.ledger, job, site.now())

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from slurm_elastic import requeue_setting
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Ledger
@@ -93,7 +94,8 @@ class Restarts:
             try:
                 if job is None or _over(one, job, clock) or _hurried(slurm, one, job, now, clock):
                     self._forget(one)
-                    _put_back(slurm, ledger, one.before, job)
+                    if not one.before.requeue:  # it was lifted for this one requeue
+                        requeue_setting.put_back(slurm, ledger, one.before.id, job)
             except SlurmError:
                 self._postpone(one)
                 raise
@@ -159,13 +161,3 @@ def _hurried(slurm: Slurm, one: _Expected, job: SlurmJob, now: float, clock: flo
     reach("refuse.after-hurry")
     log.info("requeued job may start at once job=%d", job.id)
     return True
-
-
-def _put_back(slurm: Slurm, ledger: Ledger, before: SlurmJob, job: SlurmJob | None) -> None:
-    """The job's own ``--no-requeue``, which was lifted for this one requeue."""
-    if before.requeue:
-        return
-    if job is not None and job.requeue:
-        slurm.set_requeue(job.id, requeue=False)
-    reach("refuse.put-back")
-    ledger.requeue_put_back(before.id)

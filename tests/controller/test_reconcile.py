@@ -273,7 +273,7 @@ def test_a_machine_over_its_age_goes_when_its_jobs_have(world: World) -> None:
     world.advance(600)
     assert world.alive() == [machine]
     assert "RUNNING" in world.slurm.queue()[1].states
-    assert world.kinds("pub1").count("power_down_asap") == 1, "it is asked for once"
+    assert world.kinds("pub1").count("power-down-asap") == 1, "it is asked for once"
     world.slurm.finish(1)
     world.advance(60)
     assert world.alive() == []
