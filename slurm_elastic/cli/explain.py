@@ -7,7 +7,8 @@ import contextlib
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -29,13 +30,19 @@ from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.ledger.rows import to_json
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.grouping import generalised
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.view.next_action import brief
 
 OFFERS_SHOWN = 20
+MACHINES_SHOWN = 5
+DETAILS_SHOWN = 6
+LINES = 40
+"""Lines that are printed where not all are asked for."""
 _KIND_WIDTH = 16
+_OFFERS = ("ranked", "behind", "refused", "rejected")
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
@@ -59,17 +66,20 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "explain",
         help="the decisions about a node, a job or a pool",
         description="Print every decision about a node or a job in the order of time, with its "
-        "reason, what was rejected and why. A job's chain includes that of its nodes.",
+        "reason, what was rejected and why. A job's chain includes that of its nodes. What was "
+        "decided again and again for one cause is told once, by its last time, in at most "
+        f"{LINES} lines; --all prints every decision whole.",
     )
     parser.add_argument("subject", metavar="NODE|JOBID|POOL", help="a node, a job id or a pool")
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--all", action="store_true", help="the whole chain, however long")
+    parser.add_argument("--json", action="store_true", help="one JSON document: the whole chain")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Explain one node or job; 1 when nothing is known about it."""
     config = load(Path(args.config))
-    return show(config, SlurmCli(config.slurm), args.subject, as_json=args.json)
+    return show(config, SlurmCli(config.slurm), args.subject, as_json=args.json, whole=args.all)
 
 
 def show(
@@ -78,6 +88,7 @@ def show(
     subject: str,
     *,
     as_json: bool = False,
+    whole: bool = False,
     console: Console | None = None,
 ) -> int:
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
@@ -85,7 +96,7 @@ def show(
     if as_json:
         write_json(explanation)
     else:
-        render(explanation, console or plain())
+        (render if whole else render_short)(explanation, console or plain())
     return 0
 
 
@@ -207,21 +218,87 @@ def _machines(
 
 
 def render(explanation: Explanation, console: Console) -> None:
-    """Print the chain for people."""
-    console.print(Text(explanation.now, style="bold"))
-    for machine in explanation.machines:
-        console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
-    if not explanation.decisions:
-        console.print(Text(f"No decision about this {explanation.about} is in the ledger."))
-        return
+    """Print the whole chain for people."""
+    _head(explanation, console)
     day = ""
     for decision in explanation.decisions:
-        today = time.strftime("%Y-%m-%d", time.localtime(decision.at))
-        if today != day:
-            day = today
-            console.print()
-            console.print(Text(day, style="dim"))
+        day = _day(decision, day, console)
         _decision(decision, console)
+
+
+def render_short(explanation: Explanation, console: Console, lines: int = LINES) -> None:
+    """Print each cause once, by its last time, as many of the newest as go into ``lines``."""
+    head = _printed(console, partial(_head, explanation, console, machines=MACHINES_SHOWN))
+    told = _last_times(explanation.decisions)
+    room = lines - len(head) - 2  # the last two lines may say what is left out
+    chosen: list[tuple[Decision, list[str]]] = []
+    for decision, again in reversed(told):
+        block = _printed(console, partial(_decision, decision, console, again=again))
+        new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
+        room -= len(block) + 2 * new_day
+        if room < 0:
+            break
+        chosen.append((decision, block))
+    _print(head, console)
+    day = ""
+    for decision, block in reversed(chosen):
+        day = _day(decision, day, console)
+        _print(block, console)
+    left_out = len(told) - len(chosen)
+    if left_out or len(told) < len(explanation.decisions):
+        count = len(explanation.decisions)
+        console.print(Text(f"\n{len(chosen)} of {count} decisions; --all prints all.", style="dim"))
+
+
+def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:
+    console.print(Text(explanation.now, style="bold"))
+    for machine in explanation.machines[-machines:] if machines else explanation.machines:
+        console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
+    if machines and explanation.machines[machines:]:
+        console.print(f"  and {len(explanation.machines) - machines} earlier machine(s)")
+    if not explanation.decisions:
+        console.print(Text(f"No decision about this {explanation.about} is in the ledger."))
+
+
+def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:
+    """The last decision of each kind and cause, in the order of time, and how often it was taken
+    before.
+    """
+    found: dict[tuple[str, str], list[Decision]] = {}
+    for decision in decisions:
+        found.setdefault((decision.kind, generalised(decision.reason)), []).append(decision)
+    last = [
+        (all_of[-1], f"{len(all_of)} times since {_clock(all_of[0].at, day=True)}")
+        if all_of[1:]
+        else (all_of[0], "")
+        for all_of in found.values()
+    ]
+    return sorted(last, key=lambda one: one[0].at)
+
+
+def _printed(console: Console, write: Callable[[], None]) -> list[str]:
+    """The lines that ``write`` prints, styled as for this console."""
+    with console.capture() as captured:
+        write()
+    return captured.get().splitlines()
+
+
+def _print(lines: Sequence[str], console: Console) -> None:
+    for line in lines:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
+
+
+def _day(decision: Decision, day: str, console: Console) -> str:
+    """Print the decision's day where it is a new one; returns it."""
+    today = _date(decision)
+    if today != day:
+        console.print()
+        console.print(Text(today, style="dim"))
+    return today
+
+
+def _date(decision: Decision) -> str:
+    return time.strftime("%Y-%m-%d", time.localtime(decision.at))
 
 
 def _machine(machine: Machine) -> Text:
@@ -235,7 +312,8 @@ def _machine(machine: Machine) -> Text:
     return text
 
 
-def _decision(decision: Decision, console: Console) -> None:
+def _decision(decision: Decision, console: Console, *, again: str | None = None) -> None:
+    """With ``again`` (how often it was taken; or nothing) only so many lines of its detail."""
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_column(width=8)
     line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
@@ -244,10 +322,15 @@ def _decision(decision: Decision, console: Console) -> None:
         Text(_clock(decision.at)), Text(decision.kind, style="bold"), Text(decision.reason)
     )
     console.print(line)
-    about = Text(f"[{decision.correlation}]  {_subjects(decision)}", style="dim")
+    often = f", {again}" if again else ""
+    about = Text(f"[{decision.correlation}]  {_subjects(decision)}{often}", style="dim")
     console.print(Padding(about, (0, 0, 0, 10), expand=False))
-    for text in _details(decision.detail or {}):
+    details = list(_details(decision.detail or {}))
+    for text in details if again is None else details[:DETAILS_SHOWN]:
         console.print(Padding(text, (0, 0, 0, 12), expand=False))
+    if again is not None and details[DETAILS_SHOWN:]:
+        more = Text(f"and {len(details) - DETAILS_SHOWN} more lines", style="dim")
+        console.print(Padding(more, (0, 0, 0, 12), expand=False))
 
 
 def _subjects(decision: Decision) -> str:
@@ -261,7 +344,7 @@ def _subjects(decision: Decision) -> str:
 
 def _details(detail: dict[str, object]) -> Iterable[Text]:
     for key, value in detail.items():
-        if key in ("ranked", "rejected") and isinstance(value, list):
+        if key in _OFFERS and isinstance(value, list):
             yield from _offers(key, value)
         elif key not in ("jobs", "now", "plan"):  # what was measured, nodes by job: --json has all
             yield Text(f"{key}: {value if isinstance(value, str) else to_json(value)}")
@@ -276,10 +359,16 @@ def _offers(kind: str, rows: Sequence[object]) -> Iterable[Text]:
 
 
 def _offer(row: object) -> str:
-    """``[key, room, reason]`` or ``[key, reason]``; anything else as it is."""
+    """``[key, room, reason]``, ``[key, reason]``, ``[reason, how many, which]`` or one name of
+    offers; anything else as it is.
+    """
+    if isinstance(row, str):
+        return row
     if not isinstance(row, list) or not row:
         return to_json(row)
     key, *rest = row
+    if len(rest) == 2 and isinstance(rest[1], list):
+        return f"{' '.join(str(name) for name in rest[1])}: {key}"
     room = f" for {rest[0]} node(s)" if rest and isinstance(rest[0], int) else ""
     reason = " ".join(str(part) for part in (rest[1:] if room else rest))
     return f"{key}{room}: {reason}" if reason else f"{key}{room}"

@@ -40,8 +40,9 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     """Remember that these nodes are to be held; ``settle`` carries it out."""
     now = site.now()
     until = ends_at(site, pool)
+    words = hold_reason(why).removeprefix(HOLD_MARK)  # each node's row repeats it
     site.ledger.hold(
-        [Hold(node=n, pool=pool.name, reason=why, since=now, until=until) for n in nodes]
+        [Hold(node=n, pool=pool.name, reason=words, since=now, until=until) for n in nodes]
     )
 
 

@@ -26,13 +26,14 @@ from slurm_elastic.controller.launch import (
 )
 from slurm_elastic.controller.launch_options import alternatives, bought, startable
 from slurm_elastic.controller.reject import give_back, refuse
+from slurm_elastic.controller.request_audit import Refusals, note, note_once, record_ranking
 from slurm_elastic.controller.suspend import end
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
-from slurm_elastic.hostlist import compress
 from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, Pool
 from slurm_elastic.policies.boot_breaker import may_wait, turn
 from slurm_elastic.policies.gang import Settled, Unit, ask, settle, units
+from slurm_elastic.policies.grouping import grouped, sentence
 from slurm_elastic.policies.ranking import rank, serving
 
 log = logging.getLogger(__name__)
@@ -131,13 +132,16 @@ def _serve(
     todo = _units_of(request, given_up)
     had: set[str] = set()
     choice: _Choice | None = None
+    tried = Refusals(site, request)
     while len(had) < len(request.nodes) and not trouble:
-        choice = _choose(site, request, todo, had, offers)
+        # The first ranking is kept; what came of it later is told by what was tried.
+        choice = _choose(site, request, todo, had, offers, told=choice is not None)
         if choice.spec is None:
             break
-        taken = _launch(site, request, choice.spec)
+        taken = _launch(site, request, choice.spec, tried)
         offers = _without(offers, choice.spec.offer, len(taken))
         had |= taken
+    tried.tell()
     waiting, why = _turns(site, request, choice, asked)
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
@@ -157,7 +161,7 @@ def _turns(
     now = site.now()
     longest = site.config.resume_timeout(site.config.cloud(request.pool.cloud))
     if may_wait(asked, now, longest):
-        _note_once(site, request, choice.waiting, "waiting", f"for its turn: {choice.cap}")
+        note_once(site, request, choice.waiting, "waiting", f"for its turn: {choice.cap}")
         return choice.waiting, ""
     waited = now - (asked or now)
     return (), (
@@ -184,8 +188,12 @@ def _choose(
     todo: Sequence[Unit],
     had: Collection[str],
     offers: Sequence[Offer],
+    *,
+    told: bool,
 ) -> _Choice:
-    """The next launch, its intent written; or the placement of what no launch can serve."""
+    """The next launch, its intent written; or the placement of what no launch can serve. ``told``:
+    this request's ranking is kept already.
+    """
     left = tuple(n for n in request.nodes if n not in had)
     with site.spending:
         scope, now, keys = site.scope(request.pool), site.now(), site.config.ranking
@@ -199,7 +207,8 @@ def _choose(
             spare = room - len(nodes)
             return _Choice(placement=placement, spare=spare, waiting=nodes, cap=cap)
         placement = rank(_part(request, nodes or left), offers, scope, now, keys)
-        _record_ranking(site, placement, enough=bool(nodes))
+        if not told:
+            record_ranking(site, placement, enough=bool(nodes))
         if not nodes:
             return _Choice(placement=placement, spare=room)
         best = placement.ranked[0]
@@ -217,22 +226,24 @@ def _choose(
     return _Choice(placement=placement, spec=spec)
 
 
-def _launch(site: Site, request: NodeRequest, spec: LaunchSpec) -> set[str]:
+def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals) -> set[str]:
     """The nodes that need no other offer."""
     result = launch(site, spec, request.id)
+    if result.outcome is not Outcome.REFUSED:
+        tried.tell()
     if result.outcome is Outcome.IN_DOUBT:
         # These may have machines: no other offer for them. Reconcile repeats the same call.
-        _note(site, request, spec.nodes, "launch-in-doubt", result.why)
+        note(site, request, spec.nodes, "launch-in-doubt", result.why)
         return set(spec.nodes)
     started = {i.node for i in result.instances}
     if result.outcome is Outcome.REFUSED:
-        _note(site, request, spec.nodes, "launch-refused", result.why)
+        tried.add(spec, result.why)
     elif len(started) < len(spec.nodes):
         cool_partial(site, spec, len(started))
     else:
         forgive(site, spec, result.instances)
     if started:
-        _note(site, request, tuple(started), "launched", bought(spec, result.instances))
+        note(site, request, tuple(started), "launched", bought(spec, result.instances))
     return started
 
 
@@ -250,12 +261,14 @@ def _without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]
 
 def _why(request: NodeRequest, left: Sequence[str], choice: _Choice) -> str:
     """All that was in the way of the last try, in one line."""
-    reasons = [f"{r.offer.key}: {r.reason}" for r in choice.placement.rejected]
-    if choice.spare:
-        wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
-        reasons.insert(0, f"{wanted}, {choice.spare} can be had, and jobs are served whole")
-        reasons += [f"{r.offer.key}: {r.reason}" for r in choice.placement.ranked]
-    return "; ".join(reasons) or f"cloud {request.pool.cloud} gave no offers"
+    rejected = [(r.offer, r.reason) for r in choice.placement.rejected]
+    if not choice.spare:
+        return sentence(grouped(rejected)) or f"cloud {request.pool.cloud} gave no offers"
+    wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
+    first = f"{wanted}, {choice.spare} can be had, and jobs are served whole"
+    ranked = [(r.offer, r.reason) for r in choice.placement.ranked]
+    causes = (first, sentence(grouped(rejected)), sentence(grouped(ranked)))
+    return "; ".join(cause for cause in causes if cause)
 
 
 # what cannot be had
@@ -312,7 +325,7 @@ def _is_of(site: Site, cloud: str, node: str) -> bool:
     return node in site.pool_of and site.pool_of[node].cloud == cloud
 
 
-# asking and telling
+# asking
 
 
 def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
@@ -330,39 +343,5 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
     else:
         site.learn_prices(offers)
         return offers, ""
-    _note(site, request, request.nodes, "no-offers", why)
+    note(site, request, request.nodes, "no-offers", why)
     return (), why
-
-
-def _record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
-    request = placement.request
-    best = placement.ranked[0].offer.key if placement.ranked and enough else "none"
-    site.record(
-        request.id,
-        "ranked",
-        (*request.nodes, *(f"job:{j}" for j in request.jobs)),
-        f"best offer for {len(request.nodes)} node(s) of pool {request.pool.name}: {best}",
-        {
-            "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked],
-            "rejected": [[r.offer.key, r.reason] for r in placement.rejected],
-            "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
-        },
-    )
-
-
-def _note(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
-    log.info("%s request=%s nodes=%s reason=%s", kind, request.id, compress(nodes), why)
-    jobs = _part(request, nodes).jobs
-    site.record(request.id, kind, (*nodes, *(f"job:{j}" for j in jobs)), why)
-
-
-def _note_once(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
-    """Unless it is the last that was said of them: they are looked at every few seconds."""
-    new = [n for n in nodes if not _said_last(site, n, request.id, kind)]
-    if new:
-        _note(site, request, new, kind, why)
-
-
-def _said_last(site: Site, node: str, correlation: str, kind: str) -> bool:
-    last = site.ledger.decisions(node, limit=1)
-    return bool(last) and (last[0].correlation, last[0].kind) == (correlation, kind)

@@ -128,6 +128,15 @@ class Ledger(Machines):
                 (FAILED, now, error, generation, INTENT),
             )
 
+    def forget_failed(self, generations: Sequence[str]) -> None:
+        """Forget those of these launches that a cloud refused: what it said is kept elsewhere.
+
+        A request may be refused by hundreds of offers, and a refused launch costs nothing.
+        """
+        rows = [(generation, FAILED) for generation in generations]
+        with self._transaction() as db:
+            db.executemany("delete from launches where generation = ? and state = ?", rows)
+
     def open_launches(self) -> tuple[Launch, ...]:
         """Intents whose call is not known to have answered, oldest first."""
         return self._launches("state = 'intent'")

@@ -32,6 +32,7 @@ from slurm_elastic.protocols import RankingKey
 
 ROUNDED = 1.01
 """A price may be typed with so much less than its digits."""
+_OFFER_PARTS = 4
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
@@ -113,8 +114,9 @@ def rank(
     """
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
+    resting = _Resting(request.pool, scope.cool_downs, now)
     for offer in offers:
-        why = rejection(request.pool, offer, scope, now)
+        why = rejection(request.pool, offer, scope, now) or resting.why(offer)
         room, bound = _room(request, offer, scope)
         if why is None and room < 1:
             why = bound
@@ -171,7 +173,9 @@ def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
 
 
 def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
-    """Why ``offer`` cannot serve ``pool`` now whatever the limits; None where it can."""
+    """Why ``offer`` cannot serve ``pool`` now whatever the limits and cool-downs; None where it
+    can.
+    """
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
     return (
@@ -179,7 +183,6 @@ def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
         or _misfit(pool, offer)
         or mispriced(offer)
         or _too_dear(pool, offer)
-        or _cooling(pool, offer, scope, now)
     )
 
 
@@ -228,12 +231,23 @@ def _too_dear(pool: Pool, offer: Offer) -> str | None:
     return None
 
 
-def _cooling(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
-    for cool_down in scope.cool_downs:
-        if cool_down.until > now and _covers(cool_down.key, pool, offer):
-            left = math.ceil(cool_down.until - now)
-            return f"cools down for another {left} s after {cool_down.code}: {cool_down.reason}"
-    return None
+class _Resting:
+    """The cool-downs that are not over, for one pool: most name one offer, and are found by it."""
+
+    def __init__(self, pool: Pool, cool_downs: Iterable[CoolDown], now: float) -> None:
+        lasting = [c for c in cool_downs if c.until > now]
+        self._pool, self._now = pool, now
+        self._wide = [c for c in lasting if "*" in c.key or c.key.count("/") != _OFFER_PARTS - 1]
+        self._of_offer = {c.key: c for c in reversed(lasting)}
+
+    def why(self, offer: Offer) -> str | None:
+        """Why the offer is not asked now; None where it may be."""
+        wide = (c for c in self._wide if _covers(c.key, self._pool, offer))
+        found = next(wide, None) or self._of_offer.get(offer.key)
+        if found is None:
+            return None
+        left = math.ceil(found.until - self._now)
+        return f"cools down for another {left} s after {found.code}: {found.reason}"
 
 
 def rest_key(pool: Pool) -> str:

@@ -1,0 +1,76 @@
+"""Offers with one cause are told together."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.model import Location, Market, Offer
+from slurm_elastic.policies.grouping import LONGEST, braces, grouped, sentence
+
+
+def offer(kind: str, zone: str = "a", market: Market = Market.SPOT) -> Offer:
+    return Offer(
+        cloud="aws", location=Location.PUBLIC, instance_type=kind, zone=zone, market=market,
+        price=0.1, cpus=2, memory=4096,
+    )  # fmt: skip
+
+
+def test_what_differs_in_names_and_numbers_only_is_one_cause() -> None:
+    groups = grouped(
+        [
+            (offer("c5.large", "eu-1a"), "no c5.large in eu-1a, try eu-1b; again in 17 s"),
+            (offer("c5.xlarge", "eu-1b"), "no c5.xlarge in eu-1b, try eu-1a; again in 170 s"),
+            (offer("tiny"), "has 1 cpus, the pool's nodes need 2"),
+        ]
+    )
+    assert [len(group.offers) for group in groups] == [2, 1]
+    assert sentence(groups) == (
+        "2 offers: no c5.large in eu-1a, try eu-1b; again in 17 s;"
+        " aws/tiny/a/spot: has 1 cpus, the pool's nodes need 2"
+    )
+
+
+def test_a_sentence_names_the_largest_groups_and_counts_the_others() -> None:
+    words = ["one", "two", "three", "four", "five"]
+    groups = grouped((offer(f"t{n}"), word) for n, word in enumerate(words))
+    assert sentence(groups).endswith("; 2 more for 2 other reason(s)")
+
+
+def test_a_page_of_an_error_is_cut() -> None:
+    (group,) = grouped([(offer("t"), "why " * 1000)])
+    assert len(group.reason) == LONGEST
+
+
+def expanded(text: str) -> set[str]:
+    """As a shell expands braces, which may be nested."""
+    inner = re.search(r"\{([^{}]*)\}", text)
+    if inner is None:
+        return {text}
+    parts = (text[: inner.start()] + one + text[inner.end() :] for one in inner[1].split(","))
+    return set(itertools.chain.from_iterable(expanded(part) for part in parts))
+
+
+def test_what_keys_share_is_written_once() -> None:
+    keys = [f"aws/{t}/{z}/{m}" for t in ("t1", "t2") for z in "ab" for m in ("spot", "on-demand")]
+    assert braces(keys) == ["aws/{t1,t2}/{a,b}/{on-demand,spot}"]
+    assert braces(["aws/t1/a/spot"]) == ["aws/t1/a/spot"]
+
+
+@given(
+    st.sets(
+        st.tuples(
+            st.sampled_from(["aws", "b"]),
+            st.sampled_from(["t1", "t2", "t3"]),
+            st.sampled_from(["a", "b", "c"]),
+            st.sampled_from(["spot", "on-demand"]),
+        ),
+        min_size=1,
+    )
+)
+def test_braces_name_every_key_and_no_other(parts: set[tuple[str, ...]]) -> None:
+    keys = {"/".join(part) for part in parts}
+    assert set().union(*(expanded(text) for text in braces(keys))) == keys
