@@ -7,6 +7,8 @@
       SlurmError             command, exit code, stderr
       CheckpointError        the run goes on as it was; tried again later
       SandboxError           the sandbox cannot start or refuses an endpoint; exit 2
+      PassingError           a service cannot go on now, and may soon; exit 75, systemd tries again
+      EndOnlyError           nothing may be bought, as it could not be written down
       ProviderError(cloud)
         CapacityError        cool the offer down, try the next
         QuotaError           cool the cloud's market down for longer, try the next
@@ -40,6 +42,14 @@ class CheckpointError(SlurmElasticError):
 
 class SandboxError(SlurmElasticError):
     """The sandbox cannot do what was asked, or refuses an endpoint that is not its own."""
+
+
+class PassingError(SlurmElasticError):
+    """A service cannot serve at the moment: a disk, a lock, slurmctld. That passes by itself."""
+
+
+class EndOnlyError(SlurmElasticError):
+    """A launch could not be remembered, so it is not made."""
 
 
 class SlurmError(SlurmElasticError):

@@ -1,11 +1,48 @@
-"""Who beats in the ledger, and whether the process that beat is still there."""
+"""Signs of life: who beats in the ledger, and slurm-elasticd's mark beside it."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
+MARK = "daemon.beat"
+_SIZE = 4096
+"""Bytes of the mark, whatever it says: written over in place, it needs no room on a full disk."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """slurm-elasticd's last sign of life outside the ledger: when, by which process; ``end_only``
+    is why it only ends machines since ``since``, "" where it does all, and ``remedy`` what to do.
+    """
+
+    at: float
+    pid: int
+    end_only: str = ""
+    remedy: str = ""
+    since: float = 0.0
+
+    @property
+    def beat(self) -> tuple[float, int]:
+        """As the ledger tells of one."""
+        return self.at, self.pid
+
+    @property
+    def told(self) -> str:
+        """``end_only`` as a person is told of it, "" where there is nothing to tell."""
+        if not self.end_only:
+            return ""
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
+        return (
+            f"{self.end_only}; since {since} nothing is bought, and what Slurm has powered down is"
+            f" ended; do: {self.remedy}"
+        )
 
 
 def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale: float) -> bool:
@@ -24,3 +61,47 @@ def process_exists(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def leave_mark(state: Path, mark: Mark) -> None:
+    """Write it over the last one; OSError passes."""
+    text = json.dumps(mark.__dict__).encode()
+    descriptor = os.open(
+        state / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
+    try:
+        os.pwrite(descriptor, text[:_SIZE].ljust(_SIZE), 0)
+    finally:
+        os.close(descriptor)
+
+
+def read_mark(state: Path) -> Mark | None:
+    """None where there is none, or none that can be read."""
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        with open(state / MARK, "rb") as file:
+            found = json.loads(file.read(_SIZE))
+        mark = Mark(**found)
+        return Mark(
+            float(mark.at), int(mark.pid), str(mark.end_only), str(mark.remedy), float(mark.since)
+        )
+    return None
+
+
+def end_only(state: Path, mark: Mark | None, now: float, stale: float) -> str:
+    """Why a living slurm-elasticd buys nothing, and what to do; "" where there is nothing to tell.
+    On a disk that may only be read it can leave no mark, and lives all the same.
+    """
+    if mark is None or not process_exists(mark.pid):
+        return ""
+    if alive(mark.beat, True, now, stale):
+        return mark.told
+    with contextlib.suppress(OSError):
+        if os.statvfs(state).f_flag & os.ST_RDONLY:
+            why = f"end-only: the disk of {state} may only be read"
+            return Mark(now, mark.pid, why, "mount it writable again", mark.at).told
+    return ""
+
+
+def latest(*beats: tuple[float, int] | None) -> tuple[float, int] | None:
+    """The newest sign of life of a service, which may leave some where others cannot be left."""
+    return max((beat for beat in beats if beat is not None), default=None)

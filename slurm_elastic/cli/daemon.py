@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sqlite3
 import sys
 import threading
 import time
@@ -17,10 +16,11 @@ from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.spool import Spool
@@ -32,7 +32,9 @@ log = logging.getLogger("slurm_elastic.daemon")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: the configuration or the state directory is wrong."""
+    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
+    itself is in the way.
+    """
     return run_service("slurm-elasticd", __doc__, "daemon.lock", _serve, argv)
 
 
@@ -43,17 +45,29 @@ def _serve(config: Config) -> None:
     providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:
         closing.callback(log.info, "stopped")
-        spool, ledger, wake = _open(config.state, closing)
+        ledger = Enduring(config.state / "ledger.db")
+        closing.callback(ledger.close)
+        spool, wake = _open(config.state, closing)
         site = replace(Site.of(config, slurm, ledger, providers, time.time), wait=stop.wait)
         waiter = PrologServer(config.state / "prolog.sock", slurm)
         closing.callback(waiter.close)
         log.info(
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
-        waiter.start(stop)
+        _start(waiter, stop)
         Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
+
+
+def _start(waiter: PrologServer, stop: threading.Event) -> None:
+    """Prologs that find nobody let their jobs go on after a while."""
+    try:
+        waiter.start(stop)
+    except OSError as error:
+        if error.errno not in PASSING:
+            raise
+        log.error("waiting prologs are not served until a restart: %s", error)  # noqa: TRY400
 
 
 def _keys(site: Site) -> MungeKeys | None:
@@ -72,23 +86,21 @@ def _keys(site: Site) -> MungeKeys | None:
     return MungeKeys(site, ssh)
 
 
-def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, Ledger, WakeSocket]:
-    """What the state directory holds; ConfigError where it cannot be used."""
+def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket | Deaf]:
+    """Where requests come in; ConfigError where the state directory is not one for us. What a full
+    disk or one that may only be read is in the way of is done without.
+    """
+    spool = Spool(state)
     try:
-        spool = Spool(state)
         spool.create()
-        ledger = Ledger(state / "ledger.db")
-        closing.callback(ledger.close)
         wake = WakeSocket(state / "wake.sock")
-        closing.callback(wake.close)
     except OSError as error:
-        raise ConfigError(f"state_dir: {state} cannot be used: {error}") from error
-    except sqlite3.Error as error:
-        raise ConfigError(
-            f"state_dir: {state / 'ledger.db'} cannot be used: {error};"
-            " without it machines are found again by their tags"
-        ) from error
-    return spool, ledger, wake
+        if error.errno not in PASSING:
+            raise ConfigError(f"state_dir: {state} cannot be used: {error}") from error
+        log.error("requests are only looked for now and then, until a restart: %s", error)  # noqa: TRY400
+        return spool, Deaf()
+    closing.callback(wake.close)
+    return spool, wake
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -26,6 +26,7 @@ from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.controller.budget import barred
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import end_only, read_mark
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.ledger.rows import to_json
@@ -49,7 +50,7 @@ _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 class Explanation(Struct, frozen=True, kw_only=True):
     """What ``explain --json`` prints. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says in a
     sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
-    since the first decision, or the pool's now.
+    since the first decision, or the pool's now; ``end_only`` is why the daemon buys nothing.
     """
 
     subject: str
@@ -58,6 +59,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     machines: tuple[Machine, ...]
     decisions: tuple[Decision, ...]
     version: int = 1
+    end_only: str = ""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,9 +94,14 @@ def show(
     console: Console | None = None,
 ) -> int:
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
+    stale = config.timings.heartbeat_stale
+    why = end_only(config.state, read_mark(config.state), time.time(), stale)
+    if why and not as_json:
+        # Before anything is read: without a ledger there may be nothing else to print.
+        (console or plain()).print(Text(why, style="bold red"))
     explanation = explain(config, slurm, subject)
     if as_json:
-        write_json(explanation)
+        write_json(structs.replace(explanation, end_only=why))
     else:
         (render if whole else render_short)(explanation, console or plain())
     return 0

@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import signal
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from pathlib import Path
 from slurm_elastic import statedir
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
+from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.signals import on_end
 
 log = logging.getLogger(__name__)
@@ -32,8 +34,9 @@ def run_service(
     serve: Callable[[Config], None],
     argv: list[str] | None = None,
 ) -> int:
-    """Have ``serve`` run under the lock file of that name. Exit 2: the configuration or the state
-    directory is wrong.
+    """Have ``serve`` run under the lock file of that name. Exit 2: the configuration is wrong, or
+    the state directory does not fit to it; 75 (EX_TEMPFAIL): a disk, a lock, a database or
+    slurmctld stands in the way, which passes by itself.
     """
     prepare()
     args = _parser(name, doc).parse_args(argv)
@@ -53,10 +56,17 @@ def run_service(
     except ConfigError as error:
         print(visible(str(error)), file=sys.stderr)
         return 2
+    except (PassingError, SlurmError, sqlite3.Error, OSError) as error:
+        print(visible(_sentence(error)), file=sys.stderr)
+        return os.EX_TEMPFAIL
     except SlurmElasticError as error:
         print(visible(str(error)), file=sys.stderr)
         return 1
     return 0
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, SlurmElasticError) else f"it cannot go on: {error}"
 
 
 def on_stop(stop: Callable[[], object]) -> None:
@@ -92,17 +102,27 @@ def _close_to_others(state: Path) -> None:
             log.info("state directory %s closed to other users: %d modes changed", state, changed)
 
 
+def _open_lock(path: Path) -> int:
+    """On a disk that may only be read the file of before serves, too."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, statedir.FILE)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return os.open(path, os.O_RDONLY | flags)
+
+
 @contextlib.contextmanager
 def _locked(state: Path, lock: str, name: str) -> Iterator[None]:
     """One such service a state directory; the lock goes with the process, however it ends."""
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(state / lock, flags, statedir.FILE)
+        descriptor = _open_lock(state / lock)
     except OSError as error:
-        raise ConfigError(
-            f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
-            + ("" if error.errno == errno.ENOSPC else _HINT)
-        ) from error
+        text = f"state_dir: {state} cannot be written by uid {os.getuid()}: {error.strerror}"
+        if error.errno in PASSING:
+            raise PassingError(text) from error
+        raise ConfigError(text + _HINT) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -20,14 +20,13 @@ from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.controller.budget import spending, spending_of_accounts
 from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, process_exists
+from slurm_elastic.heartbeat import DAEMON, end_only, latest, process_exists, read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 
-"""The daemon's name among the heartbeats."""
 PERIOD = 5.0
 
 
@@ -86,7 +85,11 @@ def show(
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     """Read the ledger, Slurm and the spool; what cannot be read is said in the facts."""
-    facts = _ledger_facts(config, now)
+    mark = read_mark(config.state)
+    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
+    facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
+    if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
+        facts = replace(facts, process_found=process_exists(beat[1]))
     with contextlib.suppress(
         OSError, sqlite3.Error, SlurmElasticError
     ):  # what ails it, its own log says
@@ -105,7 +108,6 @@ def _ledger_facts(config: Config, now: float) -> Facts:
     try:
         ledger = Ledger(path, read_only=True)
         with contextlib.closing(ledger):
-            beat = ledger.heartbeat(DAEMON)
             return Facts(
                 now=now,
                 machines=ledger.machines(ended_since=now - DAY),
@@ -116,8 +118,7 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 accounts=spending_of_accounts(config, ledger, now),
                 breakers=ledger.breakers(),
                 health=ledger.health(),
-                heartbeat=beat,
-                process_found=None if beat is None else process_exists(beat[1]),
+                heartbeat=ledger.heartbeat(DAEMON),
             )
     except SlurmElasticError as error:
         return Facts(now=now, ledger_error=str(error))

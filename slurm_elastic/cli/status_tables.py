@@ -82,6 +82,8 @@ def _header(view: StatusView) -> Text:
 
 def _daemon(daemon: DaemonView, ledger_error: str | None) -> RenderableType:
     lines = [_life(daemon, ledger_error)]
+    if daemon.end_only:
+        lines.insert(0, Text(daemon.end_only, style=_LOUD))
     if daemon.pending_requests is not None:
         waiting = daemon.pending_requests
         noun = "request waits" if waiting == 1 else "requests wait"

@@ -28,7 +28,10 @@ def stop_of(
     """By pool, why no machine may be started; a pool that may start some has no entry.
 
     The cluster's budget stops public clouds only; a cloud's own stops that cloud, wherever it is.
+    A ledger that cannot be written stops all.
     """
+    if ledger.end_only:
+        return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
     spent = spending(config, ledger, now)
     found: dict[str, str] = {}
     for pool in config.pools:

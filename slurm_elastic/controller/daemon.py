@@ -26,15 +26,16 @@ from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
 from slurm_elastic.controller.deferred import Settler
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.leaked_instances import Strays
-from slurm_elastic.controller.notify_socket import WakeSocket
+from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import guarded
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
-from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON
+from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Health
+from slurm_elastic.model import Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.spool import Request, Spool
 
@@ -54,7 +55,7 @@ class NotLearntError(SlurmElasticError):
     """The ledger has never had what the cloud has: machines for these nodes may exist already."""
 
 
-PASSING = (SlurmError, sqlite3.Error, NotLearntError)
+PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
 """Slurm, the ledger or the cloud's list cannot be reached: that passes, the request stays."""
 MAX_BACKOFF = 30.0
 TURN = 5.0
@@ -88,7 +89,7 @@ class Daemon:
         self,
         site: Site,
         spool: Spool,
-        wake: WakeSocket,
+        wake: WakeSocket | Deaf,
         job_ended: Callable[[], None],
         worker: Callable[[str], Executor] = one_thread,
         keys: MungeKeys | None = None,
@@ -114,6 +115,8 @@ class Daemon:
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
         self._trouble = ""
+        self._markless = ""
+        self._served: set[str] = set()
         self._strays = Strays(site, self._unusable)
 
     def run(self, stop: threading.Event) -> None:
@@ -137,6 +140,8 @@ class Daemon:
         try:
             self.tick()
         except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.Error):
+                self._site.ledger.give_up(error)
             trouble = f"{type(error).__name__}: {error}"
             if trouble != self._trouble:
                 log.error(  # noqa: TRY400 - what is wrong is the disk, not the code
@@ -163,10 +168,28 @@ class Daemon:
         self._settler.tick()
 
     def _beat(self) -> None:
-        clock = self._site.monotonic()
-        if clock >= self._next_beat:
-            self._site.ledger.beat(DAEMON, self._site.now(), os.getpid())
-            self._next_beat = clock + BEAT
+        site, clock = self._site, self._site.monotonic()
+        if clock < self._next_beat:
+            return
+        site.ledger.check()
+        self._leave_mark()
+        site.ledger.beat(DAEMON, site.now(), os.getpid())
+        self._next_beat = clock + BEAT
+
+    def _leave_mark(self) -> None:
+        ledger = self._site.ledger
+        now, pid = self._site.now(), os.getpid()
+        try:
+            leave_mark(
+                self._site.config.state,
+                Mark(now, pid, ledger.end_only, ledger.remedy, ledger.since),
+            )
+        except OSError as error:
+            if str(error) != self._markless:
+                log.warning("no sign of life can be left beside the ledger: %s", error)
+            self._markless = str(error)
+        else:
+            self._markless = ""
 
     def _collect(self) -> None:
         for key, parts in list(self._in_flight.items()):
@@ -197,11 +220,23 @@ class Daemon:
             self._unfinished[key] = _Unfinished(again=again, waits=True)
             return
         self._unfinished.pop(key, None)
-        self._spool.remove(key)
+        self._served.add(key)
+        self._clear_served()
+
+    def _clear_served(self) -> None:
+        """What was carried out is not done again because its file cannot be removed."""
+        for key in list(self._served):
+            try:
+                self._spool.remove(key)
+            except OSError as error:
+                log.debug("request stays in the spool id=%s error=%s", key, error)
+                return
+            self._served.discard(key)
 
     def _dispatch(self) -> None:
         clock = self._site.monotonic()
-        for request in self._spool.pending(self._in_flight):
+        self._clear_served()
+        for request in self._spool.pending({*self._in_flight, *self._served}):
             before = self._unfinished.get(request.id)
             waits = before is not None and clock < before.again
             if request.id not in self._in_flight and not waits:
@@ -247,11 +282,23 @@ class Daemon:
         """
         site = self._site
         if site.ledger.was_read_whole(cloud):
+            unknown = self._uncounted()
+            if unknown and still_wanted(site, cloud, request, view):
+                raise NotLearntError(f"{unknown}: not read yet, its machines count in the limits")
             return ""
         trouble = self._rounds[cloud].trouble
         if not trouble and still_wanted(site, cloud, request, view):
             raise NotLearntError(f"{cloud}: not read yet, what it has is not in the ledger")
         return trouble and f"it was never read, what it has is not known: {trouble}"
+
+    def _uncounted(self) -> str:
+        """A cloud that a new ledger has yet to learn of, where all clouds have a common limit; one
+        that cannot be read is not waited for.
+        """
+        if self._site.config.limits == Limits():
+            return ""
+        read = self._site.ledger.was_read_whole
+        return next((c for c, r in self._rounds.items() if not r.trouble and not read(c)), "")
 
     def _repair(self) -> None:
         clock = self._site.monotonic()

@@ -119,7 +119,8 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
         if min(row.until for row in some) <= now:
             _review_pool(site, site.pools[name], some, view)
     # By the rows from before: in this view the nodes released just now are drained still.
-    _release_unknown(site, cloud, view, {row.node for row in rows})
+    if not site.ledger.end_only:  # what it lacks then may be in its file
+        _release_unknown(site, cloud, view, {row.node for row in rows})
     if cloud == next(iter(site.providers)):  # once a round, not once a cloud
         _forget_strange(site)
 

@@ -12,6 +12,7 @@ import os
 import select
 import socket
 import stat
+import threading
 from pathlib import Path
 from types import TracebackType
 
@@ -87,6 +88,23 @@ class WakeSocket:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class Deaf:
+    """In place of a wake socket that cannot be made: nobody is heard, and the time passes."""
+
+    def __init__(self) -> None:
+        self._bell = threading.Event()
+
+    def ring(self) -> None:
+        """End a ``wait`` from another thread of this process; the next one, if there is none."""
+        self._bell.set()
+
+    def wait(self, timeout: float) -> list[bytes]:
+        """Until then, or a ``ring``."""
+        self._bell.wait(max(0.0, timeout))
+        self._bell.clear()
+        return []
 
 
 def bind_socket(

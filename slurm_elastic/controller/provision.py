@@ -38,6 +38,11 @@ from slurm_elastic.policies.ranking import rank, serving
 
 log = logging.getLogger(__name__)
 
+BRIEF = 60.0
+"""Seconds that nodes wait for a ledger that cannot be written before they are given back: a lock or
+a full disk may soon be over, and a job that starts elsewhere has to wait once more.
+"""
+
 
 class Short(Struct, frozen=True, kw_only=True):
     """The part of a request that could not be had, and why; ``spare`` more could be, but not for
@@ -75,7 +80,11 @@ def place(
     """Launch machines for these nodes of ``cloud``, and refuse those that cannot be had. Returns
     those that wait for their turn to boot: call again for them soon. ``asked`` is when Slurm
     asked for the nodes, where that is known; with ``trouble`` the cloud is not asked for offers.
+    While nothing can be written down all are refused, or wait where that may soon be over.
     """
+    if site.ledger.end_only and site.now() - site.ledger.since < BRIEF:
+        return tuple(nodes)
+    trouble = trouble or site.ledger.end_only
     nodes, jobs = afford(site, cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
     for node in nodes:

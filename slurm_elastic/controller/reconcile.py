@@ -67,9 +67,7 @@ Standing = Mapping[tuple[str, str], float]
 
 
 class Round:
-    """One cloud's repair rounds; keeps only since when each finding has stood, and whether it has
-    read the cloud.
-    """
+    """One cloud's repair rounds; keeps only since when each finding has stood."""
 
     def __init__(self, site: Site, cloud: str) -> None:
         self._site = site
@@ -78,7 +76,6 @@ class Round:
         timings = site.config.timings
         self._patience = Patience(grace=timings.grace, misses=timings.misses)
         self._doubt: str | None = None
-        self._has_read = False
         self.trouble = ""
         """Why the cloud could not be read the last time; empty where it could, or was not yet."""
         self._believed = Believed(site, cloud)
@@ -109,9 +106,9 @@ class Round:
         if seen is not None:
             self._report([a.reason for a in ready if a.kind == DOUBT], part)
         self._act([a for a in ready if a.kind != DOUBT], part)
-        if seen is not None and not self._has_read and not self._left(seen):
+        known = site.ledger.was_read_whole(self._cloud)
+        if seen is not None and not known and not self._left(seen):
             site.ledger.read_whole(self._cloud, site.now())
-            self._has_read = True
         self._addresses(view)
         boot_breaker.note_registered(site, self._cloud, view)
         holds.review(site, self._cloud, view)
@@ -318,7 +315,7 @@ def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> N
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
     for action in actions:
         row = site.ledger.launch(action.subject)
-        if row is None:
+        if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
             continue
         if row.pool not in site.pools:  # the configuration has lost it: what is there is there
             _confirm(site, [action], seen)

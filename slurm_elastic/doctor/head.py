@@ -14,8 +14,9 @@ from pathlib import Path
 from slurm_elastic import statedir
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, alive, process_exists
+from slurm_elastic.heartbeat import DAEMON, alive, end_only, latest, process_exists, read_mark
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.trouble import trouble_of
 from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.protocols import Slurm
@@ -23,7 +24,7 @@ from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
 
 LITTLE_SPACE = 100 * 2**20
-"""Bytes; a full disk stops all launches."""
+"""Bytes; on a full disk machines are only ended."""
 WAITING = 60.0
 """Seconds after which a request should have been taken up."""
 
@@ -57,8 +58,8 @@ def state_directory(config: Config) -> Iterator[Finding]:
             what=what,
             level=Level.WRONG,
             found=f"{free // 2**20} MiB free",
-            expected=f"{LITTLE_SPACE // 2**20} MiB: nothing is launched on a full disk",
-            advice="make room",
+            expected=f"{LITTLE_SPACE // 2**20} MiB: on a full disk nothing is bought",
+            advice="make room (df names the disk); slurm-elasticd goes on by itself then",
         )
     else:
         room = f"{free // 2**20} MiB free"
@@ -139,10 +140,19 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
 
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, what it last heard, and what it has paused."""
-    path = config.state / "ledger.db"
+    path, mark = config.state / "ledger.db", read_mark(config.state)
+    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
+    if why:
+        yield Finding(
+            what="daemon",
+            level=Level.WRONG,
+            found=why.partition("; do: ")[0],
+            expected="a ledger that can be written",
+            advice=f"{why.partition('; do: ')[2]}; slurm-elasticd goes on by itself then",
+        )
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            beat = ledger.heartbeat(DAEMON)
+            beat = latest(ledger.heartbeat(DAEMON), mark.beat if mark else None)
             yield _alive(config, beat, now)
             for health in ledger.health():
                 if health.error:
@@ -166,7 +176,16 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             if cooling:
                 found = ", ".join(cooling)
                 yield Finding(what="cool-downs", level=Level.NOTE, found=found)
-    except (SlurmElasticError, sqlite3.Error, OSError) as error:
+    except (sqlite3.Error, OSError) as error:
+        trouble = trouble_of(error, path)
+        yield Finding(
+            what=f"ledger {path}",
+            level=Level.WRONG,
+            found=trouble.what,
+            expected="a ledger of this release",
+            advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
+        )
+    except SlurmElasticError as error:
         yield Finding(
             what=f"ledger {path}",
             level=Level.WRONG,

@@ -62,7 +62,26 @@ class Ledger(Machines):
 
     ``read_only`` needs no right to write in the directory, makes nothing, and raises
     SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
+    ``end_only`` is why nothing may be bought, and ``since`` from when on: see ``ledger.enduring``.
     """
+
+    since = 0.0
+
+    @property
+    def end_only(self) -> str:
+        """Empty: this ledger fails where its file does."""
+        return ""
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do about ``end_only``."""
+        return ""
+
+    def check(self) -> None:
+        """Look after the file: nothing is done about it here."""
+
+    def give_up(self, error: Exception) -> None:
+        """The file has failed with ``error``: nothing is done about it here."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._lock = threading.RLock()

@@ -9,6 +9,7 @@ either the old schema or the new one. Migrations are only ever appended.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import tempfile
@@ -19,6 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic import statedir
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.ledger.trouble import LostFileError
 
 BUSY_TIMEOUT = 10.0
 
@@ -207,11 +209,13 @@ class Schema(Struct, frozen=True):
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
 
 
-def open_writer(path: Path, schema: Schema) -> sqlite3.Connection:
-    """Open for reading and writing; make the file (mode 0600) and migrate it where needed."""
+def open_writer(path: Path, schema: Schema, *, timeout: float | None = None) -> sqlite3.Connection:
+    """Open for reading and writing; make the file (mode 0600) and migrate it where needed.
+    ``timeout`` (s) is how long to wait for other processes' locks.
+    """
     if not path.exists():
         _create(path, schema)
-    connection = _connect(f"{_uri(path)}?mode=rw")
+    connection = _connect(f"{_uri(path)}?mode=rw", timeout)
     try:
         _prepare(connection, path, schema)
     except BaseException:
@@ -249,9 +253,25 @@ def open_reader(path: Path, schema: Schema) -> sqlite3.Connection:
     return connection
 
 
-def _connect(uri: str) -> sqlite3.Connection:
+def open_memory(schema: Schema) -> sqlite3.Connection:
+    """An empty one that ends with the process."""
+    connection = _connect(":memory:")
+    _migrate(connection, Path(":memory:"), schema)
+    return connection
+
+
+def lost(path: Path) -> LostFileError:
+    """The file that was opened is not at its path any more."""
+    return LostFileError(errno.ENOENT, "it is not the file that was opened", str(path))
+
+
+def _connect(uri: str, timeout: float | None = None) -> sqlite3.Connection:
     connection = sqlite3.connect(
-        uri, uri=True, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False
+        uri,
+        uri=True,
+        timeout=BUSY_TIMEOUT if timeout is None else timeout,
+        isolation_level=None,
+        check_same_thread=False,
     )
     connection.row_factory = sqlite3.Row
     return connection

@@ -9,7 +9,7 @@ from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import AnyCloud, LocalCloud
 from slurm_elastic.config.rules import bounds_of
-from slurm_elastic.heartbeat import alive
+from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
@@ -167,13 +167,12 @@ def _checkpoints(config: Config, facts: Facts) -> CheckpointsView | None:
 
 
 def _daemon(config: Config, facts: Facts) -> DaemonView:
-    at, pid = facts.heartbeat or (None, None)
+    beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
+    at, pid = beat or (None, None)
     clouds = {cloud.name for cloud in config.clouds}
     age = None if at is None else max(0.0, facts.now - at)
     return DaemonView(
-        alive=alive(
-            facts.heartbeat, facts.process_found, facts.now, config.timings.heartbeat_stale
-        ),
+        alive=alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale),
         heartbeat=at,
         age=age,
         pid=pid,
@@ -182,6 +181,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         problems=tuple(
             f"{h.name}: {h.error}" for h in facts.health if h.error and h.name not in clouds
         ),
+        end_only=facts.end_only or None,
     )
 
 

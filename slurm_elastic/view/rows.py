@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from slurm_elastic.heartbeat import Mark
 from slurm_elastic.ledger.rows import Health, Hold, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -23,6 +24,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``ledger_error`` is set where the ledger could not be read (its parts are then empty).
     ``machines`` holds the live ones and those that ended in the last 24 hours.
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
+    ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends machines.
     ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``accounts``:
     by Slurm account with a budget.
     """
@@ -41,6 +43,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     heartbeat: tuple[float, int] | None = None
     process_found: bool | None = None
     pending: int | None = None
+    mark: Mark | None = None
+    end_only: str = ""
     checkpoints: CheckpointFacts | None = None
     spent: Mapping[str, Spent] = field(default_factory=dict)
     accounts: Mapping[str, Spent] = field(default_factory=dict)
@@ -49,6 +53,8 @@ class Facts(Struct, frozen=True, kw_only=True):
 class DaemonView(Struct, frozen=True, kw_only=True):
     """slurm-elasticd. ``alive``: its heartbeat is fresh and its process is not known to be gone;
     ``age`` is the heartbeat's. ``problems`` are what Slurm and the clouds last answered.
+    ``end_only`` is why it buys nothing and only ends machines, and what to do; None where it
+    does all.
     """
 
     alive: bool
@@ -58,6 +64,7 @@ class DaemonView(Struct, frozen=True, kw_only=True):
     process_found: bool | None
     pending_requests: int | None
     problems: tuple[str, ...] = ()
+    end_only: str | None = None
 
 
 class CloudView(Struct, frozen=True, kw_only=True):

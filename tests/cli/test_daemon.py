@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import resource
 import signal
 import sqlite3
@@ -15,6 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic.cli.service import run_service
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
 
 YAML = """
@@ -58,8 +64,12 @@ def run(path: Path, before: Callable[[], None] | None = None) -> subprocess.Comp
 
 
 @contextlib.contextmanager
-def serving(path: Path, state: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen([*COMMAND, str(path)], stderr=subprocess.PIPE, text=True) as daemon:
+def serving(
+    path: Path, state: Path, before: Callable[[], None] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*COMMAND, str(path)], stderr=subprocess.PIPE, text=True, preexec_fn=before
+    ) as daemon:
         try:
             wait_for(lambda: (state / "prolog.sock").exists() or daemon.poll() is not None)
             assert daemon.poll() is None, daemon.stderr and daemon.stderr.read()
@@ -102,17 +112,82 @@ def test_a_state_directory_where_nothing_can_be_made(state: Path) -> None:
     assert "cannot be used" in one_sentence(run(config(state)), 2)
 
 
-def test_a_full_disk(state: Path) -> None:
-    """No file may grow by a byte: what ENOSPC does, without a disk to fill."""
-    full = run(config(state), lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
-    assert "ledger.db cannot be used" in one_sentence(full, 2)
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (PassingError("the disk is full"), 75),
+        (sqlite3.OperationalError("database is locked"), 75),
+        (OSError(errno.ENOSPC, "No space left on device"), 75),
+        (SlurmError(("sinfo",), 1, "Unable to contact slurm controller"), 75),
+        (ConfigError("state_dir: no such directory"), 2),
+        (SlurmElasticError("another slurm-elasticd serves it already"), 1),
+    ],
+)
+def test_only_a_wrong_configuration_is_not_tried_again(
+    state: Path, raised: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The units restart after 75 and 1, and not after 2."""
+
+    def serve(_: Config) -> None:
+        raise raised
+
+    argv = ["--config", str(config(state))]
+    assert run_service("slurm-elasticd", None, "daemon.lock", serve, argv) == code
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_a_ledger_that_is_none(state: Path) -> None:
+def test_a_lock_file_that_finds_no_room_is_tried_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("slurm_elastic.cli.service._open_lock", no_room)
+    argv = ["--config", str(config(state))]
+    assert run_service("slurm-elasticd", None, "daemon.lock", lambda _: None, argv) == 75
+
+
+def test_a_full_disk_is_no_reason_to_stop(state: Path) -> None:
+    """It serves, says so where one looks, and comes back when there is room."""
+    path = config(state)
+    with serving(path, state, full_disk) as daemon:
+        wait_for(lambda: said(state))
+        shown = slurm_elastic(path, "status", "--json")
+        assert "is full" in json.loads(shown)["daemon"]["end_only"]
+        assert json.loads(shown)["daemon"]["alive"]
+        assert "end-only: the disk of" in slurm_elastic(path, "explain", "op1").splitlines()[0]
+        doctor = slurm_elastic(path, "doctor", "--quick")
+        assert "make room on it" in doctor
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        wait_for(lambda: not said(state))
+        assert (state / "ledger.db").stat().st_size
+
+
+def full_disk() -> None:
+    """No file may grow beyond the mark: what ENOSPC does, without a disk to fill."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+
+def said(state: Path) -> str:
+    mark = read_mark(state)
+    return mark.end_only if mark else ""
+
+
+def slurm_elastic(path: Path, *words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(path), *words],
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "COLUMNS": "500"},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_a_ledger_that_is_none_is_set_aside(state: Path) -> None:
     (state / "ledger.db").write_bytes(b"not a database, but long enough to be looked at\n" * 99)
-    said = one_sentence(run(config(state)), 2)
-    assert "ledger.db cannot be used" in said
-    assert "found again by their tags" in said
+    with serving(config(state), state):
+        wait_for(lambda: list(state.glob("ledger.db.damaged-*")))
+        wait_for((state / "ledger.db").exists)
+        assert (state / "ledger.db").read_bytes()[:6] == b"SQLite"
 
 
 @pytest.mark.parametrize(

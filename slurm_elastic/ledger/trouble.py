@@ -1,0 +1,113 @@
+"""What is the matter with the file of a ledger, and what a person does about it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct
+
+LEAST = 2**20
+"""Bytes that the disk must have left for a file to count as usable: what is found by the first
+write that fails would be found too late.
+"""
+ENOUGH = 4 * 2**20
+"""Bytes from which on a file that was given up is used again."""
+
+
+class Kind(StrEnum):
+    """What happened to the file, as far as a caller does different things about it."""
+
+    FULL = "full"
+    LOCKED = "locked"
+    CORRUPT = "corrupt"
+    LOST = "lost"
+    READ_ONLY = "read-only"
+    UNUSABLE = "unusable"
+
+
+class Trouble(Struct, frozen=True, kw_only=True):
+    """``what`` is wrong, in words that follow a colon, and the ``remedy``, a sentence."""
+
+    kind: Kind
+    what: str
+    remedy: str
+
+
+class LostFileError(OSError):
+    """The file at the path is not the one that was opened."""
+
+
+_BY_CODE = {
+    sqlite3.SQLITE_FULL: Kind.FULL,
+    sqlite3.SQLITE_BUSY: Kind.LOCKED,
+    sqlite3.SQLITE_LOCKED: Kind.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: Kind.LOCKED,
+    sqlite3.SQLITE_CORRUPT: Kind.CORRUPT,
+    sqlite3.SQLITE_NOTADB: Kind.CORRUPT,
+    sqlite3.SQLITE_READONLY: Kind.READ_ONLY,
+}
+_BY_NUMBER = {
+    errno.ENOSPC: Kind.FULL,
+    errno.EDQUOT: Kind.FULL,
+    errno.EFBIG: Kind.FULL,
+    errno.EROFS: Kind.READ_ONLY,
+}
+PASSING = frozenset(
+    {*_BY_NUMBER, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
+)
+"""What passes by itself, or by what an administrator does to the disk and not to us."""
+
+
+def kind_of(error: Exception) -> Kind:
+    """By sqlite's own code, or the system's; what has none is merely unusable."""
+    if isinstance(error, LostFileError):
+        return Kind.LOST
+    if isinstance(error, OSError):
+        return _BY_NUMBER.get(error.errno or 0, Kind.UNUSABLE)
+    code: int | None = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return _BY_CODE.get(code & 0xFF, Kind.UNUSABLE)
+    return Kind.FULL if "disk is full" in str(error) else Kind.UNUSABLE
+
+
+def trouble_of(error: Exception, path: Path) -> Trouble:
+    """What ``error``, met with the file at ``path`` or its directory, comes to."""
+    kind = kind_of(error)
+    what, remedy = {
+        Kind.FULL: (
+            f"the disk of {path.parent} is full",
+            f"make room on it (df {path.parent})",
+        ),
+        Kind.LOCKED: (
+            f"another process has locked {path}",
+            f"`fuser -v {path}*` names it: have it let go of the file",
+        ),
+        Kind.CORRUPT: (
+            f"{path} is damaged",
+            "none: the file is set aside, machines are found again by their tags",
+        ),
+        Kind.LOST: (
+            f"{path} was removed or replaced",
+            "none: it is made again of what is in memory",
+        ),
+        Kind.READ_ONLY: (
+            f"{path} cannot be written",
+            f"mount its disk writable, or give the file back to its owner (ls -l {path})",
+        ),
+        Kind.UNUSABLE: (
+            f"{path} cannot be used",
+            f"look at its disk and at the owner and mode of {path.parent}",
+        ),
+    }[kind]
+    return Trouble(kind=kind, what=f"{what} ({error})", remedy=remedy)
+
+
+def require_room(directory: Path, size: int) -> None:
+    """OSError where ``directory`` does not take a file of so many bytes (nor more than a quota)."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        os.posix_fallocate(file.fileno(), 0, size)

@@ -1,0 +1,270 @@
+"""Without a ledger that can be written machines still end, nothing is bought, and it comes back."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
+from slurm_elastic.heartbeat import read_mark
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.enduring import Enduring
+from tests.controller.world import World
+
+FULL = "slurm_elastic.ledger.enduring.require_room"
+
+
+class EnduringWorld(World):
+    """As the daemon has its ledger."""
+
+    def make_ledger(self) -> Ledger:
+        return Enduring(self.dir / "ledger.db", lambda: self.now, lambda: self.now)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of the tests last until they are let go."""
+    monkeypatch.setattr("slurm_elastic.ledger.enduring.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.ledger.schema.BUSY_TIMEOUT", 0.1)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[EnduringWorld]:
+    made = EnduringWorld(tmp_path)
+    yield made
+    made.close()
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def launches(world: World) -> int:
+    return sum(call.name == "launch" for c in world.clouds.values() for call in c.calls)
+
+
+def run_one(world: World, job: int, node: str) -> None:
+    world.slurm.submit(job, (node,))
+    world.advance(60)
+    assert "RUNNING" in world.slurm.queue()[job].states
+
+
+def forget_requests(world: World) -> None:
+    """slurmctld's programs could not write them: the disk is full for these, too."""
+    for file in (world.dir / "requests").glob("*.json"):
+        file.unlink()
+
+
+def in_file(world: World) -> dict[str, tuple[float | None, str | None]]:
+    """By machine: its end and why, as another process reads them from the file."""
+    with Ledger(world.dir / "ledger.db", read_only=True)._db as db:
+        return {r["id"]: (r["ended"], r["why"]) for r in db.execute("select * from machines")}
+
+
+def hold_lock(world: World) -> sqlite3.Connection:
+    other = sqlite3.connect(world.dir / "ledger.db", isolation_level=None, timeout=0)
+    other.execute("begin immediate")
+    return other
+
+
+def test_with_a_full_disk_a_suspended_node_loses_its_machine_and_nothing_is_bought(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_one(world, 1, "pub1")
+    run_one(world, 2, "pub2")
+    bought = launches(world)
+    with monkeypatch.context() as patched:
+        patched.setattr(FULL, no_room)
+        world.slurm.finish(1)
+        world.advance(10)
+        assert "is full" in world.ledger.end_only
+        world.slurm.submit(3, ("pub3",))
+        world.advance(900)
+        assert world.machines_of("pub1") == []
+        assert launches(world) == bought
+        assert "RUNNING" in world.slurm.queue()[2].states, "what runs goes on"
+        assert "No space left" in str(read_mark(world.dir))
+    assert caplog.text.count("enduring.py") == 1, "told once"
+    world.advance(60)
+    assert world.ledger.end_only == ""
+    ended = in_file(world)
+    assert sum(end is not None for end, _ in ended.values()) == 1
+    assert {why for end, why in ended.values() if end is not None} == {"suspended by Slurm"}
+    world.advance(600)
+    assert "RUNNING" in world.slurm.queue()[3].states, "it was bought once that could be kept"
+
+
+def test_a_lost_suspend_request_ends_its_machine_after_the_grace(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_one(world, 1, "pub1")
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    world.slurm.finish(1)
+    deadline = world.now + 1200
+    while world.machines_of("pub1") and world.now < deadline:
+        forget_requests(world)
+        world.advance(5)
+    assert world.machines_of("pub1") == []
+
+
+def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    assert "refused" not in world.kinds("pub1"), "it may soon be over"
+    world.advance(120)
+    assert "refused" in world.kinds("pub1")
+    reasons = [d.reason for d in world.ledger.decisions("pub1") if d.kind == "refused"]
+    assert "end-only: the disk of" in reasons[0]
+    assert "slurm-elastic:hold:" in world.slurm.node("pub2").reason
+    assert launches(world) == 0
+
+
+def test_nothing_can_be_intended_meanwhile(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FULL, no_room)
+    world.ledger.check()
+    with pytest.raises(EndOnlyError, match="is full"):
+        world.ledger.intend(None, "r", 0.0)  # type: ignore[arg-type]
+
+
+def test_a_locked_ledger(world: EnduringWorld) -> None:
+    run_one(world, 1, "pub1")
+    bought = launches(world)
+    other = hold_lock(world)
+    world.ledger._db.execute("pragma busy_timeout = 100")
+    world.slurm.finish(1)
+    world.slurm.submit(2, ("pub2",))
+    world.advance(900)
+    assert "has locked" in world.ledger.end_only
+    assert world.machines_of("pub1") == []
+    assert launches(world) == bought
+    other.execute("rollback")
+    other.close()
+    world.advance(30)
+    assert world.ledger.end_only == ""
+    assert [why for end, why in in_file(world).values() if end] == ["suspended by Slurm"]
+
+
+def test_a_locked_ledger_at_the_start(world: EnduringWorld) -> None:
+    """Nothing of it can be written; what was running goes on, what is not needed ends."""
+    run_one(world, 1, "pub1")
+    run_one(world, 2, "pub2")
+    world.stop()
+    other = hold_lock(world)
+    world.slurm.finish(1)
+    world.start()
+    world.advance(900)
+    assert world.machines_of("pub1") == []
+    assert "RUNNING" in world.slurm.queue()[2].states
+    other.execute("rollback")
+    other.close()
+    world.advance(30)
+    assert world.ledger.end_only == ""
+    rows = {m.instance.node: m for m in world.ledger.machines(ended_since=0.0)}
+    assert rows["pub1"].ended is not None
+    assert rows["pub2"].jobs == (2,), "the file knew more of it than its tags tell"
+
+
+@pytest.mark.parametrize("content", [b"not a database, but long enough\n" * 999, b"half"])
+def test_a_corrupt_file_is_set_aside_and_its_machines_are_adopted(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = EnduringWorld(tmp_path)
+    run_one(world, 1, "pub1")
+    run_one(world, 2, "pub2")
+    world.stop()
+    spoil(world.dir / "ledger.db", content)
+    world.start()
+    world.slurm.finish(1)
+    world.slurm.submit(3, ("pub3",))
+    world.advance(900)
+    assert world.ledger.end_only == ""
+    assert len(list(world.dir.glob("ledger.db.damaged-*"))) >= 1
+    assert "was set aside as" in caplog.text
+    assert world.machines_of("pub1") == []
+    assert len(world.machines_of("pub2")) == 1, "neither ended nor bought twice"
+    assert "RUNNING" in world.slurm.queue()[2].states
+    assert {i.id for i in world.alive()} <= {m.instance.id for m in world.ledger.machines()}
+    world.close()
+
+
+def spoil(path: Path, content: bytes) -> None:
+    if content == b"half":  # its pages but the first
+        size = path.stat().st_size
+        content = path.read_bytes()[:4096] + os.urandom(size - 4096)
+    path.write_bytes(content)
+
+
+def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
+    run_one(world, 1, "pub1")
+    path = world.dir / "ledger.db"
+    world.ledger._db.execute("pragma wal_checkpoint(truncate)")
+    spoil(path, b"half")
+    world.slurm.finish(1)
+    world.advance(900)
+    assert world.ledger.end_only == ""
+    assert world.machines_of("pub1") == []
+    assert list(world.dir.glob("ledger.db.damaged-*"))
+
+
+def test_a_file_that_is_removed_under_the_daemon_is_made_again_of_what_it_knows(
+    world: EnduringWorld,
+) -> None:
+    run_one(world, 1, "pub1")
+    for file in world.dir.glob("ledger.db*"):
+        file.unlink()
+    world.advance(60)
+    assert world.ledger.end_only == ""
+    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines()
+    assert row.jobs == (1,)
+    assert row.registered is not None
+    run_one(world, 2, "pub2")
+    assert launches(world) == 2
+
+
+def test_a_ledger_that_may_not_be_written(world: EnduringWorld) -> None:
+    run_one(world, 1, "pub1")
+    world.ledger._db.execute("pragma query_only = on")  # what a read-only disk answers
+    world.slurm.finish(1)
+    world.advance(900)
+    assert world.machines_of("pub1") == []
+
+
+def test_after_a_loss_no_cloud_buys_before_all_machines_count(world: EnduringWorld) -> None:
+    """limits.nodes is for all clouds together: 4, and three run in the cloud that answers late."""
+    for job, node in enumerate(("op1", "op2", "pub1"), 1):
+        run_one(world, job, node)
+    world.stop()
+    (world.dir / "ledger.db").write_bytes(b"x" * 9999)
+    world.start()
+    world.slurm.submit(4, ("pub2",))
+    world.slurm.submit(5, ("pub3",))
+    world.advance(300)
+    assert len(world.alive()) <= 4
+
+
+def test_doubt_ends_nothing(world: EnduringWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an answer that failed nor a node that is powered down for a moment only."""
+    run_one(world, 1, "pub1")
+    monkeypatch.setattr(FULL, no_room)
+    world.advance(10)
+    world.slurm.finish(1)
+    world.slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+    world.advance(600)
+    assert world.machines_of("pub1") != []
+    world.slurm.broken = None
+    world.clouds["pub"].fail_next(TransientError, 1000, "instances")
+    forget_requests(world)
+    world.advance(300)
+    assert launches(world) == 1
