@@ -78,7 +78,6 @@ def same_as_ours(config_path: Path, count: int) -> dict[str, object]:
         spec,
         spec.nodes,
         number=0,
-        minimum=1,
         parts=(),
     )
 

@@ -198,9 +198,9 @@ class Breaker(Struct, frozen=True, kw_only=True):
 class LaunchSpec(Struct, frozen=True, kw_only=True):
     """One launch call. ``generation`` names it, is its idempotency token and is tagged on machines.
 
-    All of ``nodes`` are wanted, at least ``minimum`` of them or none; fewer than all is a partial
-    launch. Each machine of the answer says by its ``node`` whose it is. ``alternatives`` are offers
-    of the same cloud and market that may serve any of the nodes instead of ``offer``, best first;
+    All of ``nodes`` are wanted; fewer is a partial launch, and none at all an error. Each machine
+    of the answer says by its ``node`` whose it is. ``alternatives`` are offers of the same cloud
+    and market that may serve any of the nodes instead of ``offer``, best first;
     only a ``protocols.Chooser`` is given some. ``again``: an earlier round, perhaps of a process
     that is gone, may have made this very call.
     """
@@ -209,7 +209,6 @@ class LaunchSpec(Struct, frozen=True, kw_only=True):
     pool: Pool
     nodes: tuple[str, ...]
     offer: Offer
-    minimum: int = 1
     jobs: tuple[int, ...] = ()
     alternatives: tuple[Offer, ...] = ()
     again: bool = False

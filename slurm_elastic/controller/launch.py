@@ -124,7 +124,6 @@ def spec_of(site: Site, launch_row: Launch) -> LaunchSpec:
         pool=site.pools[launch_row.pool],
         nodes=launch_row.nodes,
         offer=launch_row.offer,
-        minimum=launch_row.minimum,
         jobs=launch_row.jobs,
         alternatives=launch_row.alternatives,
         again=True,

@@ -4,7 +4,7 @@
 ``schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
-      generation (key), request (correlation id), pool, cloud, nodes, jobs, minimum,
+      generation (key), request (correlation id), pool, cloud, nodes, jobs,
       offer (or a list of several), state intent|done|failed, created, finished, error, accounts
     machines           one instance a row, for ever: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,

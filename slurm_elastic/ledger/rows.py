@@ -32,7 +32,6 @@ class Launch(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     jobs: tuple[int, ...]
     offer: Offer
-    minimum: int
     state: str
     created: float
     finished: float | None = None
@@ -135,7 +134,7 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 LAUNCH_COLUMNS = (
-    "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created, finished, "
+    "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "
     "error, accounts"
 )
 MACHINE_COLUMNS = (
@@ -183,7 +182,6 @@ def launch_of_spec(
         nodes=spec.nodes,
         jobs=spec.jobs,
         offer=spec.offer,
-        minimum=spec.minimum,
         state=INTENT,
         created=now,
         alternatives=spec.alternatives,
@@ -195,7 +193,7 @@ def same_call(one: Launch, other: Launch) -> bool:
     """Whether two rows ask the cloud for the same thing."""
 
     def asked(row: Launch) -> tuple[object, ...]:
-        return row.pool, row.cloud, row.nodes, row.jobs, row.offers, row.minimum
+        return row.pool, row.cloud, row.nodes, row.jobs, row.offers
 
     return asked(one) == asked(other)
 
@@ -210,7 +208,6 @@ def launch_row(launch: Launch) -> tuple[object, ...]:
         to_json(launch.nodes),
         to_json(launch.jobs),
         to_json(launch.offers if launch.alternatives else launch.offer),
-        launch.minimum,
         launch.state,
         launch.created,
         launch.finished,
@@ -233,7 +230,6 @@ def launch_from(row: sqlite3.Row) -> Launch:
         jobs=decode(row["jobs"], type=tuple[int, ...]),
         offer=offer,
         alternatives=tuple(others),
-        minimum=row["minimum"],
         state=row["state"],
         created=row["created"],
         finished=row["finished"],

@@ -137,7 +137,7 @@ class Agent:
         if busy := sorted({r.node for r in standing} & set(message.nodes)):
             raise Refusal("NodeBusy", f"there is a machine already for: {', '.join(busy)}")
         room = min(self._settings.room - len(standing), len(message.nodes))
-        if room < max(message.minimum, 1):
+        if room < 1:
             taken = f"{len(standing)} of {self._settings.room} machines are taken"
             raise Refusal("InsufficientCapacity", f"{taken}, {len(message.nodes)} more wanted")
         return room

@@ -5,7 +5,7 @@ One JSON object a line, answered by one line. ``{"ok": true, ...}`` or ``{"ok": 
 
     {"op": "ping"}                          -> capacity, used
     {"op": "list", "cluster": UUID}         -> machines (those not terminated)
-    {"op": "launch", "cluster": UUID, "generation": G, "pool": P, "nodes": [...], "minimum": N,
+    {"op": "launch", "cluster": UUID, "generation": G, "pool": P, "nodes": [...],
      "instance_type": T, "market": M, "price": $/h, "jobs": [...]}       -> machines, in order
     {"op": "terminate", "cluster": UUID, "ids": [...]}                   -> nothing more
 """
@@ -41,7 +41,7 @@ class Record(Struct, frozen=True, kw_only=True):
 
 
 class Launch(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch"):
-    """Start machines for ``nodes``; fewer, but at least ``minimum``, if there is no room."""
+    """Start machines for ``nodes``, for the first of them where there is no room for all."""
 
     cluster: str
     generation: str
@@ -50,7 +50,6 @@ class Launch(Struct, frozen=True, kw_only=True, tag_field="op", tag="launch"):
     instance_type: str
     market: Market
     price: float
-    minimum: int = 1
     jobs: tuple[int, ...] = ()
 
 

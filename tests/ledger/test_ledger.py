@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside
+from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside, to_json
 from slurm_elastic.model import Breaker, CoolDown, InstanceState
 
 
@@ -45,7 +45,7 @@ def test_intent_is_on_disk_before_anything_else(ledger: Ledger, path: Path) -> N
     other.close()
     assert (launch.generation, launch.request, launch.state) == ("g1", "r1", "intent")
     assert (launch.pool, launch.cloud, launch.nodes) == ("burst", "aws", ("pub1", "pub2"))
-    assert (launch.jobs, launch.offer, launch.minimum) == ((7, 8), offer(), 1)
+    assert (launch.jobs, launch.offer) == ((7, 8), offer())
     assert (launch.created, launch.finished, launch.error) == (T0, None, None)
 
 
@@ -66,7 +66,6 @@ def test_intending_the_same_again_is_nothing(ledger: Ledger) -> None:
         spec(of=pool(name="other")),
         spec(bought=offer(price=0.05)),
         spec(jobs=(1,)),
-        msgspec.structs.replace(spec(), minimum=2),
     ],
 )
 def test_one_generation_never_stands_for_two_launches(ledger: Ledger, other: object) -> None:
@@ -630,6 +629,35 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     ledger.close()
 
 
+def launch_before(path: Path, generation: str, minimum: int) -> None:
+    """A launch under way in a ledger of a release whose launches had a minimum."""
+    values = (generation, "r1", "burst", "aws", '["pub1"]', "[7]", to_json(offer()), minimum,
+              "intent", T0)  # fmt: skip
+    columns = "generation, request, pool, cloud, nodes, jobs, offer, minimum, state, created"
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(f"insert into launches ({columns}) values ({', '.join('?' * 10)})", values)
+
+
+def test_a_launch_under_way_in_an_earlier_releases_ledger_is_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        before = ledger_schema.MIGRATIONS[:6]
+        patched.setattr(
+            ledger_schema,
+            "LEDGER",
+            msgspec.structs.replace(ledger_schema.LEDGER, migrations=before),
+        )
+        Ledger(path).close()
+    launch_before(path, "g1", minimum=1)
+    ledger = Ledger(path)
+    (launch,) = ledger.open_launches()
+    assert (launch.generation, launch.nodes, launch.offer) == ("g1", ("pub1",), offer())
+    ledger.intend(spec(generation="g2"), "r2", T0)
+    assert len(ledger.open_launches()) == 2
+    ledger.close()
+
+
 def test_clouds_of_an_earlier_releases_ledger_count_as_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -639,11 +667,11 @@ def test_clouds_of_an_earlier_releases_ledger_count_as_read(
         )
         patched.setattr(ledger_schema, "LEDGER", first)
         ledger = Ledger(path)
-        launched(ledger, "i-1")
         ledger.report_health(Health(name="aws", checked=T0, error="expired", code="auth"))
         ledger.report_health(Health(name="onprem", checked=T0))
         ledger.report_health(Health(name="new", checked=T0, error="expired", code="auth"))
         ledger.close()
+    launch_before(path, "g1", minimum=1)
     ledger = Ledger(path)
     clouds = ("aws", "onprem", "new")
     assert [ledger.was_read_whole(name) for name in clouds] == [True, True, False]

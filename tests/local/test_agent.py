@@ -190,7 +190,6 @@ def test_another_clusters_machines_are_neither_seen_nor_touched(run):
         ({"nodes": []}, "InvalidRequest", "named"),
         ({"nodes": ["n1", "n1"]}, "InvalidRequest", "once"),
         ({"generation": "../../etc/x"}, "InvalidRequest", "not a name"),
-        ({"minimum": 3, "nodes": ["n1", "n2", "n3"]}, "InsufficientCapacity", "0 of 2"),
     ],
 )
 def test_what_is_refused_starts_nothing(run, settings, change, code, said):

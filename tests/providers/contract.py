@@ -81,15 +81,12 @@ class DelayedBed(Bed, Protocol):
     def wait(self, seconds: float) -> None: ...
 
 
-def spec_for(
-    bed: Bed, provider: Provider, count: int, *, generation: str = "g1", minimum: int = 1
-) -> LaunchSpec:
+def spec_for(bed: Bed, provider: Provider, count: int, *, generation: str = "g1") -> LaunchSpec:
     return LaunchSpec(
         generation=generation,
         pool=bed.pool,
         nodes=bed.pool.nodes[:count],
         offer=first_offer(bed, provider),
-        minimum=minimum,
         jobs=(7, 8),
     )
 
@@ -229,13 +226,6 @@ class ScarceContract:
         machines = provider.launch(spec)
         assert tuple(m.node for m in machines) == spec.nodes[:2]
         assert len(bed.alive()) == 2
-
-    def test_less_than_the_minimum_is_refused_and_nothing_started(self, bed: ScarceBed) -> None:
-        bed.limit(2)
-        provider = bed.open()
-        with pytest.raises(CapacityError):
-            provider.launch(spec_for(bed, provider, 5, minimum=3))
-        assert bed.alive() == set()
 
     def test_none_left_is_a_capacity_error(self, bed: ScarceBed) -> None:
         bed.limit(0)

@@ -72,12 +72,10 @@ class Fleet:
         """See protocols.Chooser."""
         return self._refusals.get(generation, {})
 
-    def start(
-        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
-    ) -> Sequence[Instance]:
+    def start(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         try:
-            answer = self._created(spec, nodes, number, minimum)
+            answer = self._created(spec, nodes, number)
         except (CapacityError, QuotaError):
             # Nothing by this token; by an earlier one of this launch there may be machines.
             found = self._placed(spec, nodes, {})
@@ -135,15 +133,13 @@ class Fleet:
 
     # the call
 
-    def _created(
-        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
-    ) -> Mapping[str, Any]:
+    def _created(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Mapping[str, Any]:
         """The answer. After one without any machine another token is taken, as the first would only
         bring the same answer again; at once, where EC2 only was too busy.
         """
         attempt = self._attempts.get((spec.generation, number), 0)
         while True:
-            answer = self._sent(spec, nodes, number, attempt, minimum)
+            answer = self._sent(spec, nodes, number, attempt)
             if not answer.get("Instances"):
                 # A repeated call may be answered without what the first one said.
                 answer = self._described(answer.get("FleetId", "")) or answer
@@ -161,7 +157,7 @@ class Fleet:
             log.info("fleet found EC2 busy generation=%s attempt=%d", spec.generation, attempt)
 
     def _sent(
-        self, spec: LaunchSpec, nodes: Sequence[str], number: int, attempt: int, minimum: int
+        self, spec: LaunchSpec, nodes: Sequence[str], number: int, attempt: int
     ) -> Mapping[str, Any]:
         for last in (False, True):
             request = create_fleet(
@@ -172,7 +168,6 @@ class Fleet:
                 template=self._templates.name_for(spec),
                 number=number,
                 attempt=attempt,
-                minimum=minimum,
             )
             try:
                 return self._api.send("create_fleet", request, len(nodes))

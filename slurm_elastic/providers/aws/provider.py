@@ -104,23 +104,18 @@ class AwsProvider:
         if not spec.nodes:
             return ()
         started: list[Instance] = []
-        nodes_left = len(spec.nodes)
         for number, nodes in enumerate(requests.chunks(spec.nodes, self._settings)):
-            nodes_left -= len(nodes)
-            # The least that this call must yield for the whole to reach its minimum yet.
-            least = max(spec.minimum - len(started) - nodes_left, 1)
             try:
-                machines = self._start(spec, nodes, number, min(least, len(nodes)))
+                machines = self._start(spec, nodes, number)
             except TransientError:
                 raise
             except ProviderError as error:
-                if len(started) < max(spec.minimum, 1):
-                    self._give_back(spec, started)
+                if not started:
                     raise
                 log.info("launch is partial generation=%s error=%s", spec.generation, error)
                 break
             started += machines
-            if len(machines) < len(nodes) and len(started) >= spec.minimum:
+            if len(machines) < len(nodes):
                 break
         return self._standing(spec, started)
 
@@ -210,15 +205,11 @@ class AwsProvider:
 
     # launching
 
-    def _start(
-        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
-    ) -> Sequence[Instance]:
+    def _start(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
         strategy = self._fleet.start if self._settings.strategy is Strategy.FLEET else self._run
-        return strategy(spec, nodes, number, minimum)
+        return strategy(spec, nodes, number)
 
-    def _run(
-        self, spec: LaunchSpec, nodes: Sequence[str], number: int, minimum: int
-    ) -> Sequence[Instance]:
+    def _run(self, spec: LaunchSpec, nodes: Sequence[str], number: int) -> Sequence[Instance]:
         """The machines of one call, those included that are gone when it is repeated."""
         request = requests.run_instances(
             structs.replace(self._settings, image=self._images.of(spec.pool)),
@@ -226,7 +217,6 @@ class AwsProvider:
             spec,
             nodes,
             number=number,
-            minimum=minimum,
             parts=self._parts,
         )
         try:
@@ -248,23 +238,10 @@ class AwsProvider:
         return found
 
     def _standing(self, spec: LaunchSpec, started: Sequence[Instance]) -> Sequence[Instance]:
-        """Those that are not gone yet; CapacityError where they are fewer than the minimum."""
+        """Those that are not gone yet; CapacityError where none is left."""
         alive = [i for i in started if i.state is not InstanceState.TERMINATED]
-        if len(alive) < max(min(spec.minimum, len(spec.nodes)), 1):
-            self._give_back(spec, alive)
+        if not alive:
             text = f"{len(alive)} of {len(started)} machines started are left"
             raise CapacityError(self.name, "MachinesGone", text)
         place = {node: n for n, node in enumerate(spec.nodes)}
         return sorted(alive, key=lambda i: place.get(i.node, len(place)))
-
-    def _give_back(self, spec: LaunchSpec, started: Sequence[Instance]) -> None:
-        """End the machines of a launch that cannot reach its minimum."""
-        if not started:
-            return
-        log.info("launch given back generation=%s machines=%d", spec.generation, len(started))
-        try:
-            self.terminate([i.id for i in started])
-        except ProviderError as error:
-            # The caller repeats the launch, which comes here again.
-            text = f"machines of an incomplete launch could not be ended: {error.message}"
-            raise TransientError(self.name, error.code, text) from error

@@ -60,16 +60,15 @@ def run_instances(
     nodes: Sequence[str],
     *,
     number: int,
-    minimum: int,
     parts: tuple[str, ...],
 ) -> dict[str, object]:
-    """The request for ``nodes``, the ``number``-th part of ``spec``: ``minimum`` or none."""
+    """The request for ``nodes``, the ``number``-th part of ``spec``: as many as there are."""
     tags = tags_of(spec, nodes, cluster, settings.name)
     kinds = (*_TAGGED, "spot-instances-request") if _spot(spec) else _TAGGED
     request: dict[str, object] = {
         "ImageId": settings.image,
         "InstanceType": spec.offer.instance_type,
-        "MinCount": minimum,
+        "MinCount": 1,
         "MaxCount": len(nodes),
         "ClientToken": client_token(cluster, spec.generation, number),
         "TagSpecifications": [{"ResourceType": kind, "Tags": tag_list(tags)} for kind in kinds],
@@ -159,12 +158,8 @@ def create_fleet(
     template: str,
     number: int,
     attempt: int,
-    minimum: int,
 ) -> dict[str, object]:
-    """The request for ``nodes``, the ``number``-th part of ``spec``.
-
-    EC2 keeps to a ``minimum`` only within one type or zone; the caller gives the rest back.
-    """
+    """The request for ``nodes``, the ``number``-th part of ``spec``."""
     tags = tag_list(fleet_tags(spec, nodes, cluster, settings.name))
     market = "spot" if spec.offer.market is Market.SPOT else "on-demand"
     options: dict[str, object] = {
@@ -172,7 +167,7 @@ def create_fleet(
     }
     if not spec.alternatives:
         one = {"SingleInstanceType": True, "SingleAvailabilityZone": True}
-        options |= {**one, "MinTargetCapacity": minimum}
+        options |= {**one, "MinTargetCapacity": 1}
     if market == "spot":
         options["InstanceInterruptionBehavior"] = "terminate"
     token = f"{spec.generation}-{attempt}" if attempt else spec.generation

@@ -195,13 +195,13 @@ def _launches(settings: AwsCloud, cluster: Cluster, spec: LaunchSpec) -> Iterato
     """
     market = spec.offer.market.value
     node = spec.nodes[:1]
-    run = requests.run_instances(settings, cluster, spec, node, number=0, minimum=1, parts=())
+    run = requests.run_instances(settings, cluster, spec, node, number=0, parts=())
     del run["ClientToken"]
     yield Attempt(operation="run_instances", action="RunInstances", note=market, request=run)
     if settings.strategy is not Strategy.FLEET:
         return
     fleet = requests.create_fleet(
-        settings, cluster, spec, node, template=_NAME, number=0, attempt=0, minimum=1
+        settings, cluster, spec, node, template=_NAME, number=0, attempt=0
     )
     del fleet["ClientToken"]
     yield Attempt(operation="create_fleet", action="CreateFleet", note=market, request=fleet)

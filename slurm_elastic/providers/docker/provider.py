@@ -91,8 +91,7 @@ class DockerProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """A container for each node on the offer's host, a few at a time.
 
-        A refusal ends the launch: the machines started so far are the answer, or given back where
-        they are fewer than the minimum.
+        A refusal ends the launch: the machines started so far are the answer.
         """
         if not spec.nodes:
             return ()
@@ -189,8 +188,7 @@ class DockerProvider:
         refusal: ProviderError | None = None
         if count < len(missing):
             refusal = CapacityError(self.name, "NoSlots", f"{host}: {why}")
-        least = max(min(spec.minimum, len(spec.nodes)), 1)
-        if len(live) + min(count, len(missing)) >= least:
+        if live or (count and missing):
             # One that was made but not started is of a call that was cut off in between.
             halves = [n for n, c in live.items() if c.state == convert.CREATED]
             refused = self._start(spec, host, kind, [*halves, *missing[:count]])
@@ -201,8 +199,7 @@ class DockerProvider:
             if c.generation == spec.generation and not c.ended
         }
         machines = [started[n] for n in spec.nodes if n in started]
-        if len(machines) < least:
-            self._give_back(spec, machines)
+        if not machines:
             raise refusal or CapacityError(
                 self.name, "MachinesGone", f"{len(gone)} containers of this launch have ended"
             )
@@ -266,18 +263,6 @@ class DockerProvider:
                 raise
             return str(there["Id"])
         return str(made["Id"])
-
-    def _give_back(self, spec: LaunchSpec, machines: Sequence[Container]) -> None:
-        """End the machines of a launch that cannot reach its minimum."""
-        if not machines:
-            return
-        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
-        try:
-            self.terminate([c.short for c in machines])
-        except ProviderError as error:
-            # The caller repeats the launch, which comes here again.
-            text = f"containers of an incomplete launch could not be ended: {error.message}"
-            raise TransientError(self.name, error.code, text) from error
 
     # reading and ending
 

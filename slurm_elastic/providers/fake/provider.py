@@ -208,7 +208,7 @@ class FakeProvider:
             return tuple(replace(o, free=free(o)) for o in offers)
 
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
-        """As many as the stock allows, or CapacityError below the minimum."""
+        """As many as the stock allows; CapacityError where that is none."""
         key = (self._uuid, spec.generation)
         # What was started is not short any more: see the contract on repeated calls.
         spared = (CapacityError, QuotaError) if key in self.account.launches else ()
@@ -298,9 +298,8 @@ class FakeProvider:
 
     def _start(self, spec: LaunchSpec) -> tuple[str, ...]:
         plan = self._plan(spec)
-        if len(plan) < max(spec.minimum, 1) and spec.nodes:
-            text = f"{len(plan)} machines to be had, {spec.minimum} wanted at least"
-            raise CapacityError(self.name, "InsufficientCapacity", text)
+        if spec.nodes and not plan:
+            raise CapacityError(self.name, "InsufficientCapacity", "no machine to be had")
         if self.start_limit is not None:
             self.start_limit = max(self.start_limit - len(plan), 0)
         now = self._clock()
@@ -324,11 +323,10 @@ class FakeProvider:
         return plan
 
     def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
-        """Those that are not gone since; CapacityError where they are fewer than the minimum."""
+        """Those that are not gone since; CapacityError where none is left."""
         machines = (self.account.machines[i] for i in ids)
         alive = tuple(m.instance for m in machines if _alive(m))
-        if len(alive) < max(spec.minimum, 1) and spec.nodes:
-            self._end([i.id for i in alive])
+        if spec.nodes and not alive:
             text = f"{len(alive)} of {len(ids)} machines started are left"
             raise CapacityError(self.name, "MachinesGone", text)
         return alive

@@ -68,7 +68,6 @@ class LocalProvider:
                 generation=spec.generation,
                 pool=spec.pool.name,
                 nodes=spec.nodes,
-                minimum=spec.minimum,
                 instance_type=spec.offer.instance_type,
                 market=spec.offer.market,
                 price=spec.offer.price,

@@ -101,8 +101,7 @@ class OpenNebulaProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One call for each node, at most ``threads`` at a time; none for more than there is room.
 
-        A call that is refused ends the launch: the machines started so far are the answer, or
-        given back where they are fewer than the minimum.
+        A call that is refused ends the launch: the machines started so far are the answer.
         """
         if not spec.nodes:
             return ()
@@ -112,12 +111,11 @@ class OpenNebulaProvider:
         refusal: ProviderError | None = None
         if missing:
             self._unconfirmed.require(spec, missing)
-            started, refusal = self._start(spec, missing, len(standing))
+            started, refusal = self._start(spec, missing)
         place = {node: n for n, node in enumerate(spec.nodes)}
         machines = [*(convert.instance(v, self._settings) for v in standing.values()), *started]
         machines.sort(key=lambda i: place.get(i.node, len(place)))
-        if len(machines) < max(min(spec.minimum, len(spec.nodes)), 1):
-            self._give_back(spec, machines)
+        if not machines:
             raise refusal or CapacityError(
                 self.name, "MachinesGone", f"{len(gone)} machines of this launch have ended"
             )
@@ -207,7 +205,7 @@ class OpenNebulaProvider:
         return standing, ended - standing.keys()
 
     def _start(
-        self, spec: LaunchSpec, nodes: Sequence[str], have: int
+        self, spec: LaunchSpec, nodes: Sequence[str]
     ) -> tuple[list[Instance], ProviderError | None]:
         """Machines for these nodes and, where they are fewer, the refusal. In doubt it raises."""
         kind = self._settings.types.get(spec.offer.instance_type)
@@ -223,7 +221,7 @@ class OpenNebulaProvider:
         if count < len(nodes):
             kind_of = QuotaError if why.startswith(QUOTA_WORDS) else CapacityError
             refusal = kind_of(self.name, "NoRoom", why)
-        if have + count < spec.minimum or not count:
+        if not count:
             return [], refusal
         found, refused = self._instantiate(spec, kind, template, nodes[:count])
         return found, refused or refusal
@@ -284,18 +282,6 @@ class OpenNebulaProvider:
             convert.instance(known.get(number) or unread(node, number), self._settings)
             for node, number in numbers.items()
         ]
-
-    def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
-        """End the machines of a launch that cannot reach its minimum."""
-        if not machines:
-            return
-        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
-        try:
-            self._machines.terminate([i.id for i in machines])
-        except ProviderError as error:
-            # The caller repeats the launch, which comes here again.
-            text = f"machines of an incomplete launch could not be ended: {error.message}"
-            raise TransientError(self.name, error.code, text) from error
 
     # ending
 

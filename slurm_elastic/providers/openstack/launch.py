@@ -30,8 +30,8 @@ _POLL = 0.4
 _STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
 """What is being deleted, or was stopped, is none of a launch's machines any more."""
 
-Order = Callable[[LaunchSpec, int, Sequence[str], int], None]
-"""``POST /servers`` for these nodes, which begin at that place of the spec, so many at least."""
+Order = Callable[[LaunchSpec, int, Sequence[str]], None]
+"""``POST /servers`` for these nodes, which begin at that place of the spec."""
 
 
 class Launch:
@@ -70,9 +70,7 @@ class Launch:
         for start, nodes in requests.chunks(self._spec.nodes):
             if any(start <= place < start + len(nodes) for place in begun):
                 continue
-            later = len(self._spec.nodes) - start - len(nodes)
-            least = self._spec.minimum - len(self.standing) - later
-            self._start(start, nodes, min(max(least, 1), len(nodes)))
+            self._start(start, nodes)
             if self.refusal is not None:
                 return
 
@@ -120,16 +118,16 @@ class Launch:
     def _place(self, one: Server) -> tuple[int, int] | None:
         return requests.place(one.name, self._uuid, self._spec.generation)
 
-    def _start(self, start: int, nodes: Sequence[str], least: int) -> None:
+    def _start(self, start: int, nodes: Sequence[str]) -> None:
         """Machines for these nodes; halves where the scheduler has no room for all."""
         have, ceiling = 0, len(nodes) + 1
         until = time.monotonic() + 3 * self._patience
-        while have < len(nodes) and ceiling > have + 1 and ceiling > least:
+        while have < len(nodes) and ceiling > have + 1:
             whole = ceiling > len(nodes)
-            size = len(nodes) - have if whole else max((ceiling - have) // 2, least - have)
+            size = len(nodes) - have if whole else (ceiling - have) // 2
             size = min(size, ceiling - have - 1)
             batch = nodes[have : have + size]
-            good, refusal = self._batch(start + have, batch, max(least - have, 1))
+            good, refusal = self._batch(start + have, batch)
             self.standing.update(good)
             have += len(good)
             if refusal is None and len(good) < len(batch):
@@ -144,17 +142,17 @@ class Launch:
                 return
 
     def _batch(
-        self, start: int, nodes: Sequence[str], least: int
+        self, start: int, nodes: Sequence[str]
     ) -> tuple[dict[str, Server], ProviderError | None]:
         """One call. In doubt it raises; a refusal with machines means that some failed."""
         try:
-            self._order(self._spec, start, nodes, min(least, len(nodes)))
+            self._order(self._spec, start, nodes)
         except TransientError:
             raise
         except ProviderError as error:
             return {}, error
         try:
-            return self._sorted_out(nodes, least)
+            return self._sorted_out(nodes)
         except TransientError:
             raise
         except ProviderError as error:
@@ -162,11 +160,9 @@ class Launch:
             text = f"the machines were ordered and cannot be looked after: {error.message}"
             raise TransientError(self._servers.name, error.code, text) from error
 
-    def _sorted_out(
-        self, nodes: Sequence[str], least: int
-    ) -> tuple[dict[str, Server], ProviderError | None]:
+    def _sorted_out(self, nodes: Sequence[str]) -> tuple[dict[str, Server], ProviderError | None]:
         """The machines of a call that are well; the others are ended, and the first one's fault."""
-        made = self._decided_on(nodes, least)
+        made = self._decided_on(nodes)
         self._unconfirmed.listed(self._spec.generation, nodes)
         good = {s.node: s for s in made.values() if not s.failed}
         failed = [s for s in made.values() if s.failed]
@@ -179,11 +175,11 @@ class Launch:
             self._delete(failed)
         return good, refusal
 
-    def _decided_on(self, nodes: Sequence[str], least: int) -> dict[str, Server]:
+    def _decided_on(self, nodes: Sequence[str]) -> dict[str, Server]:
         """The servers of a call by node, when the scheduler has spoken or patience is over.
 
-        Fewer than nodes are believed when they are as many twice: a list may lag behind. Fewer
-        than ``least``, which nova makes or refuses, never are.
+        Fewer than nodes are believed when they are as many twice: a list may lag behind. None at
+        all, where nova has taken the order, is never believed.
         """
         until = time.monotonic() + self._patience
         before = 0
@@ -195,15 +191,15 @@ class Launch:
                 and s.node in nodes
                 and s.id not in self._deleted
             }
-            whole = len(made) == len(nodes) or least <= len(made) == before
+            whole = len(made) == len(nodes) or 1 <= len(made) == before
             if whole and not any(s.waits for s in made.values()):
                 return made
             if time.monotonic() > until:
                 break
             before = len(made)
             time.sleep(_POLL)
-        if len(made) < least:
-            text = f"nova took the order and lists {len(made)} of at least {least} machines"
+        if not made:
+            text = f"nova took the order of {len(nodes)} machines and lists none of them"
             raise TransientError(self._servers.name, "NotListed", text)
         return made
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, Flavor, OpenStackCloud
-from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError
 from slurm_elastic.model import (
     Finding,
     Instance,
@@ -103,7 +103,7 @@ class OpenStackProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """One call for each 100 nodes, and the wait for nova's scheduler to place them.
 
-        What it cannot place is deleted again; fewer than the minimum are given back.
+        What it cannot place is deleted again.
         """
         if not spec.nodes:
             return ()
@@ -121,8 +121,7 @@ class OpenStackProvider:
         machines = [convert.instance(s, self._settings) for s in launch.standing.values()]
         place = {node: n for n, node in enumerate(spec.nodes)}
         machines.sort(key=lambda i: place[i.node])
-        if len(machines) < max(min(spec.minimum, len(spec.nodes)), 1):
-            self._give_back(spec, machines)
+        if not machines:
             raise launch.refusal or CapacityError(
                 self.name, "MachinesGone", "machines of this launch have ended"
             )
@@ -206,7 +205,7 @@ class OpenStackProvider:
 
     # launching
 
-    def _order(self, spec: LaunchSpec, start: int, nodes: Sequence[str], minimum: int) -> None:
+    def _order(self, spec: LaunchSpec, start: int, nodes: Sequence[str]) -> None:
         flavor = self._catalog.flavor(spec.offer.instance_type)
         body = requests.body(
             self._settings,
@@ -214,7 +213,6 @@ class OpenStackProvider:
             spec,
             start,
             nodes,
-            minimum,
             flavor=flavor.id,
             image=self._catalog.image(spec.pool.image),
             networks=self._catalog.networks(),
@@ -241,18 +239,6 @@ class OpenStackProvider:
         finally:
             with self._lock:
                 self._launching.discard(generation)
-
-    def _give_back(self, spec: LaunchSpec, machines: Sequence[Instance]) -> None:
-        """End the machines of a launch that cannot reach its minimum."""
-        if not machines:
-            return
-        log.info("launch given back generation=%s machines=%d", spec.generation, len(machines))
-        try:
-            self._servers.delete([i.id for i in machines])
-        except ProviderError as error:
-            # The caller repeats the launch, which comes here again.
-            text = f"machines of an incomplete launch could not be ended: {error.message}"
-            raise TransientError(self.name, error.code, text) from error
 
     def _tell_failed(self, kind: str) -> ProviderError | None:
         """Once: from then on the cool-down of whoever asked stands for it."""

@@ -81,21 +81,20 @@ def body(
     spec: LaunchSpec,
     start: int,
     nodes: Sequence[str],
-    minimum: int,
     *,
     flavor: str,
     image: str,
     networks: str | Sequence[str],
     parts: tuple[str, ...],
 ) -> Mapping[str, object]:
-    """For ``POST /servers``: ``nodes``, at least ``minimum`` of them or none."""
+    """For ``POST /servers``: ``nodes``, or as many of them as the quota leaves room for."""
     document = compose(facts_of(cluster, spec), " ".join(nodes), parts, USER_DATA)
     server: dict[str, object] = {
         "name": name(cluster.uuid or "", spec, start, nodes),
         "flavorRef": flavor,
         "imageRef": image,
         "networks": networks if isinstance(networks, str) else [{"uuid": n} for n in networks],
-        "min_count": minimum,
+        "min_count": 1,
         "max_count": len(nodes),
         "metadata": metadata(cluster, spec, nodes, settings.name),
         "user_data": base64.b64encode(document).decode(),

@@ -21,7 +21,6 @@ from providers.contract import (
     FaultContract,
     LaunchContract,
     ScarceContract,
-    first_offer,
     spec_for,
 )
 
@@ -163,14 +162,6 @@ def test_a_fleet_that_gives_nothing_is_refused_with_its_first_offers_reason(bed:
         provider.launch(wide(bed, 2))
     assert len(provider.refusals("g1")) == 4
     assert bed.calls("CreateFleet") == 1
-    assert bed.alive() == set()
-
-
-def test_below_the_minimum_the_machines_are_given_back(bed: AwsBed) -> None:
-    bed.control.stock("*/*/*", 3)
-    provider = opened(bed)
-    with pytest.raises(CapacityError, match="3 of 3 machines"):
-        provider.launch(wide(bed, 6, minimum=6))
     assert bed.alive() == set()
 
 
@@ -367,7 +358,7 @@ def request(bed: AwsBed, spec: LaunchSpec, **more: object) -> dict[str, object]:
     settings = bed.settings(types=TYPES, **more)
     return create_fleet(
         settings, Cluster(name="c", uuid=UUID), spec, spec.nodes,
-        template="t", number=0, attempt=0, minimum=spec.minimum,
+        template="t", number=0, attempt=0,
     )  # fmt: skip
 
 
@@ -406,13 +397,6 @@ def test_subnets_and_a_bound_below_on_demand_are_each_overrides(bed: AwsBed) -> 
         assert override["SubnetId"] == f"subnet-{offer.zone[-1]}"
         assert "AvailabilityZone" not in override
         assert override["MaxPrice"] == "0.050000"
-
-
-def test_one_offer_alone_leaves_the_minimum_to_ec2(bed: AwsBed) -> None:
-    provider = bed.open()
-    spec = replace(spec_for(bed, provider, 3, minimum=2), offer=first_offer(bed, provider))
-    options = request(bed, spec)["SpotOptions"]
-    assert options["MinTargetCapacity"] == 2  # type: ignore[index]
 
 
 def test_the_tags_of_the_widest_fleet_fit_into_ec2s_fifty(bed: AwsBed) -> None:

@@ -94,37 +94,8 @@ class TestAwsBulk(BulkContract):
         monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
         bed.limit(3)
         provider = bed.open()
-        assert len(provider.launch(spec_for(bed, provider, 7, minimum=2))) == 3
+        assert len(provider.launch(spec_for(bed, provider, 7))) == 3
         assert bed.calls("RunInstances") == 2
-
-    def test_a_second_call_that_is_refused_gives_the_first_back_below_the_minimum(
-        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
-        bed.limit(4)
-        provider = bed.open()
-        spec = spec_for(bed, provider, 7, minimum=7)
-        with pytest.raises(CapacityError):
-            provider.launch(spec)
-        assert bed.alive() == set()
-        with pytest.raises(CapacityError):
-            bed.open().launch(spec)
-        assert bed.alive() == set()
-
-    def test_what_cannot_be_given_back_is_in_doubt_and_settled_by_repeating(
-        self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(aws_request, "MAX_PER_CALL", 3)
-        bed.limit(4)
-        provider = bed.open()
-        spec = spec_for(bed, provider, 7, minimum=7)
-        bed.control.fail(Fault(kind=FaultKind.THROTTLE, action="TerminateInstances"))
-        with pytest.raises(TransientError):
-            provider.launch(spec)
-        bed.heal()
-        with pytest.raises(CapacityError):
-            provider.launch(spec)
-        assert bed.alive() == set()
 
     def test_lists_are_read_page_by_page(
         self, bed: AwsBed, monkeypatch: pytest.MonkeyPatch
@@ -539,7 +510,7 @@ def test_it_asks_for_what_the_settings_say(bed: AwsBed) -> None:
     )  # fmt: skip
     request = aws_request.run_instances(
         settings, Cluster(name="c", uuid=UUID), _spec("z", None), ("a",),
-        number=0, minimum=1, parts=(),
+        number=0, parts=(),
     )  # fmt: skip
     assert request["SubnetId"] == "subnet-1"
     assert "Placement" not in request
@@ -561,7 +532,7 @@ def test_a_spot_bound_is_set_only_where_the_pools_is_below_on_demand(
 ) -> None:
     request = aws_request.run_instances(
         bed.settings(), Cluster(name="c", uuid=UUID), _spec("z", bound), ("a",),
-        number=0, minimum=1, parts=(),
+        number=0, parts=(),
     )  # fmt: skip
     options = request["InstanceMarketOptions"]["SpotOptions"]
     assert options.get("MaxPrice") == asked

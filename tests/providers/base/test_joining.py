@@ -150,7 +150,7 @@ def test_it_fits_ec2_with_a_thousand_nodes(tmp_path: Path) -> None:
     request = requests.run_instances(
         AWS, Cluster(name="c", uuid=UUID),
         LaunchSpec(generation="g1", pool=pool, nodes=names, offer=offer), names,
-        number=0, minimum=1, parts=parts,
+        number=0, parts=parts,
     )  # fmt: skip
     data = request["UserData"]
     assert isinstance(data, bytes)

@@ -63,11 +63,11 @@ class Caller:
     as a later round does; what answered is not asked again.
     """
 
-    def __init__(self, cloud: Cloud, minimum: int) -> None:
+    def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self.provider = cloud.open()
         self.spec = spec_for(
-            cloud, self.provider, NODES, generation=GENERATION, minimum=minimum  # type: ignore[arg-type]
+            cloud, self.provider, NODES, generation=GENERATION  # type: ignore[arg-type]
         )  # fmt: skip
         self.answer: tuple[Instance, ...] = ()
 
@@ -96,13 +96,12 @@ class Caller:
 @given(
     steps=st.lists(STEPS, min_size=1, max_size=6),
     lag=st.sampled_from([0.0, 30.0, 60.0, 60.0]),
-    minimum=st.sampled_from([1, NODES]),
 )
 def test_no_node_ever_has_two_machines_and_each_gets_one(
-    kind: str, steps: list[Step], lag: float, minimum: int
+    kind: str, steps: list[Step], lag: float
 ) -> None:
     with CLOUDS[kind](lag) as cloud:
-        caller = Caller(cloud, minimum)
+        caller = Caller(cloud)
         for number, step in enumerate(steps):
             caller.take(step, again=number > 1)
         for _ in range(3):  # what is to show, the order, and what came of it

@@ -83,14 +83,12 @@ def opened(*urls: str, **more: Any) -> DockerProvider:
     return provider
 
 
-def spec(*nodes: str, zone: str = "h0", minimum: int = 1, generation: str = "g1") -> LaunchSpec:
+def spec(*nodes: str, zone: str = "h0", generation: str = "g1") -> LaunchSpec:
     offer = Offer(
         cloud=NAME, location=Location.ON_PREMISES, instance_type="small", zone=zone,
         market=Market.RESERVED, price=0.02, cpus=2, memory=1024,
     )  # fmt: skip
-    return LaunchSpec(
-        generation=generation, pool=POOL, nodes=nodes, offer=offer, minimum=minimum, jobs=(7,)
-    )
+    return LaunchSpec(generation=generation, pool=POOL, nodes=nodes, offer=offer, jobs=(7,))
 
 
 def number_of(machine: int) -> str:

@@ -78,13 +78,6 @@ class TestQuota:
         assert len(provider.launch(spec_for(bed, provider, 4))) == 2
         assert len(bed.alive()) == 2
 
-    def test_below_the_minimum_all_is_given_back(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(group=USERS, vm={"VMS": 2}))
-        provider = bed.open()
-        with pytest.raises(QuotaError):
-            provider.launch(spec_for(bed, provider, 4, minimum=3))
-        assert bed.alive() == set()
-
     def test_leases_are_a_quota_too(self, bed: OneBed) -> None:
         bed.control.quota(Quota(user=ELASTIC, leases={0: 0}))
         with pytest.raises(QuotaError, match="LEASES"):

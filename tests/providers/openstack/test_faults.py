@@ -68,7 +68,7 @@ def settled(bed: StackBed, provider: Provider, count: int) -> None:
 @pytest.mark.parametrize("count", [None, 1], ids=["every call", "one call"])
 def test_launch(bed: StackBed, kind: Kind, count: int | None) -> None:
     provider = bed.open(timeout=TIMEOUT)
-    spec = spec_for(bed, provider, 3, minimum=3)
+    spec = spec_for(bed, provider, 3)
     bed.stand_in.fail(kind, CREATE, count)
     with pytest.raises(TransientError):
         provider.launch(spec)
@@ -265,7 +265,7 @@ def test_a_failed_deletion_of_what_found_no_host_does_not_keep_the_job(
 ) -> None:
     """The lists have shown what came of the order: nothing is waited for."""
     provider = bed.open(timeout=TIMEOUT)
-    spec = spec_for(bed, provider, 2, minimum=2)
+    spec = spec_for(bed, provider, 2)
     bed.limit(0)
     if how == "conflict":
         bed.world.delete_conflicts = 1

@@ -75,14 +75,6 @@ class TestScheduler:
         assert {m.id for m in machines} == bed.alive()
         assert bed.stand_in.calls(CREATE) <= 2 * wanted.bit_length()
 
-    def test_all_or_nothing_asks_once(self, bed: StackBed) -> None:
-        bed.limit(4)
-        provider = bed.open()
-        with pytest.raises(CapacityError):
-            provider.launch(spec_for(bed, provider, 5, minimum=5))
-        assert bed.stand_in.calls(CREATE) == 1
-        assert bed.alive() == set()
-
     def test_another_fault_is_not_tried_with_fewer(self, bed: StackBed) -> None:
         bed.limit(0)
         bed.world.fault_text = "Build of instance x aborted: the image is broken"
@@ -139,13 +131,6 @@ class TestQuota:
         (machine,) = launch(bed, 5)
         assert machine.node == "os1"
         assert [m.node for m in bed.open().instances()] == ["os1"]
-
-    def test_below_the_minimum_nothing_is_started(self, bed: StackBed) -> None:
-        bed.world.quota = 2
-        provider = bed.open()
-        with pytest.raises(QuotaError, match="Quota exceeded for instances: Requested 3"):
-            provider.launch(spec_for(bed, provider, 4, minimum=3))
-        assert bed.alive() == set()
 
     @pytest.mark.parametrize(
         ("limits", "free", "words"),
