@@ -16,6 +16,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+from patience import patience
+
 PING_VERSION = {"ApiVersion": "1.41", "MinAPIVersion": "1.12", "Version": "20.10.24"}
 
 
@@ -112,7 +114,7 @@ def running_proxy(path: Path, upstream: str | None) -> Iterator[EngineProxy]:
             proxy.heal()
             proxy.woken.set()
             server.shutdown()
-            thread.join(30)
+            thread.join(patience(30))
 
 
 class _Unix(http.client.HTTPConnection):

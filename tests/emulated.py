@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from patience import patience
+
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.one_control import OneControl
 
@@ -54,11 +56,11 @@ def _running(
         yield control
     finally:
         process.terminate()
-        assert process.wait(30) == 0, (directory / "log").read_text()[-3000:]
+        assert process.wait(patience(30)) == 0, (directory / "log").read_text()[-3000:]
 
 
 def _port(directory: Path, ready: Path, process: subprocess.Popen[bytes]) -> int:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + patience(120)
     while not ready.exists():
         assert process.poll() is None, (directory / "log").read_text()
         assert time.monotonic() < deadline, (directory / "log").read_text()

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from tests.ports import free_ports
 
@@ -108,7 +109,7 @@ class Sshd:
         self.process = None
 
     def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience(60)
         while True:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 5).close()

@@ -8,19 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_elastic import nodeproc
 from slurm_elastic.nodeproc import Machine, Process
 
 ENV = {"PATH": "/usr/bin:/bin:/usr/sbin"}
-
-
-def eventually(condition, timeout=20.0):
-    until = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < until, "the state never came"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture

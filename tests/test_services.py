@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 ETC = Path(__file__).parent.parent / "etc"
 UNITS = (
@@ -73,7 +74,7 @@ def test_systemd_understands_every_line(unit: str) -> None:
         [verify, "verify", "--man=no", str(ETC / unit)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     ours = [line for line in done.stderr.splitlines() if unit in line]

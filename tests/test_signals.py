@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 
+from patience import patience
+
 PROGRAM = """
 import sys, threading, time
 from slurm_elastic.signals import on_end
@@ -31,4 +33,4 @@ def test_a_second_signal_changes_nothing() -> None:
             process.send_signal(number)
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(patience(60)) == 0

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from patience import patience
+
 from slurm_elastic.checkpointers.dmtcp import DmtcpCheckpointer
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.protocols import Checkpointer
@@ -186,7 +188,9 @@ class NodeBed:
     def works(self, run: JobRun) -> bool:
         """Whether it takes a step: seen within patience, or none in a good while."""
         before = len(self.steps(run.job))
-        until = time.monotonic() + (PATIENCE if self.status(run.job)["state"] == "running" else 1.0)
+        until = time.monotonic() + (
+            patience(PATIENCE) if self.status(run.job)["state"] == "running" else 1.0
+        )
         while time.monotonic() < until:
             if len(self.steps(run.job)) > before:
                 return True
@@ -210,7 +214,7 @@ class NodeBed:
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def wait(self, condition: object, what: str) -> None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience(PATIENCE)
         assert callable(condition)
         while not condition():
             assert time.monotonic() < until, f"not in {PATIENCE:g} s: {what}"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from patience import patience
 
 from slurm_elastic.checkpointers.blcr import BlcrCheckpointer, _Records
 from slurm_elastic.checkpointers.ssh import Answer, Shells
@@ -103,7 +104,7 @@ class BlcrBed:
         if job not in self.jobs:
             command = ["/usr/bin/python3", "-c", PAYLOAD, str(self.home / f"progress-{job}")]
             self.jobs[job] = started = subprocess.Popen(command, user=USER, group=USER)
-            until = time.monotonic() + PATIENCE
+            until = time.monotonic() + patience(PATIENCE)
             while not (self.home / f"progress-{job}").exists():
                 assert time.monotonic() < until
                 time.sleep(0.02)
@@ -121,7 +122,7 @@ class BlcrBed:
 
         state = Path(f"/proc/{self.jobs[run.job].pid}/stat").read_text().rpartition(")")[2].split()
         before = step()
-        until = time.monotonic() + (1.0 if state[0] == "T" else PATIENCE)
+        until = time.monotonic() + (1.0 if state[0] == "T" else patience(PATIENCE))
         while time.monotonic() < until:
             if step() not in (before, ""):
                 return True
@@ -185,7 +186,7 @@ def test_an_empty_file_is_no_image_and_the_job_goes_on(bed: BlcrBed) -> None:
     run = bed.run()
     (bed.home / "empty").touch()
     with pytest.raises(CheckpointError, match="empty, or not 0 bytes long"):
-        bed.checkpointer.checkpoint(run, deadline=time.time() + PATIENCE, stop=False)
+        bed.checkpointer.checkpoint(run, deadline=time.time() + patience(PATIENCE), stop=False)
     assert bed.checkpointer.images(run) == ()
     assert bed.works(run)
 
@@ -285,13 +286,13 @@ def test_words_reach_the_node_as_they_are(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     words = ("printf", "%s\n", "a b", "$(id)", "it's", '"', "*", "; true", "-n", "")
     try:
-        answer = shells.run(HOST, words, deadline=time.time() + PATIENCE)
+        answer = shells.run(HOST, words, deadline=time.time() + patience(PATIENCE))
         assert answer.out.splitlines() == list(words[2:])
         answer = shells.run(HOST, ("sh", "-c", "echo out; echo err >&2; exit 5"),
-                            deadline=time.time() + PATIENCE)  # fmt: skip
+                            deadline=time.time() + patience(PATIENCE))  # fmt: skip
         assert (answer.code, answer.out, answer.err) == (5, "out\n", "err\n")
         long = shells.run(HOST, ("sh", "-c", "yes | head -c 300000; yes | head -c 300000 >&2"),
-                          deadline=time.time() + PATIENCE)  # fmt: skip
+                          deadline=time.time() + patience(PATIENCE))  # fmt: skip
         assert (len(long.out), len(long.err)) == (300000, 300000)
     finally:
         shells.close()
@@ -301,13 +302,13 @@ def test_connections_are_kept_and_made_anew_when_they_broke(sshd: Sshd, bed: Blc
     shells = Shells(bed.settings)
     ask = ("sh", "-c", "echo $SSH_CONNECTION")
     try:
-        first = shells.run(HOST, ask, deadline=time.time() + PATIENCE).out
-        assert shells.run(HOST, ask, deadline=time.time() + PATIENCE).out == first
+        first = shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out
+        assert shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out == first
         sshd.stop()
         with pytest.raises(CheckpointError):
             shells.run(HOST, ask, deadline=time.time() + 5)
         sshd.start()
-        assert shells.run(HOST, ask, deadline=time.time() + PATIENCE).out != first
+        assert shells.run(HOST, ask, deadline=time.time() + patience(PATIENCE)).out != first
     finally:
         shells.close()
         if sshd.process is None:
@@ -320,7 +321,7 @@ def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed) -> None:
     shells = Shells(replace(bed.settings, connections=1))
     try:
         for host in (HOST, "localhost", HOST):
-            shells.run(host, ("true",), deadline=time.time() + PATIENCE)
+            shells.run(host, ("true",), deadline=time.time() + patience(PATIENCE))
             assert len(shells._open) == 1
     finally:
         shells.close()
@@ -334,14 +335,16 @@ def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: s
     path.write_text(f"[{HOST}]:{sshd.port} {key}" if known else "")
     shells = Shells(replace(bed.settings, known_hosts=str(path)))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="SSH"):
-        shells.run(HOST, ("touch", str(bed.home / "ran")), deadline=time.time() + PATIENCE)
+        shells.run(
+            HOST, ("touch", str(bed.home / "ran")), deadline=time.time() + patience(PATIENCE)
+        )
     assert not (bed.home / "ran").exists()
 
 
 def test_a_wrong_key_is_an_error(sshd: Sshd, bed: BlcrBed) -> None:
     shells = Shells(replace(bed.settings, key=str(sshd.place / "host")))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="uthentication"):
-        shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
+        shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
 
 
 def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(bed: BlcrBed) -> None:
@@ -352,18 +355,18 @@ def test_a_host_that_says_nothing_costs_no_more_than_the_time_out(bed: BlcrBed) 
         shells = Shells(settings)
         began = time.monotonic()
         with contextlib.closing(shells), pytest.raises(CheckpointError):
-            shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
-        assert time.monotonic() - began < PATIENCE
+            shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
+        assert time.monotonic() - began < patience(PATIENCE)
 
 
 def test_one_command_a_host_at_a_time(bed: BlcrBed) -> None:
     shells = Shells(bed.settings)
     try:
-        shells.run(HOST, ("true",), deadline=time.time() + PATIENCE)
+        shells.run(HOST, ("true",), deadline=time.time() + patience(PATIENCE))
         slow = threading.Thread(
             target=shells.run,
             args=(HOST, ("sleep", "4")),
-            kwargs={"deadline": time.time() + PATIENCE},
+            kwargs={"deadline": time.time() + patience(PATIENCE)},
         )
         slow.start()
         time.sleep(0.5)

@@ -5,22 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic.ckptman import service as services
 from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Looks(Service):
@@ -50,7 +44,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket
         yield service, wake
         service.stop()
         thread.join()
-        events.join(30)
+        events.join(patience(30))
     world.close()
 
 
@@ -58,19 +52,19 @@ def test_an_event_is_looked_at_at_once_and_some_times_more(
     looking: tuple[Looks, WakeSocket],
 ) -> None:
     service, wake = looking
-    until(lambda: service.looks == 1)
-    until(lambda: service.beats > 3)  # it lives although it rests
+    eventually(lambda: service.looks == 1)
+    eventually(lambda: service.beats > 3)  # it lives although it rests
     assert service.looks == 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.sendto(b"{}", str(wake._path))
-    until(lambda: service.looks >= 4)
+    eventually(lambda: service.looks >= 4)
 
 
 def test_without_events_it_polls(looking: tuple[Looks, WakeSocket]) -> None:
     service, _ = looking
-    until(lambda: service.looks == 1)
+    eventually(lambda: service.looks == 1)
     service.wake()
-    until(lambda: service.looks == 2)
+    eventually(lambda: service.looks == 2)
     beats = service.beats
-    until(lambda: service.beats > beats + 3)
+    eventually(lambda: service.beats > beats + 3)
     assert service.looks == 2

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from patience import patience
 
 from slurm_elastic.ckptman.executor import Crew, Kind, Order
 from slurm_elastic.ckptman.node_notices import MARK, Threat, settle_nodes
@@ -467,7 +468,7 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
     monkeypatch.setattr(world.saver, "remove", remove)
     world.slurm.set_job(7, "COMPLETED")
     world.tick()
-    assert gone.wait(60)
+    assert gone.wait(patience(60))
     crew.close()
     assert by != [loop]
     assert world.state.images() == ()

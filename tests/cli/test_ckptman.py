@@ -6,11 +6,11 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ledger import Ledger
@@ -44,7 +44,7 @@ def config(tmp_path: Path) -> Path:
 def serving(config: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen([*COMMAND, str(config)], stderr=subprocess.PIPE, text=True) as process:
         try:
-            wait_for(lambda: beat(config) or process.poll() is not None)
+            eventually(lambda: beat(config) or process.poll() is not None)
             assert process.poll() is None, process.stderr and process.stderr.read()
             yield process
         finally:
@@ -59,16 +59,9 @@ def beat(config: Path) -> tuple[float, int] | None:
         return ledger.heartbeat(SERVICE)
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 def run(config: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, str(config)], capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, str(config)], capture_output=True, text=True, timeout=patience(60), check=False
     )
 
 
@@ -80,7 +73,7 @@ def test_it_lives_without_slurm_and_ends_cleanly_on_sigterm(config: Path) -> Non
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
         said = process.stderr.read()
-        assert process.wait(60) == 0, said
+        assert process.wait(patience(60)) == 0, said
     assert "slurm (ckptman) fails" in said
     assert "Traceback" not in said
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
@@ -57,7 +58,7 @@ def run(path: Path, before: Callable[[], None] | None = None) -> subprocess.Comp
         [*COMMAND, str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
         preexec_fn=before,
     )
@@ -71,18 +72,11 @@ def serving(
         [*COMMAND, str(path)], stderr=subprocess.PIPE, text=True, preexec_fn=before
     ) as daemon:
         try:
-            wait_for(lambda: (state / "prolog.sock").exists() or daemon.poll() is not None)
+            eventually(lambda: (state / "prolog.sock").exists() or daemon.poll() is not None)
             assert daemon.poll() is None, daemon.stderr and daemon.stderr.read()
             yield daemon
         finally:
             daemon.kill()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def one_sentence(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -202,7 +196,7 @@ def test_a_file_of_a_newer_release_is_no_reason_to_start_again(
         db.execute("pragma user_version = 99")
     done = subprocess.run(
         [sys.executable, "-m", f"slurm_elastic.cli.{program}", "--config", str(config(state))],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert "has schema 99, this release knows schemas up to" in one_sentence(done, 2)
 
@@ -218,7 +212,7 @@ def test_a_killed_daemon_is_no_obstacle(state: Path) -> None:
     path = config(state)
     with serving(path, state) as daemon:
         daemon.kill()
-        daemon.wait(60)
+        daemon.wait(patience(60))
     with serving(path, state) as daemon:
         assert daemon.poll() is None
 
@@ -227,7 +221,7 @@ def test_a_killed_daemon_is_no_obstacle(state: Path) -> None:
 def test_a_clean_stop(state: Path, number: signal.Signals) -> None:
     with serving(config(state), state) as daemon:
         daemon.send_signal(number)
-        assert daemon.wait(60) == 0
+        assert daemon.wait(patience(60)) == 0
         assert daemon.stderr is not None
         said = daemon.stderr.read()
     assert "stopped" in said
@@ -240,7 +234,7 @@ def test_while_slurm_is_dead_requests_stay(state: Path) -> None:
     with serving(config(state), state):
         waiting = state / "requests" / "1-1-resume.json"
         waiting.write_text(json.dumps(request))
-        wait_for(lambda: any(h.name == "slurm" and h.error for h in health(state)))
+        eventually(lambda: any(h.name == "slurm" and h.error for h in health(state)))
         time.sleep(3)  # three attempts are long over by then
         assert waiting.exists()
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import patience
 from rich.text import Text
 
 from slurm_elastic.cli import main as frame
@@ -72,7 +73,7 @@ def run_process(
         [sys.executable, *start, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
         env={**os.environ, **(env or {})},
     )
@@ -300,7 +301,7 @@ def test_a_reader_that_goes_away_is_no_error_message() -> None:
     process.stdout.close()
     assert process.stderr.read() == ""
     process.stderr.close()
-    assert process.wait(timeout=60) == 141
+    assert process.wait(timeout=patience(60)) == 141
 
 
 def test_an_interrupt_is_exit_130_and_quiet() -> None:
@@ -339,7 +340,7 @@ def in_shell(
     done = subprocess.run(
         ["/bin/sh", "-c", f'"$1" "$2" "$3" {redirected}', "sh", sys.executable, str(script),
          str(tmp_path / "file")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
         env={**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "", **env},
     )  # fmt: skip
     return done, (tmp_path / "file").read_text()
@@ -369,7 +370,7 @@ def test_services_bear_closed_streams(main: str, tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", '"$1" -m "$2" --config "$3" >&- 2>&-', "sh", sys.executable,
          f"slurm_elastic.cli.{main}", str(tmp_path / "none.yaml")],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")
 
@@ -382,7 +383,7 @@ def test_a_reader_of_tables_that_goes_away_is_no_error_message(tmp_path: Path) -
     os.close(reader)
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "file")], stdout=writer,
-        stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        stderr=subprocess.PIPE, text=True, timeout=patience(60), check=False,
     )  # fmt: skip
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")

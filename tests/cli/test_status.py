@@ -11,6 +11,7 @@ from typing import NoReturn
 import msgspec
 import pytest
 from ledger_cases import T0
+from patience import patience
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
@@ -120,7 +121,7 @@ def test_a_dead_process_is_noticed_before_its_heartbeat_is_old(
     ledger: Ledger, tmp_path: Path
 ) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait(timeout=60)
+    gone.wait(timeout=patience(60))
     ledger.beat("slurm-elasticd", NOW - 3, gone.pid)
     text = text_of(seen(tmp_path), 160)
     assert "NOT RUNNING (heartbeat 3s ago" in text
@@ -241,7 +242,7 @@ def test_watch_shows_again_until_interrupted(config_file: Path) -> None:
         assert process.stdout is not None
         first, second = (msgspec.json.decode(process.stdout.readline()) for _ in range(2))
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=patience(60)) == 130
     assert first["at"] < second["at"]
 
 
@@ -251,7 +252,7 @@ def test_a_reader_that_goes_away_is_no_traceback(config_file: Path) -> None:
         ["bash", "-c", f"{command} --watch 1 | head -n 1"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     assert done.stdout.startswith("Cluster alps")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from patience import patience
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
@@ -234,7 +235,7 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
     jobs = world.slurm.jobs
 
     def slow() -> Sequence[SlurmJob]:
-        assert answers.wait(60)
+        assert answers.wait(patience(60))
         return jobs()
 
     site = dataclasses.replace(world.site, slurm=world.slurm)

@@ -6,10 +6,10 @@ import dataclasses
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import WakeSocket
@@ -136,9 +136,9 @@ def test_a_stop_in_the_middle_of_a_launch_is_clean_and_loses_nothing(tmp_path: P
         thread = threading.Thread(target=daemon.run, args=(stop,))
         world.slurm.submit(1, ("pub1",))
         thread.start()
-        wait_for(lambda: launches(world) > 0)
+        eventually(lambda: launches(world) > 0)
         stop.set()
-        thread.join(30)
+        thread.join(patience(30))
         assert not thread.is_alive()
     assert world.spool.count() == 1
     assert len(world.ledger.open_launches()) == 1
@@ -164,20 +164,13 @@ def test_the_job_of_a_refused_node_is_hurried_without_another_event(
         thread = threading.Thread(target=daemon.run, args=(stop,))
         thread.start()
         try:
-            wait_for(lambda: not daemon._settler.busy)
+            eventually(lambda: not daemon._settler.busy)
             world.slurm.submit(1, ("pub1",))
             wake.ring()  # as the program's datagram does
-            wait_for(lambda: world.slurm.calls["start_now"])
+            eventually(lambda: world.slurm.calls["start_now"])
         finally:
             stop.set()
             wake.ring()
-            thread.join(60)
+            thread.join(patience(60))
         assert not thread.is_alive()
     world.close()
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import AwsCloud, InstanceType
@@ -97,7 +98,7 @@ class Bed:
 
     def until(self, condition: Callable[[], object]) -> None:
         assert self.keys is not None
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + patience(90)
         while not condition():
             assert time.monotonic() < deadline, self.kinds()
             self.keys._next = float("-inf")
@@ -156,7 +157,7 @@ def _openssh(bed: Bed, command: str) -> int:
     done = subprocess.run(
         ["ssh", *where, *told, "root@127.0.0.1", command],
         capture_output=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     return done.returncode

@@ -6,10 +6,7 @@ has money again, its jobs have what they had and run.
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 from msgspec.structs import replace
@@ -17,6 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_accounts
+from tests.controller.chaos import draw
 from tests.controller.test_world_machine import Chaos, WatchedWorld
 from tests.controller.world import ONP, PUB
 
@@ -91,13 +89,5 @@ class AccountChaos(Chaos):
         return f"lost their partitions: {lost}" if lost else ""
 
 
-AccountChaos.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "40")),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-class TestAccountChaos(AccountChaos.TestCase):  # type: ignore[misc]
-    pass
+def test_chaos_with_budgets_of_accounts() -> None:
+    draw(AccountChaos, examples=40, steps=25)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
 from msgspec.structs import replace
 
+from tests.controller.chaos import draw
 from tests.controller.test_world_machine import Chaos, WatchedWorld
 from tests.controller.world import make_config
 
@@ -18,13 +17,5 @@ class InTurns(Chaos):
         return WatchedWorld(clouds=(replace(onp, max_booting=1), pub))
 
 
-InTurns.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "40")),
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-class TestInTurns(InTurns.TestCase):  # type: ignore[misc]
-    pass
+def test_chaos_where_machines_boot_in_turns() -> None:
+    draw(InTurns, examples=40, steps=30)

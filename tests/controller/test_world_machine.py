@@ -15,7 +15,6 @@ from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -34,6 +33,7 @@ from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.power_state import Phase, phase
 from slurm_elastic.slurm.fake_timed import TimedSlurm
+from tests.controller.chaos import draw
 from tests.controller.world import ONP, PUB, T0, Killed, World
 
 DEAD = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
@@ -442,13 +442,5 @@ class Chaos(RuleBasedStateMachine):
         return f"left: {left}" if left or w.spool.count() else ""
 
 
-Chaos.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "150")),
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-class TestChaos(Chaos.TestCase):  # type: ignore[misc]
-    pass
+def test_chaos() -> None:
+    draw(Chaos, examples=150, steps=30)

@@ -6,16 +6,13 @@ counts as none.
 
 from __future__ import annotations
 
-import os
-
-from hypothesis import HealthCheck, settings
-
 from slurm_elastic.config import Timings
 from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Limits, Location
 from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from tests.controller.chaos import draw
 from tests.controller.test_world_machine import Chaos, WatchedWorld
 from tests.controller.world import SHAPE
 
@@ -50,13 +47,5 @@ class PolicyChaos(Chaos):
         return self.trouble(rows, held=held)
 
 
-PolicyChaos.TestCase.settings = settings(
-    max_examples=int(os.environ.get("SLURM_ELASTIC_EXAMPLES", "40")),
-    stateful_step_count=25,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-class TestPolicyChaos(PolicyChaos.TestCase):  # type: ignore[misc]
-    pass
+def test_chaos_with_policies() -> None:
+    draw(PolicyChaos, examples=40, steps=25)

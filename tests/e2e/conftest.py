@@ -7,17 +7,29 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.spec import SandboxSpec
+
+T = TypeVar("T")
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
 _SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 _up: list[Sandbox] = []
+
+
+class PatientSandbox(Sandbox):
+    """Waits longer the busier this machine is."""
+
+    def wait_for(
+        self, condition: Callable[[], T], timeout: float, what: str, period: float = 0.2
+    ) -> T:
+        return super().wait_for(condition, patience(timeout), what, period)
 
 
 def why_not() -> str | None:
@@ -42,7 +54,7 @@ def sandbox() -> Iterator[Callable[..., Sandbox]]:
     def make(**overrides: Any) -> Sandbox:
         directory = Path(tempfile.mkdtemp(prefix="se-", dir="/tmp"))
         directory.chmod(0o755)
-        made = Sandbox(SandboxSpec(dir=directory, **overrides))
+        made = PatientSandbox(SandboxSpec(dir=directory, **overrides))
         mine.append(made)
         made.up()
         _up.append(made)

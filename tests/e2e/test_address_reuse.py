@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
+from patience import patience
 
 from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.power_state import Phase, is_busy, phase
@@ -46,7 +47,7 @@ class Relay:
     def close(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(patience(60))
 
     def _serve(self) -> None:
         with self._listening() as server:
@@ -79,7 +80,7 @@ class Relay:
             back = threading.Thread(target=_pump, args=(other, caller))
             back.start()
             _pump(caller, other)
-            back.join(60)
+            back.join(patience(60))
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from patience import patience
 
 from slurm_elastic.config import configfile
 from slurm_elastic.config.joining import Join
@@ -49,7 +50,7 @@ def why_not() -> str | None:
     """Why there can be no such machine here; None if there can."""
     done = subprocess.run(
         [*NAMESPACES, "mount", "-t", "tmpfs", "tmpfs", "/run"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=patience(60),
     )  # fmt: skip
     return f"no namespaces here: {done.stderr.strip()}" if done.returncode else None
 
@@ -87,7 +88,7 @@ def machine(site: Sandbox, node: str, place: Path) -> Iterator[None]:
         yield
     finally:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait(patience(60))
 
 
 def test_a_machine_joins_works_and_ends_itself(site: Sandbox, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from slurm_elastic import nodeproc
 from slurm_elastic.cli.quickstart import verdict
@@ -30,7 +31,7 @@ def left_over(directory: Path) -> list[object]:
 
 def test_ten_jobs_from_sbatch_to_the_last_machines_end(directory):
     done = subprocess.run(
-        [*START, directory], capture_output=True, text=True, check=False, timeout=500
+        [*START, directory], capture_output=True, text=True, check=False, timeout=patience(500)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == verdict([])[-1]
@@ -47,5 +48,5 @@ def test_stopped_in_the_middle_it_leaves_nothing(directory, number, moment):
         time.sleep(1.0)  # somewhere in what follows; any moment must do
         process.send_signal(number)
         process.stdout.read()
-        assert process.wait(90) == 130
+        assert process.wait(patience(90)) == 130
     assert left_over(directory) == []

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 from e2e.submission_site import SETTLED, Ran, SubmissionSite, wait_for
 from msgspec import Struct
+from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings
 from slurm_elastic.config.access import Who
@@ -404,7 +405,7 @@ def interactive(site: SubmissionSite, case: Case) -> Outcome:
     finally:
         clear(site, keep="wrap")
         with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=30)
+            process.communicate(timeout=patience(30))
         if process.poll() is None:
             process.kill()
             process.communicate()
@@ -594,7 +595,7 @@ def test_changing_a_pending_job_works_as_before() -> None:
 
 def changed(site: SubmissionSite, job: str, change: str) -> Ran:
     """Of a user; 24.11 answers with a left-over errno now and then, with any filter or none."""
-    until = time.monotonic() + SETTLED
+    until = time.monotonic() + patience(SETTLED)
     while True:
         done = site.run("scontrol", "update", f"jobid={job}", change, user="nobody")
         left_over = any(os.strerror(number) in done.err for number in errno.errorcode)

@@ -43,6 +43,11 @@ TWO_PUBLIC_CLOUDS: Mapping[str, Any] = {
 """A sandbox of one static node, a public cloud (``aws``), and a second one after it (``backup``)."""
 
 
+def waited_out(site: Sandbox) -> int:
+    """How often slurmctld gave up a node since its ResumeTimeout was over."""
+    return (site.layout.log / "slurmctld.log").read_text().count("by ResumeTimeout")
+
+
 def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:
     return [site.submit(script, *options) for _ in range(count)]
 

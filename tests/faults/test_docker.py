@@ -11,7 +11,7 @@ from tests.faults.beds import Docker
 from tests.faults.bench import Bench, open_bench
 from tests.faults.cells import CALLS, FAULTS, Cell, noted, outcome_of
 
-pytestmark = pytest.mark.timeout(1800)  # the first time the image is built
+pytestmark = pytest.mark.timeout(3600)  # the first time the image is built
 
 
 @pytest.fixture(scope="module")

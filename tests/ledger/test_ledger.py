@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from ledger_cases import T0, instance, offer, pool, spec
 from msgspec.structs import replace
+from patience import patience
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
@@ -771,7 +772,7 @@ def read_afresh(path: Path) -> str:
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{READ}", str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -804,7 +805,7 @@ ledger.intend(spec(), "r", T0)
 ledger.launched("g1", [instance()], T0)
 os.kill(os.getpid(), signal.SIGKILL)
 """
-    subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    subprocess.run([sys.executable, "-c", code], timeout=patience(60), check=False)
     assert path.with_name("ledger.db-wal").stat().st_size > 0
     assert read_afresh(path) == "['i-1']"
 
@@ -864,7 +865,7 @@ def writer(path: Path, name: str, count: int) -> subprocess.Popen[str]:
 def test_processes_create_and_write_at_the_same_time(path: Path) -> None:
     writers = [writer(path, f"w{n}", 15) for n in range(4)]
     for process in writers:
-        process.communicate(timeout=120)
+        process.communicate(timeout=patience(120))
     assert [p.returncode for p in writers] == [0] * 4
     ledger = Ledger(path)
     assert [p.name for p in path.parent.glob(".ledger*")] == [], "no draft is left"
@@ -882,7 +883,7 @@ def test_killing_the_writer_loses_nothing_it_was_told_is_kept(path: Path) -> Non
         process.send_signal(signal.SIGKILL)
         kept |= set(process.stdout.read().splitlines(keepends=False)[:-1])
         process.stdout.close()
-        process.wait(timeout=60)
+        process.wait(timeout=patience(60))
         reader = Ledger(path, read_only=True)
         present = {m.instance.id for m in reader.machines()}
         half_done = {x.generation for x in reader.open_launches()}
@@ -916,7 +917,7 @@ def test_a_full_disk_stops_the_spending_and_keeps_what_was_written(path: Path) -
         [sys.executable, "-c", FULL.format(path=sys.path), str(path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     assert done.returncode == 1

@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
+from patience import eventually, patience
 
 from slurm_elastic import nodeproc
 from slurm_elastic.local.agent import Agent
@@ -22,14 +22,6 @@ from slurm_elastic.local.records import read_records
 from slurm_elastic.model import InstanceState
 
 CLUSTER = "11111111-2222-3333-4444-555555555555"
-
-
-def eventually(condition, timeout=30.0):
-    until = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < until, "the state never came"
-        time.sleep(0.02)
-    return value
 
 
 @pytest.fixture
@@ -329,7 +321,7 @@ def speak(path, line, preexec=None):
     )
     done = subprocess.run(
         ["/usr/bin/python3", "-c", script, str(path), line + "\n"],
-        stdout=subprocess.PIPE, text=True, check=True, preexec_fn=preexec, timeout=30,
+        stdout=subprocess.PIPE, text=True, check=True, preexec_fn=preexec, timeout=patience(30),
     )  # fmt: skip
     return json.loads(done.stdout)
 

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from patience import patience
+
 from benchmarks.small_slurm import INSTALLED, PROGRAMS
 
 
@@ -64,7 +66,7 @@ class Installed:
     ) -> tuple[int, str]:
         """Run one to its end; its exit code and what it said on stderr."""
         process = self.start(program, *arguments, env=env)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=patience(60))
         return process.returncode, said.decode()
 
 

@@ -7,13 +7,13 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import eventually, patience
 
 import slurm_elastic
 from slurm_elastic.programs import agent
@@ -22,13 +22,6 @@ from tests.imds import Metadata, serving
 PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 UP = "NodeName=pub1 Arch=x86_64\n   State=ALLOCATED+CLOUD ThreadsPerCore=1\n"
 SILENT = "slurm_load_node error: Unable to contact slurm controller (connect failure)"
-
-
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Timeline:
@@ -171,7 +164,7 @@ def step(tmp_path: Path) -> Iterator[Callable[..., Path]]:
         where = tmp_path / name
         where.mkdir()
         started.append(subprocess.Popen([program, word], cwd=where))
-        until(lambda: _comm(started[-1].pid) == "slurmstepd")
+        eventually(lambda: _comm(started[-1].pid) == "slurmstepd")
         return where
 
     yield start
@@ -265,10 +258,10 @@ def test_it_stops_the_machine_when_the_head_is_gone(
     scontrol: Scontrol, running: Callable[..., Running]
 ) -> None:
     machine = running()
-    until(lambda: len(scontrol.ran()) >= 10)
+    eventually(lambda: len(scontrol.ran()) >= 10)
     assert not machine.stopped.exists()
     scontrol.says(SILENT, 1)
-    until(machine.stopped.exists)
+    eventually(machine.stopped.exists)
     assert "stops itself: slurmctld does not know or answer this node" in machine.end()
 
 
@@ -281,7 +274,7 @@ def test_a_stop_command_that_fails_is_run_again(
     script.write_text(f"#!/bin/sh\necho >>{count}\nexit 1\n")
     script.chmod(0o755)
     machine = running(stop_command=str(script))
-    until(lambda: count.exists() and len(count.read_text()) >= 3)
+    eventually(lambda: count.exists() and len(count.read_text()) >= 3)
     assert "exit 1" in machine.end()
 
 
@@ -290,16 +283,16 @@ def test_it_starts_slurmd_once_the_key_has_come(
 ) -> None:
     mark, started = tmp_path / "mark", tmp_path / "started"
     machine = running(key_mark=str(mark), start_command=f"sh -c 'echo >>{started}'")
-    until(lambda: len(scontrol.ran()) >= 3)
+    eventually(lambda: len(scontrol.ran()) >= 3)
     assert not started.exists()
     mark.touch()
-    until(started.exists)
+    eventually(started.exists)
     seen = len(scontrol.ran())
-    until(lambda: len(scontrol.ran()) >= seen + 3)
+    eventually(lambda: len(scontrol.ran()) >= seen + 3)
     machine.end()
     again = subprocess.Popen([sys.executable, "-I", str(PROGRAM), str(machine.file)])
     seen = len(scontrol.ran())
-    until(lambda: len(scontrol.ran()) >= seen + 3)
+    eventually(lambda: len(scontrol.ran()) >= seen + 3)
     again.kill()
     again.wait()
     assert started.read_text() == "\n", "a restart of the agent leaves slurmd alone"
@@ -313,9 +306,9 @@ def test_a_warning_is_told_once_to_slurm(
         {"action": "terminate", "time": "2026-11-20T08:22:00Z"}
     )
     told = "update nodename=pub1 comment=slurm-elastic:notice:interruption:1795162920:i-7"
-    until(lambda: told in scontrol.ran())
+    eventually(lambda: told in scontrol.ran())
     seen = len(scontrol.ran())
-    until(lambda: len(scontrol.ran()) >= seen + 3)
+    eventually(lambda: len(scontrol.ran()) >= seen + 3)
     assert scontrol.ran().count(told) == 1
 
 
@@ -323,7 +316,7 @@ def test_settings_without_a_node_end_it(tmp_path: Path) -> None:
     (tmp_path / "agent").write_text("heartbeat_timeout=9\n")
     done = subprocess.run(
         [sys.executable, "-I", str(PROGRAM), str(tmp_path / "agent")],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=patience(60),
     )  # fmt: skip
     assert done.returncode == 2
     assert "lacks node, stop_command" in done.stderr

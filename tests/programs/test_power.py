@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 from programs.installed import Installed, modules_of
 
 from slurm_elastic.controller.notify_socket import WakeSocket
@@ -99,7 +100,7 @@ def test_five_thousand_scattered_nodes(installed: Installed, tmp_path: Path) -> 
 
 def test_requests_of_one_moment_do_not_meet(installed: Installed) -> None:
     running = [installed.start("slurm-elastic-suspend", f"n{i}") for i in range(20)]
-    assert [process.wait(60) for process in running] == [0] * 20
+    assert [process.wait(patience(60)) for process in running] == [0] * 20
     assert {r.nodes[0] for r in Spool(installed.state).pending()} == {f"n{i}" for i in range(20)}
     for process in running:
         process.communicate()
@@ -169,7 +170,9 @@ def test_the_services_are_woken(installed: Installed, running: tuple[str, ...]) 
     with contextlib.ExitStack() as closing:
         services = [closing.enter_context(WakeSocket(installed.state / s)) for s in running]
         installed.run("slurm-elastic-suspend", "a")
-        assert [s.wait(10) for s in services] == [[b'{"event": "suspend"}']] * len(running)
+        assert [s.wait(patience(10)) for s in services] == [[b'{"event": "suspend"}']] * len(
+            running
+        )
 
 
 def test_a_dead_daemons_socket_does_not_matter(installed: Installed) -> None:
@@ -310,7 +313,7 @@ def test_it_starts_with_signals_blocked(installed: Installed) -> None:
     process = installed.start(
         "slurm-elastic-suspend", "a", blocked=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
     )
-    process.communicate(timeout=60)
+    process.communicate(timeout=patience(60))
     assert process.returncode == 0
     assert only(installed).nodes == ("a",)
 

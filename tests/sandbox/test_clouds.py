@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.endpoints import EMULATOR_KEY
@@ -55,7 +56,7 @@ def cluster():
 def cli(*arguments, env=None):
     return subprocess.run(
         [sys.executable, "-m", "slurm_elastic.cli.main", "sandbox", *arguments],
-        capture_output=True, text=True, check=False, env=env, timeout=120,
+        capture_output=True, text=True, check=False, env=env, timeout=patience(120),
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 from emulated import running_ec2
+from patience import eventually, patience
 
 from slurm_elastic.ckptman.sources import SqsQueue
 from slurm_elastic.errors import SandboxError
@@ -71,13 +71,6 @@ def code_of(call: Callable[[], object]) -> tuple[str, int]:
         call()
     answer = caught.value.response
     return answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]
-
-
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def states(control: Ec2Control) -> dict[str, str]:
@@ -224,7 +217,7 @@ def test_fresh_machines_are_not_listed_for_a_while(
     fresh = set(run(2))
     assert listed(client) == old
     assert set(states(control)) == old | fresh
-    until(lambda: listed(client) == old | fresh)
+    eventually(lambda: listed(client) == old | fresh)
 
 
 def test_prices_set_by_hand_are_answered_newest_only(control: Ec2Control, client: Any) -> None:
@@ -252,8 +245,8 @@ def test_a_trace_is_replayed(control: Ec2Control, client: Any, tmp_path: Path) -
         history = client.describe_spot_price_history(InstanceTypes=["t9.tiny"])
         return float(history["SpotPriceHistory"][0]["SpotPrice"])
 
-    until(lambda: price() == 0.2)
-    until(lambda: price() == 0.1)
+    eventually(lambda: price() == 0.2)
+    eventually(lambda: price() == 0.1)
 
 
 def test_a_bid_below_the_price_is_refused(control: Ec2Control, run: Run) -> None:
@@ -279,7 +272,7 @@ def test_a_spot_machine_is_announced_and_then_taken(
 
     assert codes() == {taken: "marked-for-termination", kept: "fulfilled"}
     assert set(codes("marked-for-termination")) == {taken}
-    until(lambda: states(control)[taken] == "terminated")
+    eventually(lambda: states(control)[taken] == "terminated")
     assert states(control)[kept] == states(control)[pet] == "running"
     assert codes()[taken] == "instance-terminated-no-capacity"
     gone = client.describe_instances(InstanceIds=[taken])["Reservations"][0]["Instances"][0]
@@ -407,7 +400,7 @@ def test_a_front_that_is_not_there_is_a_sandbox_error() -> None:
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "slurm_elastic.sandbox.ec2", *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=patience(120), check=False,
     )  # fmt: skip
 
 
@@ -434,7 +427,7 @@ def test_it_ends_on_a_signal_even_while_it_is_silent(tmp_path: Path) -> None:
                 b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded"
                 b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
             )
-            until(lambda: control.state().calls == {"DescribeInstances": 1})
+            eventually(lambda: control.state().calls == {"DescribeInstances": 1})
             pid = int((tmp_path / "ec2" / "ready").read_bytes().split(b'"pid":')[1].rstrip(b"}"))
             os.kill(pid, signal.SIGTERM)
-            until(lambda: caller.recv(100) == b"")
+            eventually(lambda: caller.recv(100) == b"")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from emulated import running_ec2
 from msgspec.structs import replace
+from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config.clouds import (
@@ -223,7 +224,7 @@ def test_no_request_carries_the_callers_credentials(tmp_path: Path, home: Path) 
             input=settings.encode(),
             env={**os.environ, **REAL, "HOME": str(home)},
             check=True,
-            timeout=120,
+            timeout=patience(120),
         )
         assert control.state().access_keys == (EMULATOR_KEY,)
 
@@ -259,9 +260,9 @@ def test_no_byte_of_the_callers_credentials_is_sent(home: Path) -> None:
             env={**os.environ, **REAL, "HOME": str(home)},
             check=False,
             capture_output=True,
-            timeout=120,
+            timeout=patience(120),
         )
-        thread.join(10)
+        thread.join(patience(10))
     sent = b"".join(got).decode()
     assert f"Credential={EMULATOR_KEY}/" in sent
     for secret in ("AKIA", "EXAMPLE", "Token:", "production"):

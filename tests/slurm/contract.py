@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import pytest
+from patience import patience
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -32,7 +33,7 @@ class Bed(Protocol):
 
 def until(read: Callable[[], T], holds: Callable[[T], object]) -> T:
     """A real slurmctld needs a moment."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience(PATIENCE)
     while not holds(value := read()):
         assert time.monotonic() < deadline, value
         time.sleep(0.2)

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from patience import patience
+
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.slurm import dryrun, siteconf
 from tests.ports import free_ports
@@ -62,7 +64,7 @@ exec /usr/sbin/slurmctld -f {root}/etc/slurm.conf
 
 
 def wait_for(what: str, probe: Callable[[], object], seconds: float = SETTLED) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience(seconds)
     while not probe():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.1)

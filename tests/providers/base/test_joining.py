@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import (
@@ -204,10 +205,10 @@ class Machine:
     def join(self) -> None:
         text = self.text()
         environment = {"PATH": f"{self.bin}:{os.environ['PATH']}"}
-        subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=60)
+        subprocess.run(["sh", "-c", text], check=True, env=environment, timeout=patience(60))
 
     def ran(self, wanted: str) -> list[str]:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience(60)
         while not self.log.exists() or wanted not in self.log.read_text():
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -250,13 +251,13 @@ def test_cloud_init_runs_it_at_later_boots_too(tmp_path: Path) -> None:
     script = tmp_path / "part-001"
     script.write_text(machine.text())
     environment = {"PATH": f"{machine.bin}:{os.environ['PATH']}"}
-    subprocess.run(["sh", str(script)], check=True, env=environment, timeout=60)
+    subprocess.run(["sh", str(script)], check=True, env=environment, timeout=patience(60))
     kept = tmp_path / "per-boot" / "slurm-elastic-join"
     assert kept.read_text() == machine.text()
     for path in machine.run.iterdir():  # /run is empty after a reboot, but for the provider's part
         if path.name not in ("node", "launch"):
             path.rmdir() if path.is_dir() else path.unlink()
-    subprocess.run(["sh", str(kept)], check=True, env=environment, timeout=60)
+    subprocess.run(["sh", str(kept)], check=True, env=environment, timeout=patience(60))
     assert (machine.run / "agent").exists()
     assert kept.read_text() == machine.text()
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from docker_proxy import PING_VERSION, EngineProxy, Fault, running_proxy
+from patience import patience
 from providers.contract import OTHER_UUID, UUID
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
@@ -477,7 +478,9 @@ class TestWays:
             provider = opened(other.url, proxy.url, timeout=1.5)
             began = time.monotonic()
             assert [o.zone for o in provider.offers(POOL)] == ["h1"]
-            assert time.monotonic() - began < 30  # the silent one would be so for a minute
+            assert time.monotonic() - began < patience(
+                15
+            )  # the silent one would be so for a minute
 
     def test_many_slow_answers_have_one_time_out_in_all(self, proxy: EngineProxy) -> None:
         """Each comes in time; together they would not."""

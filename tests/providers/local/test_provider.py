@@ -7,10 +7,10 @@ import shutil
 import socket
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from providers.contract import FaultContract, LaunchContract, ScarceContract
 from providers.local.bed import POOL, LocalBed, provider_at
 
@@ -63,14 +63,6 @@ def served(place):
 def spec_of(provider, *nodes, generation="g1"):
     (offer,) = provider.offers(POOL)
     return LaunchSpec(generation=generation, pool=POOL, nodes=nodes, offer=offer, jobs=(5,))
-
-
-def eventually(condition, timeout=30.0):
-    until = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < until, "the state never came"
-        time.sleep(0.02)
-    return value
 
 
 def test_the_offer_is_the_pools_shape_at_the_sites_price_with_what_is_free(served):

@@ -6,6 +6,7 @@ import time
 import xmlrpc.client
 from pathlib import Path
 
+from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
@@ -87,7 +88,7 @@ class OneBed:
     def alive(self) -> set[str]:
         """Those that are on their way out have to be gone first: they are as good as ended."""
         machines = self.control.state().machines
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while any((m.state, m.lcm) in ENDING for m in machines):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -126,7 +127,7 @@ class OneBed:
 
     def running(self, count: int) -> None:
         """Wait until so many are RUNNING."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while sum((m.state, m.lcm) == (3, 3) for m in self.control.state().machines) < count:
             assert time.monotonic() < deadline
             time.sleep(0.02)

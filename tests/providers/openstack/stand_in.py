@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from msgspec import Struct, field
+from patience import patience
 
 PASSWORD = "stand-in-password"
 FLAVORS = {"small": (2, 4096), "big": (64, 262144)}
@@ -264,7 +265,7 @@ class _Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.owner.behind)
         kept = ("X-Auth-Token", "OpenStack-API-Version", "Content-Type", "Accept")
         headers = {name: self.headers[name] for name in kept if name in self.headers}
-        connection = HTTPConnection(parts.netloc, timeout=60)
+        connection = HTTPConnection(parts.netloc, timeout=patience(60))
         try:
             path = self.path.replace("/compute/v2.1", parts.path, 1)
             connection.request(self.command, path, body or None, headers)

@@ -8,6 +8,7 @@ from typing import Any
 
 import docker.errors
 from docker_proxy import EngineProxy, Fault
+from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
@@ -117,7 +118,7 @@ class DockerBed:
 
     def running(self, count: int) -> None:
         """Wait until so many run."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + patience(60)
         while sum(c.status == "running" for c in self.containers()) < count:
             assert time.monotonic() < deadline
             time.sleep(0.1)

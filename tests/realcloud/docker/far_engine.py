@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from patience import patience
 from ports import free_ports
 
 from slurm_elastic.config.docker import DockerHost
@@ -70,7 +71,7 @@ class FarEngine(Engine):
                 _command(settings, self.url, self._tls(addresses), live_restore=live_restore),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience(PATIENCE)
         while not self._answers():
             if self._dockerd.poll() is not None or time.monotonic() > deadline:
                 self.stop()
@@ -195,7 +196,7 @@ def _end_leftover() -> None:
         os.kill(pid, signal.SIGTERM)
     except (OSError, ValueError):
         return
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience(PATIENCE)
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
 

@@ -19,7 +19,7 @@ from .bed import DockerBed
 from .engine import Engine
 from .world import wait_for
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from .criu_world import CriuWorld, announced, needed, power_cut
 from .engine import Engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from slurm_elastic.checkpointers.criu import CriuCheckpointer
 from slurm_elastic.errors import CheckpointError
@@ -18,7 +19,7 @@ from .criu_world import CriuWorld, needed, started
 from .engine import Engine
 from .world import Host
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 CRIU, STUCK = "/usr/sbin/criu", "/run/stuck"
 SLOW = f"""#!/bin/bash -p
@@ -65,7 +66,7 @@ class CriuBed:
     def works(self, run: JobRun) -> bool:
         before = len(self.world.steps(run.job))
         held = self.world.state_of(run.job) == "held"
-        until = time.monotonic() + (2.0 if held else PATIENCE)
+        until = time.monotonic() + (2.0 if held else patience(PATIENCE))
         while time.monotonic() < until:
             if len(self.world.steps(run.job)) > before:
                 return True

@@ -34,7 +34,7 @@ from .far_engine import FarEngine, running_far_engine
 from .two_hosts_world import FAR_SLOTS, TwoHostsWorld
 from .world import wait_for
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 NAME, NEAR, FAR = "boxes", "near", "far"
 POOL = Pool(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
@@ -26,7 +27,7 @@ from slurm_elastic.providers import open_provider
 from .engine import Engine
 from .world import Host, wait_for
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = pytest.mark.timeout(3600)
 
 POOL = Pool(
     name="far", cloud="far", nodes=("fa1",), cpus=1, real_memory=64, instance_types=("small",),
@@ -168,7 +169,7 @@ def test_an_ssh_port_that_says_nothing_costs_the_time_out(home: Path, far: Far) 
         began = time.monotonic()
         with pytest.raises(TransientError):
             far.open(hosts=hosts, timeout=2.0).check()
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < patience(10)
 
 
 def _key(path: Path) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import openstack
+from patience import patience
 
 from .settings import PASSWORD, REGION, USER, Place
 
@@ -201,7 +202,7 @@ class Admin:
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Until it is so; AssertionError after three minutes."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience(PATIENCE)
         while not ready():
             assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
             time.sleep(0.2)

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from patience import patience
 from ports import free_ports
 
 from .cloud import Admin
@@ -282,7 +283,7 @@ class ControlPlane:
             raise BrokenError(f"{name} ended with {done.returncode}: {text[-1500:]}")
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
-        until = time.monotonic() + READY
+        until = time.monotonic() + patience(READY)
         while not ready():
             if self._processes[name].poll() is not None:
                 raise BrokenError(f"{name} ended at once\n{self.tails()}")
@@ -383,13 +384,13 @@ def _end(some: Sequence[subprocess.Popen[bytes]]) -> None:
     """SIGTERM to each and its children, SIGKILL to those that stay; each is a session of its own."""
     for process in some:
         _signal(process, signal.SIGTERM)
-    until = time.monotonic() + 15.0
+    until = time.monotonic() + patience(15.0)
     for process in some:
         try:
             process.wait(max(until - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
             _signal(process, signal.SIGKILL)
-            process.wait(30)
+            process.wait(patience(30))
         # What a service has started itself and did not take along.
         _signal(process, signal.SIGKILL)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import replace
+from patience import patience
 from providers.contract import FaultContract, LaunchContract, ScarceContract, spec_for
 from providers.openstack.bed import CREATE
 from providers.openstack.stand_in import StandIn
@@ -32,7 +33,7 @@ from slurm_elastic.providers import open_provider
 from .bed import CPUS, MEMORY, PlaneBed
 from .plane import ControlPlane
 
-pytestmark = pytest.mark.timeout(1800)  # the first time packages are installed
+pytestmark = pytest.mark.timeout(3600)  # the first time packages are installed
 PATIENCE = 120.0
 PUBLIC_KEY = (
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKHEMUoaGpmXUnUJYxwGzHTL7xUZVxvXV3WXvW0CqNhi doctor"
@@ -54,7 +55,7 @@ def bed(control_plane: ControlPlane, wire: StandIn, tmp_path: Path) -> Iterator[
 
 
 def running(provider: Provider, count: int) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + patience(PATIENCE)
     while sum(m.state is InstanceState.RUNNING for m in provider.instances()) < count:
         assert time.monotonic() < until
         time.sleep(0.3)
@@ -188,7 +189,7 @@ class TestNova:
             provider.launch(spec_for(bed, provider, 1))
         except CapacityError as error:
             told.append(str(error))
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience(PATIENCE)
         while bed.alive():
             assert time.monotonic() < until
             provider.instances()
@@ -276,7 +277,7 @@ class TestNova:
                 began = time.monotonic()
                 with pytest.raises(TransientError):
                     call()
-                assert time.monotonic() - began < 10
+                assert time.monotonic() - began < patience(10)
         finally:
             os.kill(pid, signal.SIGCONT)
         assert bed.open().launch(spec)
