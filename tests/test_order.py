@@ -53,9 +53,9 @@ def test_the_fast_run_leaves_out_what_needs_slurmctld_or_an_engine():
     ).split('"')[3]
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", choice,
-         "tests/e2e/test_burst.py", "tests/realcloud/docker/test_ssh.py", "tests/providers/test_fake.py"],
+         "tests/e2e/test_burst.py", "tests/realcloud/docker/test_ssh.py", "tests/test_docs.py"],
         cwd=REPO, capture_output=True, text=True, check=True, timeout=patience(300),
     ).stdout  # fmt: skip
-    assert "tests/providers/test_fake.py::" in collected
+    assert "tests/test_docs.py::" in collected
     assert "tests/e2e" not in collected
     assert "tests/realcloud" not in collected
