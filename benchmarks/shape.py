@@ -1,0 +1,296 @@
+"""How far one request goes through the code: files, jumps between them, SQL statements; its size.
+
+One resume of a node, one suspend, one quiet round and one notice up to its requeue are served by
+the services' own code over the shipped Slurm, cloud and checkpoint method in memory (the worlds of
+the tests). A jump is a call of a function of the package by one in another file of it, also
+through a library. Comprehensions and lambdas count as part of the function that they are in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib
+import sqlite3
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from msgspec import Struct
+
+import slurm_elastic
+from benchmarks.report import Report, Row, bounded, noted, report
+
+PACKAGE = Path(slurm_elastic.__file__).parent
+GOALS = {"resume": (70, 15), "notice": (80, 20), "quiet round": (40, 8)}
+"""Jumps and SQL statements at most."""
+LINES = 42_000
+"""Of the package without sandbox and fakes, at most."""
+SERVICES = ("controller", "ckptman")
+_SQL = {"execute", "executemany", "executescript"}
+
+
+def main(arguments: Sequence[str]) -> Report:
+    parser = argparse.ArgumentParser(prog="scripts/bench shape")
+    parser.add_argument("--list", metavar="CASE", choices=sorted(CASES), help="its calls, in order")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for line in CASES[options.list]().lines:
+            print(line)
+    rows = [row for case, serve in CASES.items() for row in way_rows(case, serve())]
+    return report("shape", [*rows, *line_rows(), *module_rows(modules())])
+
+
+# the ways
+
+
+class Way:
+    """Counts what one thread after the other calls in the package."""
+
+    def __init__(self) -> None:
+        self.files: set[str] = set()
+        self.functions: set[CodeType] = set()
+        self.calls = self.jumps = self.statements = 0
+        self.lines: list[str] = []
+
+    @contextlib.contextmanager
+    def seen(self) -> Iterator[None]:
+        """Count while this lasts."""
+        threading.setprofile(self._event)
+        sys.setprofile(self._event)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def _event(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self._call(frame)
+        elif event == "c_call" and getattr(argument, "__name__", "") in _SQL:
+            owner = getattr(argument, "__self__", None)
+            if isinstance(owner, sqlite3.Connection | sqlite3.Cursor):
+                self.statements += 1
+                self.lines.append(f"  SQL from {_place(frame.f_code)}")
+
+    def _call(self, frame: FrameType) -> None:
+        code = frame.f_code
+        if not ours(code) or code.co_name.startswith("<"):
+            return
+        self.calls += 1
+        self.files.add(code.co_filename)
+        self.functions.add(code)
+        caller = _caller(frame)
+        if caller is not None and caller.co_filename != code.co_filename:
+            self.jumps += 1
+            self.lines.append(f"{_place(caller)} -> {_place(code)}")
+
+
+def _caller(frame: FrameType) -> CodeType | None:
+    """The next function of the package up the stack."""
+    above = frame.f_back
+    while above is not None and not ours(above.f_code):
+        above = above.f_back
+    return above.f_code if above else None
+
+
+def ours(code: CodeType) -> bool:
+    """Whether it is the package's."""
+    return code.co_filename.startswith(f"{PACKAGE}/")
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_filename.removeprefix(f'{PACKAGE}/')}:{code.co_qualname}"
+
+
+def resume() -> Way:
+    """From the request of one node in the spool to its machine and address."""
+    with world("tests.controller.world", "World") as site:
+        site.advance(30)
+        site.slurm.submit(1, ("pub1",))
+        site.slurm.step()
+        way = Way()
+        with way.seen():
+            site.tick()
+        if not site.machines_of("pub1"):
+            raise SystemExit("the resume was not served")
+        return way
+
+
+def suspend() -> Way:
+    """From the request of one node in the spool to the end of its machine."""
+    with world("tests.controller.world", "World") as site:
+        run(site)
+        site.slurm.finish(1)
+        while not any(kind == "suspend" for kind, *_ in site.requests):
+            site.now += 1.0
+            site.live()
+        way = Way()
+        with way.seen():
+            site.tick()
+        if site.machines_of("pub1"):
+            raise SystemExit("the suspend was not served")
+        return way
+
+
+def quiet_round() -> Way:
+    """One round of all clouds in which nothing is to do; one machine runs a job."""
+    with world("tests.controller.world", "World") as site:
+        run(site)
+        site.advance(120)
+        before = site.kinds("pub1")
+        way = Way()
+        site.now += site.config.timings.reconcile
+        site.live()
+        with way.seen():
+            site.tick()
+        if site.kinds("pub1") != before or not site.machines_of("pub1"):
+            raise SystemExit("the round was not quiet")
+        return way
+
+
+def notice() -> Way:
+    """From a cloud's notice to the requeue of the job on that machine, saved on the way."""
+    with world("tests.ckptman.world", "CkptWorld") as site:
+        site.runs(1)
+        site.daemon = None  # the other service is not measured
+        site.interrupt("pub1")
+        way = Way()
+        for _ in range(60):
+            site.now += 1.0
+            with way.seen():
+                site.tick()
+            if "RUNNING" not in site.job(1).states:
+                return way
+        raise SystemExit("the job was not requeued")
+
+
+def run(site: Any) -> None:  # noqa: ANN401 - a world of the tests
+    """A job on ``pub1`` that runs."""
+    site.slurm.submit(1, ("pub1",))
+    site.advance(60)
+    if "RUNNING" not in site.slurm.queue()[1].states:
+        raise SystemExit("the job does not run")
+
+
+@contextlib.contextmanager
+def world(module: str, name: str) -> Iterator[Any]:
+    """A site of the tests."""
+    made = getattr(importlib.import_module(module), name)()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+CASES: Mapping[str, Callable[[], Way]] = {
+    "resume": resume,
+    "suspend": suspend,
+    "quiet round": quiet_round,
+    "notice": notice,
+}
+
+
+def way_rows(case: str, way: Way) -> list[Row]:
+    label = "notice to requeue" if case == "notice" else case
+    jumps, statements = GOALS.get(case, (None, None))
+    return [
+        noted(f"{label}: files", len(way.files), "files"),
+        noted(f"{label}: functions", len(way.functions), "functions"),
+        noted(f"{label}: calls", way.calls, "calls"),
+        _row(f"{label}: jumps between files", way.jumps, jumps, "jumps"),
+        _row(f"{label}: SQL statements", way.statements, statements, "statements"),
+    ]
+
+
+def _row(case: str, ours: float, most: float | None, unit: str) -> Row:
+    return noted(case, ours, unit) if most is None else bounded(case, ours, most, unit)
+
+
+# the lines
+
+
+def line_rows() -> list[Row]:
+    folders: Counter[str] = Counter()
+    counted = 0
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE).parts
+        lines = len(path.read_text().splitlines())
+        folders[parts[0] if len(parts) > 1 else "modules beside"] += lines
+        if parts[0] != "sandbox" and not any(part.startswith("fake") for part in parts):
+            counted += lines
+    return [
+        bounded("lines without sandbox and fakes", counted, LINES, "lines"),
+        *(noted(f"lines: {name}", lines, "lines") for name, lines in folders.most_common()),
+    ]
+
+
+# the modules
+
+
+class Module(Struct, frozen=True):
+    """What one module imports of the package, and the methods that it calls."""
+
+    imports: frozenset[str]
+    called: frozenset[str]
+
+
+def modules(package: Path = PACKAGE) -> dict[str, Module]:
+    """The package's modules by name."""
+    trees = {_name(path, package): path for path in sorted(package.rglob("*.py"))}
+    return {name: _module(ast.parse(path.read_text()), trees) for name, path in trees.items()}
+
+
+def _name(path: Path, package: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _module(tree: ast.Module, known: Mapping[str, Path]) -> Module:
+    imports: set[str] = set()
+    called: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=str(base), names=names, level=0):
+                # A name of a package is a module of it or something in it.
+                for one in names:
+                    imports.add(inner if (inner := f"{base}.{one.name}") in known else base)
+            case ast.Import(names=names):
+                imports.update(one.name for one in names)
+            case ast.Call(func=ast.Attribute(attr=str(method))):
+                called.add(method)
+    return Module(frozenset(imports & known.keys()), frozenset(called))
+
+
+def module_rows(found: Mapping[str, Module]) -> list[Row]:
+    importers: defaultdict[str, set[str]] = defaultdict(set)
+    for name, module in found.items():
+        for imported in module.imports - {name}:
+            importers[imported].add(name)
+    alone = sum(len(by) == 1 for by in importers.values())
+    callers = [
+        bounded(f"{service}: modules that update nodes",
+                len(calling(found, "update_nodes", service)), 1, "modules")
+        for service in SERVICES
+    ]  # fmt: skip
+    changing = sum(len(calling(found, "set_requeue", service)) for service in SERVICES)
+    return [
+        noted("modules", len(found), "modules"),
+        noted("modules with one importer", alone, "modules"),
+        *callers,
+        bounded("modules that change requeue", changing, 1, "modules"),
+    ]  # fmt: skip
+
+
+def calling(found: Mapping[str, Module], method: str, folder: str) -> list[str]:
+    """The modules of a folder that call a method of this name."""
+    below = f"{PACKAGE.name}.{folder}"
+    return [
+        name for name, module in found.items()
+        if method in module.called and (name == below or name.startswith(f"{below}."))
+    ]  # fmt: skip
