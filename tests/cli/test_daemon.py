@@ -145,7 +145,7 @@ def test_a_full_disk_is_no_reason_to_stop(state: Path) -> None:
     """It serves, says so where one looks, and comes back when there is room."""
     path = config(state)
     with serving(path, state, full_disk) as daemon:
-        wait_for(lambda: said(state))
+        eventually(lambda: said(state))
         shown = slurm_elastic(path, "status", "--json")
         assert "is full" in json.loads(shown)["daemon"]["end_only"]
         assert json.loads(shown)["daemon"]["alive"]
@@ -153,7 +153,7 @@ def test_a_full_disk_is_no_reason_to_stop(state: Path) -> None:
         doctor = slurm_elastic(path, "doctor", "--quick")
         assert "make room on it" in doctor
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
-        wait_for(lambda: not said(state))
+        eventually(lambda: not said(state))
         assert (state / "ledger.db").stat().st_size
 
 
@@ -179,8 +179,8 @@ def slurm_elastic(path: Path, *words: str) -> str:
 def test_a_ledger_that_is_none_is_set_aside(state: Path) -> None:
     (state / "ledger.db").write_bytes(b"not a database, but long enough to be looked at\n" * 99)
     with serving(config(state), state):
-        wait_for(lambda: list(state.glob("ledger.db.damaged-*")))
-        wait_for((state / "ledger.db").exists)
+        eventually(lambda: list(state.glob("ledger.db.damaged-*")))
+        eventually((state / "ledger.db").exists)
         assert (state / "ledger.db").read_bytes()[:6] == b"SQLite"
 
 
