@@ -52,15 +52,29 @@ class EndOnlyError(SlurmElasticError):
     """A launch could not be remembered, so it is not made."""
 
 
+_NO_ANSWER = (
+    "Unable to contact slurm controller", "Socket timed out", "Zero Bytes were transmitted",
+    "Unexpected message received", "Unspecified error", "Connection refused", " is DOWN",
+)  # fmt: skip
+"""How Slurm's commands say that slurmctld is stopped or hangs (measured on 22.05: JSON has no more
+than "Unspecified error", and ``scontrol requeue`` tells of an unexpected message).
+"""
+
+
 class SlurmError(SlurmElasticError):
     """A Slurm command failed, timed out or answered with something unreadable."""
 
     def __init__(self, command: tuple[str, ...], code: int | None, stderr: str) -> None:
-        outcome = "timed out" if code is None else f"exit {code}"
-        super().__init__(f"{' '.join(command)}: {outcome}: {stderr.strip() or 'no message'}")
+        outcome = {None: "timed out: ", 0: ""}.get(code, f"exit {code}: ")
+        super().__init__(f"{' '.join(command)}: {outcome}{stderr.strip() or 'no message'}")
         self.command = command
         self.code = code
         self.stderr = stderr
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether slurmctld gave no answer: nothing is known then, and it has refused nothing."""
+        return self.code is None or any(words in self.stderr for words in _NO_ANSWER)
 
 
 class ProviderError(SlurmElasticError):

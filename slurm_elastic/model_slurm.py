@@ -10,6 +10,12 @@ from msgspec import Struct
 ON_NODES = frozenset({"RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED"})
 """States of a job that has nodes."""
 
+ENDED = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL",
+     "DEADLINE", "PREEMPTED", "REVOKED"}
+)  # fmt: skip
+"""States that a job ends in; one that is requeued from such a state is PENDING beside it."""
+
 REQUEUE_HOLD = 130.0
 """Seconds: no requeue's begin time is farther off (121 s on 22.05)."""
 
@@ -93,6 +99,11 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     features: str = ""
     eligible: float = 0.0
     description: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no process of it runs, nor will: Slurm only remembers it."""
+        return bool(self.states & ENDED) and not self.states & {"PENDING", "COMPLETING"}
 
     @property
     def begin(self) -> float:

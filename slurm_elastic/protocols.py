@@ -108,8 +108,14 @@ class Examinable(Protocol):
         ...
 
 
+NO_NODE = "Slurm lists no node at all (does PrivateData=nodes hide them?)"
+"""Such an answer says nothing about any machine."""
+
+
 class Slurm(Protocol):
-    """slurmctld, as far as we read and change it. Every call may raise SlurmError."""
+    """slurmctld, as far as we read and change it. Every call may raise SlurmError, and does where
+    slurmctld is stopped, starting or hangs: an empty answer is never one of those.
+    """
 
     def version(self) -> tuple[int, int]:
         """Slurm's version, as (22, 5)."""
@@ -126,7 +132,9 @@ class Slurm(Protocol):
         ...
 
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
-        """All jobs in the queue, surely with those that have just ``ended``. One command."""
+        """The jobs that wait, run or complete; with ``ended`` also those that Slurm still keeps
+        though they have ended. One command.
+        """
         ...
 
     def update_nodes(

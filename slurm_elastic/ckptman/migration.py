@@ -33,7 +33,7 @@ from slurm_elastic.ckptstate.rows import Held, Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model_slurm import ENDED, SlurmJob
 
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3
@@ -47,8 +47,6 @@ all of its images for that.
 """
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
-ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY",
-                   "BOOT_FAIL", "DEADLINE", "PREEMPTED"})  # fmt: skip
 
 
 def to(

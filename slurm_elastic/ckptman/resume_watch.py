@@ -11,7 +11,7 @@ from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
 
 REFUSED = 10.0
@@ -47,7 +47,7 @@ def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
         return _again(site, rescue, job)
     if rescue.step is Step.REQUEUED:
         return _as_before(site, rescue, job)
-    ended = rescue.step is Step.WAITING and job.states & migration.ENDED
+    ended = rescue.step is Step.WAITING and job.states & ENDED
     if ended and not migration.ended_for_us(site, rescue, job):
         return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
     return rescue
@@ -55,7 +55,7 @@ def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
 
 def _again(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
     states = job.states
-    if states & migration.ENDED and "PENDING" not in states:
+    if states & ENDED and "PENDING" not in states:
         return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(states))}")
     if "RUNNING" in states and "CONFIGURING" not in states:
         where = ",".join(job.nodes)

@@ -13,10 +13,9 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan
 from slurm_elastic.ckptman.executor import Crew, Kind
-from slurm_elastic.ckptman.migration import ENDED
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model_slurm import ENDED, SlurmJob
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.units import format_duration, parse_duration
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 
@@ -103,7 +103,7 @@ def view_of(config: Config, now: float) -> CheckpointsView:
 
 def _now(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
-    job = _job(SlurmCli(config.slurm), args.job)
+    job = _job(PromptCli(config.slurm), args.job)
     if job is None or "RUNNING" not in job.states:
         raise SlurmElasticError(f"job {args.job} does not run")
     choice = choice_of(config, job)
@@ -119,7 +119,7 @@ def _notice(args: argparse.Namespace) -> int:
         raise ConfigError("--withdraw goes with none of --in, --reason and --rebalance")
     config = load(Path(args.config))
     node = args.node
-    if node not in pools_by_node(config) and node not in SlurmCli(config.slurm).nodes([node]):
+    if node not in pools_by_node(config) and node not in PromptCli(config.slurm).nodes([node]):
         raise SlurmElasticError(f"Slurm has no node {node!r}")
     if args.withdraw:
         _leave(config, WithdrawOrder(node=node))
@@ -156,7 +156,7 @@ def _heard(config: Config) -> bool:
 
 def _explain(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
-    slurm = SlurmCli(config.slurm)
+    slurm = PromptCli(config.slurm)
     job = _job(slurm, args.job)
     if job is not None:
         saved = "would be" if not job.nodes else "is"

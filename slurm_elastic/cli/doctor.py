@@ -21,7 +21,7 @@ from slurm_elastic.doctor import clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.prompt import PromptCli
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -61,7 +61,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
     config = load(Path(args.config))
-    diagnosis = diagnose(config, SlurmCli(config.slurm), time.time(), quick=args.quick)
+    diagnosis = diagnose(config, PromptCli(config.slurm), time.time(), quick=args.quick)
     if args.json:
         write_json(diagnosis)
     else:

@@ -34,7 +34,7 @@ from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.grouping import generalised
 from slurm_elastic.policies.policy_text import text_of
 from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.view.next_action import brief
 
 OFFERS_SHOWN = 20
@@ -81,7 +81,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Explain one node or job; 1 when nothing is known about it."""
     config = load(Path(args.config))
-    return show(config, SlurmCli(config.slurm), args.subject, as_json=args.json, whole=args.all)
+    return show(config, PromptCli(config.slurm), args.subject, as_json=args.json, whole=args.all)
 
 
 def show(
@@ -180,7 +180,7 @@ def _job_number(subject: str) -> int | None:
 def _job(slurm: Slurm, number: int) -> tuple[SlurmJob | None, str]:
     """The job, and what is wrong where Slurm could not be asked."""
     try:
-        return next((j for j in slurm.jobs() if j.id == number), None), ""
+        return next((j for j in slurm.jobs(ended=True) if j.id == number), None), ""
     except SlurmError as error:
         return None, f"Slurm does not answer: {error}"
 

@@ -26,7 +26,7 @@ from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
 from slurm_elastic.policies.ranking import Scope, rank, serving
 from slurm_elastic.protocols import Provider, Slurm
 from slurm_elastic.providers import open_provider
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.slurm.prompt import PromptCli
 
 WIDE = 120
 
@@ -95,7 +95,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Print the offers; 1 when no cloud that was asked gave an answer."""
     config = load(Path(args.config))
-    found = gather(config, SlurmCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
+    found = gather(config, PromptCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
     if args.json:
         write_json(found)
     else:

@@ -22,8 +22,8 @@ from slurm_elastic.controller.budget import spending, spending_of_accounts
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, end_only, latest, process_exists, read_mark
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.protocols import Slurm
-from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.protocols import NO_NODE, Slurm
+from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts, StatusView, status_view
 
@@ -54,7 +54,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Show the status of the configured cluster; 1 when neither ledger nor Slurm could be read."""
     config = load(Path(args.config))
-    slurm = SlurmCli(config.slurm)
+    slurm = PromptCli(config.slurm)
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json)
     for _ in _ticks(args.watch):
@@ -98,9 +98,12 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
         if (config.state / "requests").is_dir():
             facts = replace(facts, pending=Spool(config.state).count())
     try:
-        return replace(facts, nodes=slurm.nodes(), jobs=slurm.jobs())
+        nodes, jobs = slurm.nodes(), slurm.jobs()
     except SlurmError as error:
         return replace(facts, slurm_error=str(error))
+    if not nodes:  # no cluster has none
+        return replace(facts, slurm_error=NO_NODE)
+    return replace(facts, nodes=nodes, jobs=jobs)
 
 
 def _ledger_facts(config: Config, now: float) -> Facts:

@@ -168,7 +168,7 @@ def _change(
     try:
         site.slurm.change_pending(ids, partitions=partitions, begin_in=begin_in)
     except SlurmError as error:
-        if error.code is None:
+        if error.unanswered:
             raise
         if len(jobs) > 1:
             alone = (_change(site, [j], partitions=partitions, begin_in=begin_in) for j in jobs)

@@ -12,6 +12,7 @@ from slurm_elastic.controller.budget import barred, stop_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.covered_jobs import Counted, counted_id
 from slurm_elastic.controller.holds import is_held
+from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.ledger import Machine
 from slurm_elastic.ledger.rows import CAPACITY, POLICY, Hold
 from slurm_elastic.model import Pool
@@ -78,7 +79,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 def read(site: Site) -> View:
     """Slurm's nodes and queue, the ledger's machines and holds. SlurmError passes through."""
-    nodes, jobs, rows = site.slurm.nodes(), site.slurm.jobs(), site.ledger.holds()
+    nodes, jobs, rows = all_nodes(site), site.slurm.jobs(), site.ledger.holds()
     now = site.now()
     return View(
         at=int(now),

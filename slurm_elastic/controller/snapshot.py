@@ -14,13 +14,14 @@ from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.inventory_check import is_pinged
 from slurm_elastic.policies.power_state import Phase, at_anothers_address, phase
 from slurm_elastic.policies.reconcile_view import Intent, Known, View
+from slurm_elastic.protocols import NO_NODE
 
 
 def all_nodes(site: Site) -> Mapping[str, SlurmNode]:
     """Every node by Slurm. No cluster has none: that answer says nothing about any machine."""
     view = site.slurm.nodes()
     if not view:
-        raise SlurmError(("sinfo",), 0, "Slurm lists no node at all")
+        raise SlurmError(("sinfo",), 0, NO_NODE)
     return view
 
 

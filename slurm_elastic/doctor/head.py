@@ -19,7 +19,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.trouble import trouble_of
 from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.policies.leaked_instances import CODE
-from slurm_elastic.protocols import Slurm
+from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
 
@@ -216,12 +216,15 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
         nodes = client.nodes()
         version = client.version()
     except SlurmError as error:
+        yield _unanswered(error)
+        return
+    if not nodes:
         yield Finding(
             what="slurmctld",
             level=Level.WRONG,
-            found=str(error),
-            expected="an answer",
-            advice="is slurmctld running, and is slurm.bin_dir right?",
+            found=NO_NODE,
+            expected="the nodes of the cluster",
+            advice=f"run this as {config.slurm.user} or root; is it the right slurm.conf?",
         )
         return
     found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
@@ -238,6 +241,20 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
         )
     else:
         yield Finding(what="our nodes", level=Level.OK, found=f"all {len(ours)} are there")
+
+
+def _unanswered(error: SlurmError) -> Finding:
+    """Nothing is said of nodes then, and nothing advised that would change any."""
+    advice = "is slurm.bin_dir right, and slurm.conf?"
+    if error.unanswered:
+        advice = "systemctl status slurmctld; its log says why it stopped or hangs"
+    return Finding(
+        what="slurmctld",
+        level=Level.WRONG,
+        found=f"does not answer: {error}",
+        expected="an answer; until then no machine is launched, ended or given up",
+        advice=advice,
+    )
 
 
 def slurm_conf(config: Config) -> Iterator[Finding]:

@@ -43,6 +43,22 @@ def states(*values: object) -> frozenset[str]:
     return frozenset(words)
 
 
+def errors(raw: JsonObject) -> str:
+    """What an answer's ``errors`` say; empty where it has none. 22.05 with slurmctld stopped or
+    hanging gives them beside an empty list, and exits 0 (measured): such a list says nothing.
+    """
+    told = raw.get("errors") or ()
+    return "; ".join(dict.fromkeys(_words(one) for one in told))
+
+
+def _words(error: object) -> str:
+    if not isinstance(error, Mapping):
+        return str(error)
+    parts = [str(error[key]) for key in ("source", "description", "error") if error.get(key)]
+    code = error.get("error_number", error.get("errno"))
+    return ": ".join(parts or ["an error without words"]) + (f" ({code})" if code else "")
+
+
 def node(raw: JsonObject) -> SlurmNode:
     """One element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
     return SlurmNode(

@@ -47,6 +47,8 @@ OPTIONS_KEPT = 600.0
 """Seconds for which an option of slurm.conf holds once it was asked for."""
 AGAIN_SECONDS = 5.0
 _AGAIN_PAUSE = 0.2
+_FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re.MULTILINE)
+"""In what a command says beside its answer: it has failed, whatever its exit status is."""
 _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
 
 
@@ -92,12 +94,14 @@ class SlurmCli:
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
     def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
-        """All jobs of the queue, array tasks apart; ``ended`` ones are there for MinJobAge."""
+        """All jobs of the queue, array tasks apart. ``ended`` ones are there for MinJobAge: 22.05
+        lists them whether it is asked for them or not.
+        """
         form = _form(self.version()) or "--json"
         states = ("--states=all",) if ended else ()
         found = self._read("jobs", answers.job, "squeue", "--all", *states, form)
         self._labels = {job.id: job.label for job in found}
-        return found
+        return found if ended else tuple(job for job in found if not job.has_ended)
 
     def update_nodes(
         self,
@@ -228,6 +232,8 @@ class SlurmCli:
     def _read(self, key: str, read: Callable[[Any], T], *command: str) -> tuple[T, ...]:
         """The values of a list in a JSON answer; an answer of an unknown shape is a SlurmError."""
         answer = self._json(*command)
+        if said := answers.errors(answer):
+            raise SlurmError(command, 0, f"answered with an error: {said}")
         try:
             return tuple(read(raw) for raw in answer[key])
         except _MISSHAPEN as error:
@@ -272,8 +278,8 @@ class SlurmCli:
         except OSError as error:
             raise SlurmError(command, 127, str(error)) from error
         log.debug("ran command=%s code=%d", " ".join(command), done.returncode)
-        if done.returncode != 0:
-            raise SlurmError(command, done.returncode, done.stderr or done.stdout)
+        if done.returncode != 0 or _FAILED.search(done.stderr):
+            raise SlurmError(command, done.returncode, done.stderr.strip() or done.stdout)
         return done.stdout
 
 

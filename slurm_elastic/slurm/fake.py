@@ -84,11 +84,12 @@ class FakeSlurm:
             wanted = self._nodes if names is None else set(names)
             return {name: node for name, node in self._nodes.items() if name in wanted}
 
-    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:  # noqa: ARG002
-        """All jobs, by id; ``remove_job`` is what makes Slurm forget one."""
+    def jobs(self, *, ended: bool = False) -> Sequence[SlurmJob]:
+        """By id; ``remove_job`` is what makes Slurm forget one."""
         with self._lock:
             self._command("jobs")
-            return tuple(self._jobs[job] for job in sorted(self._jobs))
+            found = (self._jobs[job] for job in sorted(self._jobs))
+            return tuple(job for job in found if ended or not job.has_ended)
 
     def update_nodes(
         self,

@@ -53,7 +53,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             SlurmJob(id=9, states=frozenset({"PENDING"}), comment="ckpt=signal,saved=soon"),
         ],
     )
-    monkeypatch.setattr(ckpt, "SlurmCli", lambda _settings: slurm)
+    monkeypatch.setattr(ckpt, "PromptCli", lambda _settings: slurm)
     return path
 
 

@@ -136,7 +136,19 @@ def test_a_slurm_that_lacks_our_nodes_or_does_not_answer(config: Config, slurm: 
     found = wrong(config, slurm)
     assert found["head node: our nodes"].found == "Slurm does not list 1 of 4, op2 among them"
     slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
-    assert "Unable to contact" in wrong(config, slurm)["head node: slurmctld"].found
+    found = wrong(config, slurm)
+    silent = found["head node: slurmctld"]
+    assert "does not answer: sinfo: exit 1: Unable to contact" in silent.found
+    assert "systemctl status slurmctld" in silent.advice
+    assert "head node: our nodes" not in found, "nothing is known of them"
+    assert not [f for f in found.values() if "conf install" in f.advice]
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_slurm_without_any_node_says_nothing_of_ours(config: Config) -> None:
+    found = wrong(config, FakeSlurm())
+    assert "PrivateData=nodes" in found["head node: slurmctld"].found
+    assert "head node: our nodes" not in found
 
 
 @pytest.mark.usefixtures("ledger")

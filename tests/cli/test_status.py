@@ -143,6 +143,15 @@ def test_slurm_that_does_not_answer_is_said_and_the_rest_shown(
     assert "Slurm does not answer: sinfo: timed out: slurmctld is away" in text
     assert "i-0aaaaaaaaaaaaaaa1" in text
     assert "pub[7-8]" in text
+    assert "orphan" not in text
+
+
+def test_a_slurm_without_any_node_makes_no_machine_an_orphan(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    text = text_of(seen(tmp_path, FakeSlurm()), 120)
+    assert "Slurm does not answer: Slurm lists no node at all" in text
+    assert "orphan" not in text
 
 
 def test_a_missing_ledger_is_said_and_the_rest_shown(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -365,14 +365,58 @@ def test_what_slurm_does_not_give_back_now_is_tried_again(
     assert world.ledger.asides() == ()
 
 
+HANGS = SlurmError(("squeue",), None, "no answer")
+STOPPED = SlurmError(("squeue",), 0, "slurm_load_jobs: Unspecified error (-1)")
+
+
+@pytest.mark.parametrize("away", [HANGS, STOPPED])
 def test_an_unreachable_slurm_ends_the_look_and_the_next_one_goes_on(
-    make: Callable[..., World],
+    make: Callable[..., World], away: SlurmError
 ) -> None:
     world = make()
     overdraw(world)
     world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
-    world.slurm.broken = SlurmError(("squeue",), None, "no answer")
+    world.slurm.broken = away
     world.advance(60)
     world.slurm.broken = None
     world.advance(60)
     assert whys(world, 3, "set-aside")
+
+
+@pytest.mark.parametrize("away", [HANGS, STOPPED])
+def test_no_job_that_is_set_aside_is_forgotten_while_slurm_is_unreachable(
+    make: Callable[..., World], away: SlurmError
+) -> None:
+    world = make()
+    overdraw(world)
+    world.slurm.set_job(3, "PENDING", account="physics", partitions=("pub",), submit=world.now)
+    world.advance(60)
+    before = world.ledger.asides()
+    assert [row.job for row in before] == [3]
+    world.slurm.broken = away
+    world.advance(600)
+    assert world.ledger.asides() == before
+
+
+@pytest.mark.parametrize("away", [HANGS, STOPPED])
+def test_a_change_that_got_no_answer_is_no_refusal_and_is_not_tried_job_by_job(
+    make: Callable[..., World], away: SlurmError
+) -> None:
+    """Each try would take slurmctld's time-out, and the jobs would count as ones that cannot be."""
+    world = make()
+    overdraw(world)
+    for job in (3, 4, 5):
+        world.slurm.set_job(
+            job, "PENDING", account="physics", partitions=("pub",), submit=world.now
+        )
+    asked: list[int] = []
+
+    def gives_no_answer(jobs: Sequence[int], **_: object) -> None:
+        asked.append(len(jobs))
+        raise away
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(world.slurm, "change_pending", gives_no_answer)
+        world.advance(6)
+    assert asked
+    assert set(asked) == {3}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from slurm_elastic.hostlist import expand
@@ -12,6 +15,7 @@ from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.power_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.daemons import SLURMCTLD
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 
 PATIENCE = 120.0
@@ -46,6 +50,24 @@ TWO_PUBLIC_CLOUDS: Mapping[str, Any] = {
 def waited_out(site: Sandbox) -> int:
     """How often slurmctld gave up a node since its ResumeTimeout was over."""
     return (site.layout.log / "slurmctld.log").read_text().count("by ResumeTimeout")
+
+
+@contextmanager
+def slurmctld_away(site: Sandbox, how: str) -> Iterator[None]:
+    """For a while slurmctld is ``stopped``, or ``hanging``: there, and it answers nobody."""
+    if how == "stopped":
+        site.slurmctld_stop()
+        yield
+        site.slurmctld_start()
+        return
+    process = site.processes.get(SLURMCTLD)
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+    site.wait_for(lambda: site.run(["scontrol", "ping"]).returncode == 0, PATIENCE, "it answers")
 
 
 def submit_many(site: Sandbox, count: int, script: str, *options: str) -> list[int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 import pytest
@@ -21,14 +22,21 @@ PATIENCE = 120.0
 REASON = "slurm-elastic:hold:a reason of several words"
 
 
+AWAY = ("stopped", "hanging")
+"""What a slurmctld may be that gives no answer."""
+
+
 class Bed(Protocol):
-    """``run`` starts a job on ``st1`` that lasts; ``end`` takes it away."""
+    """``run`` starts a job on ``st1`` that lasts; ``end`` takes it away. ``away`` is a time in
+    which slurmctld gives no answer, in one of the ways of ``AWAY``.
+    """
 
     slurm: Slurm
     version: tuple[int, int]
 
     def run(self) -> int: ...
     def end(self, job: int) -> None: ...
+    def away(self, how: str) -> AbstractContextManager[None]: ...
 
 
 def until(read: Callable[[], T], holds: Callable[[T], object]) -> T:
@@ -122,3 +130,33 @@ class Contract:
         self.job(bed, job, lambda j: j.start < time.time() + 30)
         bed.end(job)
         until(bed.slurm.jobs, lambda jobs: job not in {j.id for j in jobs})
+
+    def test_a_job_that_has_ended_is_in_the_list_only_where_ended_ones_are_asked_for(
+        self, bed: Bed
+    ) -> None:
+        job = bed.run()
+        self.job(bed, job, lambda j: "RUNNING" in j.states)
+        bed.end(job)
+        until(bed.slurm.jobs, lambda jobs: job not in {j.id for j in jobs})
+        (ended,) = (j for j in bed.slurm.jobs(ended=True) if j.id == job)
+        assert ended.has_ended
+
+    @pytest.mark.parametrize("how", AWAY)
+    def test_without_slurmctld_nothing_is_an_answer(self, bed: Bed, how: str) -> None:
+        """No list is empty, no change counts as made or as refused."""
+        calls: tuple[Callable[[], object], ...] = (
+            bed.slurm.nodes,
+            bed.slurm.jobs,
+            lambda: bed.slurm.jobs(ended=True),
+            lambda: bed.slurm.update_nodes(["op1"], state="DRAIN", reason=REASON),
+            lambda: bed.slurm.requeue(999_999),
+        )
+        with bed.away(how):
+            for call in calls:
+                with pytest.raises(SlurmError) as raised:
+                    call()
+                assert raised.value.unanswered, raised.value
+        # slurmctld may get to an order that it was sent while it hung.
+        bed.slurm.update_nodes(["op1"], state="DRAIN", reason=REASON)
+        bed.slurm.update_nodes(["op1"], state="RESUME")
+        assert set(bed.slurm.nodes()) == {"st1", "st2", "op1", "op2"}

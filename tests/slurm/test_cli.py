@@ -243,6 +243,94 @@ def test_a_failing_command_is_a_slurm_error_with_its_words(stub: Stub) -> None:
         stub.client().jobs()
 
 
+NODES_OF_NOBODY = {
+    "meta": {"Slurm": {"release": "22.05.8"}},
+    "errors": [{"error": "Unspecified error", "errno": -1}],
+    "nodes": [],
+}
+JOBS_OF_NOBODY = {
+    "errors": [
+        {"description": "Failed while looking for jobs", "error_number": -1,
+         "error": "Unspecified error", "source": "slurm_load_jobs"}
+    ],
+    "jobs": [],
+}  # fmt: skip
+"""22.05's answers with slurmctld stopped, and with one that hangs: exit 0 (measured)."""
+
+
+def test_an_answer_with_errors_has_failed_whatever_its_exit_status(stub: Stub) -> None:
+    stub.command("sinfo", json.dumps(NODES_OF_NOBODY))
+    stub.command("squeue", json.dumps(JOBS_OF_NOBODY))
+    client = stub.client()
+    with pytest.raises(SlurmError, match=r"^sinfo --all --json: answered with an error: Unsp") as e:
+        client.nodes()
+    assert e.value.unanswered
+    words = "slurm_load_jobs: Failed while looking for jobs: Unspecified error"
+    for ended in (True, False):
+        with pytest.raises(SlurmError, match=words) as e:
+            client.jobs(ended=ended)
+        assert e.value.unanswered
+
+
+@pytest.mark.parametrize("errors", [["a word"], [{}], [{"error": "Invalid job id specified"}]])
+def test_errors_beside_a_list_are_not_passed_over(stub: Stub, errors: list[object]) -> None:
+    stub.command("squeue", json.dumps({"errors": errors, "jobs": [JOB]}))
+    with pytest.raises(SlurmError, match="answered with an error") as e:
+        stub.client().jobs()
+    assert not e.value.unanswered
+
+
+def test_no_errors_and_warnings_are_an_answer(stub: Stub) -> None:
+    stub.release = "24.11.5"
+    stub.command("scontrol")
+    stub.command("squeue", json.dumps({"errors": [], "warnings": ["odd"], "jobs": [JOB]}))
+    assert [job.id for job in stub.client().jobs()] == [3]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)",
+        "scontrol: error: Unable to contact slurm controller",
+        "slurm_update error: Socket timed out on send/recv operation",
+    ],
+)
+def test_what_a_command_says_of_its_failure_counts_more_than_its_exit_status(
+    stub: Stub, said: str
+) -> None:
+    stub.command("scontrol", stderr=said)
+    for call in (stub.client().slurmd_timeout, lambda: stub.client().requeue(7)):
+        with pytest.raises(SlurmError) as e:
+            call()
+        assert e.value.unanswered
+
+
+def test_a_refusal_is_an_answer(stub: Stub) -> None:
+    stub.command("scontrol", stderr="Invalid job id specified for job 7", code=1)
+    with pytest.raises(SlurmError) as e:
+        stub.client().requeue(7)
+    assert not e.value.unanswered
+
+
+@pytest.mark.parametrize(
+    ("state", "there"),
+    [
+        ("RUNNING", True), ("PENDING", True), ("COMPLETING", True), ("SUSPENDED", True),
+        ("COMPLETED", False), ("CANCELLED", False), ("FAILED", False), ("TIMEOUT", False),
+        ("NODE_FAIL", False), ("PREEMPTED", False), ("OUT_OF_MEMORY", False), ("DEADLINE", False),
+        (["COMPLETED", "COMPLETING"], True), (["NODE_FAIL", "PENDING"], True),
+    ],
+)  # fmt: skip
+def test_jobs_that_have_ended_are_listed_only_where_they_are_asked_for(
+    stub: Stub, state: object, there: bool
+) -> None:
+    """22.05 lists them for MinJobAge, asked for or not."""
+    stub.command("squeue", json.dumps({"errors": [], "jobs": [JOB | {"job_state": state}]}))
+    client = stub.client()
+    assert bool(client.jobs()) is there
+    assert len(client.jobs(ended=True)) == 1
+
+
 def test_a_hanging_command_is_a_slurm_error(stub: Stub) -> None:
     stub.command("squeue", pause=30)
     with pytest.raises(SlurmError, match="timed out"):

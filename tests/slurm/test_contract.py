@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from slurm_elastic.config import Client, SlurmSettings
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.slurm.fake import FakeSlurm
 from slurm_elastic.slurm.pyslurm_client import PyslurmClient, unusable
 from tests.e2e.conftest import sandbox  # noqa: F401 - a fixture
+from tests.e2e.world import slurmctld_away
 from tests.slurm.contract import Contract
 
 
@@ -35,7 +38,16 @@ class FakeBed:
         return 7
 
     def end(self, job: int) -> None:
-        self.fake.remove_job(job)
+        self.fake.set_job(job, "CANCELLED")
+
+    @contextmanager
+    def away(self, how: str) -> Iterator[None]:
+        code, words = {"stopped": (1, "Unable to contact slurm controller")}.get(
+            how, (None, "no answer in 60 s")
+        )
+        self.fake.broken = SlurmError(("sinfo",), code, words)
+        yield
+        self.fake.broken = None
 
 
 class LiveBed:
@@ -50,6 +62,11 @@ class LiveBed:
     def end(self, job: int) -> None:
         self.site.run(["scancel", str(job)])
 
+    @contextmanager
+    def away(self, how: str) -> Iterator[None]:
+        with slurmctld_away(self.site, how):
+            yield
+
 
 class TestFake(Contract):
     @pytest.fixture
@@ -59,8 +76,8 @@ class TestFake(Contract):
 
 @pytest.fixture(scope="module")
 def site(sandbox: Callable[..., Sandbox]) -> Iterator[Sandbox]:  # noqa: F811
-    """A cluster whose cloud nodes nobody serves; jobs that end leave the queue at once."""
-    up = sandbox(static_nodes=2, drop=("aws",), slurm_conf=("MinJobAge=2",))
+    """A cluster whose cloud nodes nobody serves."""
+    up = sandbox(static_nodes=2, drop=("aws",))
     up.daemon_stop()
     return up
 

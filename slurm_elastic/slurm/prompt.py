@@ -1,0 +1,43 @@
+"""Slurm's commands for who waits at a screen: a slurmctld that hangs is told of in seconds.
+
+With slurmctld stopped each of Slurm's commands tries for 9 to 18 s, with one that hangs for
+MessageTimeout or longer (measured on 22.05). ``scontrol ping`` tells of the first at once, and a
+time limit ends the second.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import SlurmSettings
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.slurm.cli import SlurmCli
+
+PATIENCE = 5.0
+"""Seconds for one command, unless ``slurm.command_timeout`` is less."""
+
+
+class PromptCli(SlurmCli):
+    """``protocols.Slurm`` for our own commands; the services take their time."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        patience = min(PATIENCE, settings.command_timeout)
+        super().__init__(replace(settings, command_timeout=patience))
+
+    def _run(self, *command: str) -> str:
+        if "--version" not in command:  # which nobody has to be asked for
+            self._ping()
+        return super()._run(*command)
+
+    def _ping(self) -> None:
+        """One slurmctld that is up is enough, whether it is the primary or a backup."""
+        ping, code = ("scontrol", "ping"), 0
+        try:
+            said = super()._run(*ping)
+        except SlurmError as error:
+            if error.code is None:
+                raise
+            said, code = error.stderr, error.code
+        if " is UP" not in said:
+            first = next((line.strip() for line in said.splitlines() if line.strip()), "")
+            raise SlurmError(ping, code, first or "answered nothing")

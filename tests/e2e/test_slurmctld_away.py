@@ -1,0 +1,82 @@
+"""On real Slurm: a slurmctld that is stopped, hangs or has just come back makes nobody say what is
+not so, and ends, forgets and buys nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.daemons import ELASTICD
+from tests.e2e.world import back_to_zero, live_ec2, machines, running_nodes, slurmctld_away
+from tests.slurm.contract import AWAY
+
+pytestmark = pytest.mark.e2e
+ELASTIC = (sys.executable, "-m", "slurm_elastic.cli.main")
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return sandbox(
+        static_nodes=1,
+        drop=("onprem",),
+        elastic={"timings": {"grace": 2.0}, "policies": {"look": 2.0}},
+    )
+
+
+def elastic(site: Sandbox, *words: str) -> str:
+    """What one of our commands prints. It ends far before a hanging slurmctld would let it."""
+    command = [*ELASTIC, "--config", str(site.layout.config), *words]
+    done = site.run(command, check=False, timeout=45)
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rounds(site: Sandbox) -> int:
+    """How often the daemon found that Slurm cannot be read."""
+    return site.processes.log(ELASTICD).read_text().count("slurm cannot be read")
+
+
+@pytest.mark.parametrize("how", AWAY)
+def test_while_slurmctld_is_away_nothing_is_called_an_orphan_ended_or_forgotten(
+    site: Sandbox, how: str
+) -> None:
+    job = site.submit("sleep 60", "--partition=aws")
+    (node,) = running_nodes(site, [job])[job]
+    alive = {m.instance.id for m in machines(site)}
+    before = rounds(site)
+    with slurmctld_away(site, how):
+        status = elastic(site, "status")
+        assert "Slurm does not answer: scontrol ping" in status
+        assert "orphan" not in status
+        assert node in status
+        assert '"next":"unknown: Slurm does not answer"' in elastic(site, "status", "--json")
+        doctor = elastic(site, "doctor", "--quick")
+        assert "slurmctld: does not answer" in " ".join(doctor.split())
+        assert "conf install" not in doctor
+        assert "does not list" not in doctor
+        assert "Slurm does not answer" in " ".join(elastic(site, "explain", node).split())
+        assert "scontrol ping" in elastic(site, "offers", "--job", str(job))
+        site.wait_for(lambda: rounds(site) > before, 90, "the daemon has looked, too")
+        assert {m.instance.id for m in machines(site)} == alive
+        assert live_ec2(site) == [node]
+    after = elastic(site, "status")
+    assert "orphan" not in after
+    assert "Slurm does not answer" not in after
+    assert "does not list" not in elastic(site, "doctor", "--quick")
+    assert site.wait_job(job, timeout=180)["Restarts"] == "0"
+    assert {m.instance.id for m in machines(site)} <= alive
+    back_to_zero(site)
+
+
+def test_an_idle_machine_is_not_in_use_by_the_job_that_has_ended(site: Sandbox) -> None:
+    """Slurm keeps ended jobs for MinJobAge, 300 s, in its list."""
+    job = site.submit("true", "--partition=aws")
+    site.wait_job(job)
+    assert job not in {j.id for j in site.slurm.jobs()}
+    assert job in {j.id for j in site.slurm.jobs(ended=True)}
+    assert "in use" not in elastic(site, "status", "--json")
+    back_to_zero(site)
