@@ -1,6 +1,6 @@
 """Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
 
-The nodes of a multi-node job are had together or not at all (``policies.together``): it is not
+The nodes of a multi-node job are had together or not at all (``policies.gang``): it is not
 begun where the bounds that are known leave too little room, and where a cloud turns out to have
 less, its machines serve another job of the round or end in it.
 """
@@ -8,6 +8,7 @@ less, its machines serve another job of the round or end in it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from msgspec import Struct
@@ -24,17 +25,17 @@ from slurm_elastic.controller.launch import (
     patiently,
     report_auth,
 )
-from slurm_elastic.controller.launch_options import alternatives, bought, startable
 from slurm_elastic.controller.reject import give_back, refuse
 from slurm_elastic.controller.request_audit import Refusals, note, note_once, record_ranking
 from slurm_elastic.controller.suspend import end
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
-from slurm_elastic.model import LaunchSpec, NodeRequest, Offer, Placement, Pool
-from slurm_elastic.policies.boot_breaker import may_wait, turn
-from slurm_elastic.policies.gang import Settled, Unit, ask, settle, units
+from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Pool
+from slurm_elastic.policies.boot_breaker import may_wait
+from slurm_elastic.policies.gang import Gang, GangResult, gangs, resolve
 from slurm_elastic.policies.grouping import grouped, sentence
-from slurm_elastic.policies.ranking import rank, serving
+from slurm_elastic.policies.next_launch import NextLaunch, next_launch, part_of
+from slurm_elastic.protocols import Chooser, Limited, Provider
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +44,10 @@ BRIEF = 60.0
 a full disk may soon be over, and a job that starts elsewhere has to wait once more.
 """
 
+NOT_WHOLE = "its job cannot be had whole"
 
-class Short(Struct, frozen=True, kw_only=True):
+
+class Shortfall(Struct, frozen=True, kw_only=True):
     """The part of a request that could not be had, and why; ``spare`` more could be, but not for
     these, as they are of use together only.
     """
@@ -55,19 +58,7 @@ class Short(Struct, frozen=True, kw_only=True):
     spare: int = 0
 
 
-class _Choice(Struct, frozen=True, kw_only=True):
-    """The next launch; without ``spec``, why there is none. ``waiting`` could be had, but so many
-    machines boot already that they wait for their turn (``cap`` says at whose).
-    """
-
-    placement: Placement
-    spec: LaunchSpec | None = None
-    spare: int = 0
-    waiting: tuple[str, ...] = ()
-    cap: str = ""
-
-
-def place(
+def provision(
     site: Site,
     cloud: str,
     correlation: str,
@@ -89,92 +80,88 @@ def place(
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
-    shorts: list[Short] = []
+    shortfalls: list[Shortfall] = []
     waiting: list[str] = []
     given_up: set[int] = set()
     if any(cap is not None for name in by_pool for _, cap in _caps(site, site.pools[name])):
         note_registered(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs)
-        short, later = _serve(site, request, given_up, asked, trouble)
+        shortfall, later = _provision_pool(site, request, given_up, asked, trouble)
         waiting += later
-        if short is not None:
-            shorts.append(short)
-            given_up.update(_whole_jobs(request, short.nodes))
-    if shorts:
-        _settle(site, cloud, shorts, nodes, jobs)
+        if shortfall is not None:
+            shortfalls.append(shortfall)
+            given_up.update(_jobs_without(request, shortfall.nodes))
+    if shortfalls:
+        _refuse(site, cloud, shortfalls, nodes, jobs)
     return tuple(waiting)
 
 
 def request_for(correlation: str, pool: Pool, nodes: Sequence[str], jobs: Jobs) -> NodeRequest:
     """A request for these nodes; of ``jobs`` (with their nodes) those that wait for any."""
-    wanted = set(nodes)
-    shares = {j: tuple(n for n in of if n in wanted) for j, of in jobs.items()}
-    shares = {job: share for job, share in shares.items() if share}
-    return NodeRequest(
-        id=correlation, pool=pool, nodes=tuple(nodes), jobs=tuple(shares), job_nodes=shares
+    whole = NodeRequest(
+        id=correlation,
+        pool=pool,
+        nodes=tuple(nodes),
+        job_nodes={j: tuple(of) for j, of in jobs.items()},
     )
+    return part_of(whole, nodes)
 
 
-def _part(request: NodeRequest, nodes: Sequence[str]) -> NodeRequest:
-    """The request for some of its nodes, with the jobs that wait for them."""
-    return request_for(request.id, request.pool, nodes, request.job_nodes)
-
-
-def _whole_jobs(request: NodeRequest, lost: Sequence[str]) -> list[int]:
+def _jobs_without(request: NodeRequest, lost: Sequence[str]) -> list[int]:
     """The jobs that cannot start without ``lost``, so that other pools need not serve them."""
     gone = set(lost)
     return [j for j, share in request.job_nodes.items() if not gone.isdisjoint(share)]
 
 
-def _serve(
+def _provision_pool(
     site: Site,
     request: NodeRequest,
     given_up: Collection[int],
     asked: float | None,
     trouble: str,
-) -> tuple[Short | None, tuple[str, ...]]:
+) -> tuple[Shortfall | None, tuple[str, ...]]:
     """Launch on the best offer, then the next, until all nodes have machines or none is left.
     Returns what cannot be had, and what waits for its turn.
     """
     offers, trouble = ((), trouble) if trouble else _offers(site, request)
-    todo = _units_of(request, given_up)
+    todo = _gangs_of(request, given_up)
     had: set[str] = set()
-    choice: _Choice | None = None
+    decided: NextLaunch | None = None
     tried = Refusals(site, request)
     while len(had) < len(request.nodes) and not trouble:
         # The first ranking is kept; what came of it later is told by what was tried.
-        choice = _choose(site, request, todo, had, offers, told=choice is not None)
-        if choice.spec is None:
+        decided, spec = _decide(site, request, todo, had, offers, told=decided is not None)
+        if spec is None:
             break
-        taken = _launch(site, request, choice.spec, tried)
-        offers = _without(offers, choice.spec.offer, len(taken))
+        taken = _launch(site, request, spec, tried)
+        offers = _without(offers, spec.offer, len(taken))
         had |= taken
     tried.tell()
-    waiting, why = _turns(site, request, choice, asked)
+    waiting, why = _waiting(site, request, decided, asked)
     coming = had.union(waiting)
     left = tuple(n for n in request.nodes if n not in coming)
     if not left:
         return None, waiting
-    why = trouble or why or (_why(request, left, choice) if choice else "")
-    spare = choice.spare if choice else 0
-    return Short(request=request, nodes=left, why=why, spare=spare), waiting
+    why = trouble or why or (_why(request, left, decided) if decided else "")
+    spare = decided.spare if decided else 0
+    return Shortfall(request=request, nodes=left, why=why, spare=spare), waiting
 
 
-def _turns(
-    site: Site, request: NodeRequest, choice: _Choice | None, asked: float | None
+def _waiting(
+    site: Site, request: NodeRequest, decided: NextLaunch | None, asked: float | None
 ) -> tuple[tuple[str, ...], str]:
     """The nodes that go on waiting for their turn; or none, and why they may not any longer."""
-    if choice is None or not choice.waiting:
+    if decided is None or not decided.waiting:
         return (), ""
     now = site.now()
     longest = site.config.resume_timeout(site.config.cloud(request.pool.cloud))
     if may_wait(asked, now, longest):
-        note_once(site, request, choice.waiting, "waiting", f"for its turn: {choice.cap}")
-        return choice.waiting, ""
+        note_once(site, request, decided.waiting, "waiting", f"for its turn: {decided.cap}")
+        return decided.waiting, ""
     waited = now - (asked or now)
     return (), (
-        f"its turn to boot did not come in {waited:.0f} s: {choice.cap}, and what is left of "
+        f"its turn to boot did not come in {waited:.0f} s: {decided.cap}, and what is left of "
         f"ResumeTimeout ({longest:.0f} s) would not do"
     )
 
@@ -185,54 +172,53 @@ def _caps(site: Site, pool: Pool) -> tuple[tuple[str, int | None], ...]:
     return (f"cloud:{cloud.name}", cloud.max_booting), (f"pool:{pool.name}", pool.max_booting)
 
 
-def _units_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Unit, ...]:
+def _gangs_of(request: NodeRequest, given_up: Collection[int]) -> tuple[Gang, ...]:
     alone = request.nodes if request.pool.partial_jobs else ()
-    found = units(request.nodes, request.job_nodes, frozenset(alone))
-    return tuple(u for u in found if u.job is None or u.job not in given_up or u.nodes[0] in alone)
+    found = gangs(request.nodes, request.job_nodes, frozenset(alone))
+    return tuple(g for g in found if g.job is None or g.job not in given_up or g.nodes[0] in alone)
 
 
-def _choose(
+def _decide(
     site: Site,
     request: NodeRequest,
-    todo: Sequence[Unit],
+    todo: Sequence[Gang],
     had: Collection[str],
     offers: Sequence[Offer],
     *,
     told: bool,
-) -> _Choice:
-    """The next launch, its intent written; or the placement of what no launch can serve. ``told``:
-    this request's ranking is kept already.
+) -> tuple[NextLaunch, LaunchSpec | None]:
+    """The next launch and, where there is one, its spec, whose intent is in the ledger then: the
+    next decision of any cloud counts it. ``told``: this request's ranking is kept already.
     """
-    left = tuple(n for n in request.nodes if n not in had)
+    provider = site.providers[request.pool.cloud]
     with site.spending:
-        scope, now, keys = site.scope(request.pool), site.now(), site.config.ranking
-        launches = serving(replace(request, nodes=left), offers, scope, now, keys)
-        room = sum(launch.room for launch in launches)
-        nodes = ask(todo, had, room)
-        caps = turn(_caps(site, request.pool), scope.booting)
-        allowed, cap = min(caps, startable(site, request.pool.cloud, len(nodes)))
-        if nodes and not allowed:
-            placement = rank(_part(request, left), offers, scope, now, keys)
-            spare = room - len(nodes)
-            return _Choice(placement=placement, spare=spare, waiting=nodes, cap=cap)
-        placement = rank(_part(request, nodes or left), offers, scope, now, keys)
-        if not told:
-            record_ranking(site, placement, enough=bool(nodes))
-        if not nodes:
-            return _Choice(placement=placement, spare=room)
-        best = placement.ranked[0]
-        part = _part(request, nodes[: min(best.room, allowed)])
+        now = site.now()
+        decided = next_launch(
+            request, todo, had, offers, site.scope(request.pool), now,
+            caps=_caps(site, request.pool),
+            startable=provider.startable() if isinstance(provider, Limited) else None,
+            keys=site.config.ranking,
+        )  # fmt: skip
+        if not told and not decided.waiting:
+            record_ranking(site, decided.placement, enough=bool(decided.nodes))
+        if not decided.nodes:
+            return decided, None
         spec = LaunchSpec(
             generation=new_generation(now),
             pool=request.pool,
-            nodes=part.nodes,
-            offer=best.offer,
-            jobs=part.jobs,
-            alternatives=alternatives(site, placement, len(part.nodes)),
+            nodes=decided.nodes,
+            offer=decided.offer,
+            jobs=part_of(request, decided.nodes).jobs,
+            alternatives=decided.alternatives(_choices(provider)),
         )
         reach("launch.before-intent")
         site.ledger.intend(spec, request.id, now)
-    return _Choice(placement=placement, spec=spec)
+    return decided, spec
+
+
+def _choices(provider: Provider) -> int:
+    """Among how many more offers the cloud can choose in one launch."""
+    return provider.alternatives if isinstance(provider, Chooser) else 0
 
 
 def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals) -> set[str]:
@@ -252,7 +238,7 @@ def _launch(site: Site, request: NodeRequest, spec: LaunchSpec, tried: Refusals)
     else:
         forgive(site, spec, result.instances)
     if started:
-        note(site, request, tuple(started), "launched", bought(spec, result.instances))
+        note(site, request, tuple(started), "launched", _bought(spec, result.instances))
     return started
 
 
@@ -268,14 +254,14 @@ def _without(offers: Sequence[Offer], one: Offer, taken: int) -> Sequence[Offer]
     )
 
 
-def _why(request: NodeRequest, left: Sequence[str], choice: _Choice) -> str:
+def _why(request: NodeRequest, left: Sequence[str], decided: NextLaunch) -> str:
     """All that was in the way of the last try, in one line."""
-    rejected = [(r.offer, r.reason) for r in choice.placement.rejected]
-    if not choice.spare:
+    rejected = [(r.offer, r.reason) for r in decided.placement.rejected]
+    if not decided.spare:
         return sentence(grouped(rejected)) or f"cloud {request.pool.cloud} gave no offers"
     wanted = f"{len(left)} node(s) of pool {request.pool.name} are wanted"
-    first = f"{wanted}, {choice.spare} can be had, and jobs are served whole"
-    ranked = [(r.offer, r.reason) for r in choice.placement.ranked]
+    first = f"{wanted}, {decided.spare} can be had, and jobs are served whole"
+    ranked = [(r.offer, r.reason) for r in decided.placement.ranked]
     causes = (first, sentence(grouped(rejected)), sentence(grouped(ranked)))
     return "; ".join(cause for cause in causes if cause)
 
@@ -283,43 +269,44 @@ def _why(request: NodeRequest, left: Sequence[str], choice: _Choice) -> str:
 # what cannot be had
 
 
-def _settle(
-    site: Site, cloud: str, shorts: Sequence[Short], nodes: Sequence[str], jobs: Jobs
+def _refuse(
+    site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> None:
     """Refuse whole jobs; their machines serve others of the round, or end."""
-    settled = _settled(site, cloud, shorts, nodes, jobs)
-    short_of = {short.request.pool.name: short for short in shorts}
+    result = _gang_result(site, cloud, shortfalls, nodes, jobs)
+    shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
     refused: dict[str, list[str]] = {}
-    for node in settled.refused:
+    for node in result.refused:
         refused.setdefault(site.pool_of[node].name, []).append(node)
-    idle = set(settled.ended)
+    idle = set(result.ended)
     machines = [
         m for m in site.ledger.machines()
         if m.instance.node in idle and m.instance.cloud == cloud and m.suspending is None
     ]  # fmt: skip
-    why = "; ".join(dict.fromkeys(short.why for short in shorts))
-    correlation = shorts[0].request.id
-    if settled.handed:
-        site.record(correlation, "handed", settled.handed, f"its job cannot be had whole ({why})")
+    why = "; ".join(dict.fromkeys(shortfall.why for shortfall in shortfalls))
+    correlation = shortfalls[0].request.id
+    if result.reassigned:
+        site.record(correlation, "reassigned", result.reassigned, f"{NOT_WHOLE} ({why})")
     forced: set[str] = set()
     for name, some in refused.items():
-        whole = request_for(correlation, site.pools[name], some, jobs)
-        if name in short_of:
-            forced |= refuse(site, whole, some, short_of[name].why, spare=short_of[name].spare)
+        request = request_for(correlation, site.pools[name], some, jobs)
+        if name in shortfall_of:
+            short = shortfall_of[name]
+            forced |= refuse(site, request, some, short.why, spare=short.spare)
         else:
-            site.record(correlation, "refused", (*some, *(f"job:{j}" for j in whole.jobs)), why)
+            site.record(correlation, "refused", (*some, *(f"job:{j}" for j in request.jobs)), why)
             forced |= give_back(site, some, site.slurm.nodes(some), why, correlation)
     doomed = [m for m in machines if m.instance.node in forced]
     end(site, cloud, doomed, "its job could not be had whole", correlation)
 
 
-def _settled(
-    site: Site, cloud: str, shorts: Sequence[Short], nodes: Sequence[str], jobs: Jobs
-) -> Settled:
+def _gang_result(
+    site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
+) -> GangResult:
     """Of all nodes of these jobs that are at stake: those of this round, and those that have a
     machine already of an earlier one. One that is lost to a launch in doubt has one, perhaps.
     """
-    lost = {n for short in shorts for n in short.nodes}
+    lost = {n for shortfall in shortfalls for n in shortfall.nodes}
     served = site.served()
     touched = set(nodes)
     of_jobs = [of for of in jobs.values() if not touched.isdisjoint(of)]
@@ -327,7 +314,7 @@ def _settled(
     names = tuple(dict.fromkeys((*nodes, *more)))
     alone = {n for n in names if site.pool_of[n].partial_jobs}
     pools = {n: site.pool_of[n].name for n in names}
-    return settle(units(names, jobs, alone), (served | touched) - lost, pools)
+    return resolve(gangs(names, jobs, alone), (served | touched) - lost, pools)
 
 
 def _is_of(site: Site, cloud: str, node: str) -> bool:
@@ -354,3 +341,14 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
         return offers, ""
     note(site, request, request.nodes, "no-offers", why)
     return (), why
+
+
+def _bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
+    """What the machines of a launch are, for people."""
+    counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
+    parts = [
+        f"{kind} in {zone}, {market}, ${price:.4f}/h" + (f" ({n})" if len(counts) > 1 else "")
+        for (kind, zone, market, price), n in counts.most_common()
+    ]
+    chosen = f", chosen by the cloud among {len(spec.offers)} offers" if spec.alternatives else ""
+    return "; ".join(parts) + chosen

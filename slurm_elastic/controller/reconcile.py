@@ -12,7 +12,7 @@ from slurm_elastic.controller.adoption import CORRELATION, adopt
 from slurm_elastic.controller.believed import Believed
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
-from slurm_elastic.controller.provision import place
+from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.reject import give_back
 from slurm_elastic.controller.snapshot import all_nodes, full, machines_of, world
 from slurm_elastic.controller.stale_instances import of_others, of_the_past, served
@@ -269,7 +269,7 @@ class Round:
         view = site.slurm.nodes(mine) if mine else {}
         wanted = [n for n in mine if _wants(view, n)]
         if wanted:
-            place(site, self._cloud, CORRELATION, wanted, jobs)
+            provision(site, self._cloud, CORRELATION, wanted, jobs)
 
     def _give_back(self, actions: Sequence[Action]) -> None:
         reasons = {row.node: row.reason for row in full(self._site)}
@@ -331,7 +331,7 @@ def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> N
         view = site.slurm.nodes(left) if left else {}
         left = [n for n in left if _wants(view, n)]
         if left:
-            place(site, row.cloud, row.request, left, _jobs_of(site, left))
+            provision(site, row.cloud, row.request, left, _jobs_of(site, left))
 
 
 def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) -> None:

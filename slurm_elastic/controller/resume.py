@@ -6,7 +6,7 @@ import logging
 from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.provision import place
+from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.stale_instances import of_the_past, served
 from slurm_elastic.controller.suspend import end
 from slurm_elastic.hostlist import compress
@@ -42,7 +42,9 @@ def resume(
     wanted = _still_wanted(site, request, mine, view, has, again=again)
     if not wanted:
         return ()
-    return place(site, cloud, request.id, wanted, request.jobs, request.received, trouble=trouble)
+    return provision(
+        site, cloud, request.id, wanted, request.jobs, request.received, trouble=trouble
+    )
 
 
 def still_wanted(

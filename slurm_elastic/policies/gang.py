@@ -12,54 +12,54 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from msgspec import Struct
 
 
-class Unit(Struct, frozen=True, kw_only=True):
+class Gang(Struct, frozen=True, kw_only=True):
     """Nodes that serve ``job`` together; one node alone where it is of no multi-node job."""
 
     nodes: tuple[str, ...]
     job: int | None = None
 
 
-class Settled(Struct, frozen=True, kw_only=True):
-    """What becomes of the nodes of a round. ``had`` is ``kept``, ``handed`` and ``ended``.
+class GangResult(Struct, frozen=True, kw_only=True):
+    """What becomes of the nodes of a round. ``had`` is ``kept``, ``reassigned`` and ``ended``.
 
-    ``kept`` serve whole units. ``handed`` stay up for another job of the round, which is requeued
-    and starts on them; ``ended`` serve nobody. ``refused`` go back to Slurm: the nodes that could
-    not be had, and the ended ones.
+    ``kept`` serve whole gangs. ``reassigned`` stay up for another job of the round, which is
+    requeued and starts on them; ``ended`` serve nobody. ``refused`` go back to Slurm: the nodes
+    that could not be had, and the ended ones. ``failed`` are the jobs that did not get all.
     """
 
     kept: tuple[str, ...]
-    handed: tuple[str, ...]
+    reassigned: tuple[str, ...]
     ended: tuple[str, ...]
     refused: tuple[str, ...]
-    broken: tuple[int, ...] = ()
+    failed: tuple[int, ...] = ()
 
 
-def units(
+def gangs(
     nodes: Sequence[str],
     job_nodes: Mapping[int, Sequence[str]],
     alone: Collection[str] = frozenset(),
-) -> tuple[Unit, ...]:
+) -> tuple[Gang, ...]:
     """``nodes`` by the jobs that wait for them: multi-node jobs first, in their order, then what
     goes node by node: single-node jobs, nodes that no job is known to wait for, and those
     ``alone`` (of pools that may serve a job in part).
     """
     wanted = frozenset(nodes)
-    whole: list[Unit] = []
+    whole: list[Gang] = []
     single: dict[str, int | None] = dict.fromkeys(nodes)
     covered: set[str] = set()
     for job, of in job_nodes.items():
         share = tuple(dict.fromkeys(n for n in of if n in wanted and n not in alone))
         if len(share) > 1:
-            whole.append(Unit(job=job, nodes=share))
+            whole.append(Gang(job=job, nodes=share))
             covered.update(share)
         for node in of if len(share) == 1 else [n for n in of if n in alone]:
             if node in wanted and single[node] is None:
                 single[node] = job
-    rest = [Unit(job=j, nodes=(n,)) for n, j in single.items() if j is not None or n not in covered]
+    rest = [Gang(job=j, nodes=(n,)) for n, j in single.items() if j is not None or n not in covered]
     return (*whole, *rest)
 
 
-def ask(todo: Iterable[Unit], had: Collection[str], room: int) -> tuple[str, ...]:
+def select(todo: Iterable[Gang], had: Collection[str], room: int) -> tuple[str, ...]:
     """The nodes to ask for, at most ``room``: unit by unit, those that fit whole.
 
     In this order, so that a cloud that gives fewer breaks the last unit only.
@@ -72,33 +72,33 @@ def ask(todo: Iterable[Unit], had: Collection[str], room: int) -> tuple[str, ...
     return tuple(chosen)
 
 
-def settle(todo: Sequence[Unit], had: Collection[str], pool_of: Mapping[str, str]) -> Settled:
+def resolve(todo: Sequence[Gang], had: Collection[str], pool_of: Mapping[str, str]) -> GangResult:
     """Sort the nodes when no more can be had. A node serves another job of its own pool only."""
     served = frozenset(had)
-    broken = [unit for unit in todo if not served.issuperset(unit.nodes)]
+    failed = [unit for unit in todo if not served.issuperset(unit.nodes)]
     kept = {n for unit in todo if served.issuperset(unit.nodes) for n in unit.nodes}
     names = list(dict.fromkeys(n for unit in todo for n in unit.nodes))
     left: dict[str, list[str]] = {}
     for name in names:
         if name in served and name not in kept:
             left.setdefault(pool_of[name], []).append(name)
-    handed = frozenset(_handed(broken, left, pool_of))
-    ended = [n for n in names if n in served and n not in kept and n not in handed]
+    reassigned = frozenset(_reassigned(failed, left, pool_of))
+    ended = [n for n in names if n in served and n not in kept and n not in reassigned]
     gone = frozenset(ended)
-    return Settled(
+    return GangResult(
         kept=tuple(n for n in names if n in kept),
-        handed=tuple(n for n in names if n in handed),
+        reassigned=tuple(n for n in names if n in reassigned),
         ended=tuple(ended),
         refused=tuple(n for n in names if n not in served or n in gone),
-        broken=tuple(dict.fromkeys(u.job for u in broken if u.job is not None)),
+        failed=tuple(dict.fromkeys(u.job for u in failed if u.job is not None)),
     )
 
 
-def _handed(
-    broken: Iterable[Unit], left: Mapping[str, list[str]], pool_of: Mapping[str, str]
+def _reassigned(
+    failed: Iterable[Gang], left: Mapping[str, list[str]], pool_of: Mapping[str, str]
 ) -> Iterable[str]:
-    """As many of a pool's left-over nodes as its next broken jobs need, job by job."""
-    for unit in broken:
+    """As many of a pool's left-over nodes as its next failed jobs need, job by job."""
+    for unit in failed:
         pools = {pool_of[n] for n in unit.nodes}
         if unit.job is None or len(pools) != 1:
             continue

@@ -115,7 +115,7 @@ def test_the_smaller_job_gets_what_the_larger_one_leaves(many: World) -> None:
     together(many, MANY[:4], MANY[4:6])
     many.tick()
     assert nodes_of(many.alive()) == ["m1", "m2"], "for the second job; the third is ended"
-    assert [d.kind for d in many.ledger.decisions("m1")][-1] == "handed"
+    assert [d.kind for d in many.ledger.decisions("m1")][-1] == "reassigned"
     assert {j: "PENDING" in many.slurm.queue()[j].states for j in (1, 2)} == {1: True, 2: True}
     many.slurm._wishes[2] = (MANY[:2], 2)  # Slurm gives a job the nodes that are up or booting
     many.advance(20)

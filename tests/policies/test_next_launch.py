@@ -1,0 +1,98 @@
+"""The next launch: one decision, made from what came of those before."""
+
+from __future__ import annotations
+
+from slurm_elastic.model import Location, Market, NodeRequest, Offer, Pool
+from slurm_elastic.policies.gang import gangs
+from slurm_elastic.policies.next_launch import WORTH_A_CALL, NextLaunch, next_launch, part_of
+from slurm_elastic.policies.ranking import Scope
+
+NODES = tuple(f"n{i}" for i in range(1, 7))
+POOL = Pool(
+    name="burst", cloud="pub", nodes=NODES, cpus=2, real_memory=1000,
+    markets=(Market.SPOT, Market.ON_DEMAND),
+)  # fmt: skip
+
+
+def offer(market: Market, price: float, *, zone: str = "a", free: int | None = None) -> Offer:
+    return Offer(
+        cloud="pub", location=Location.PUBLIC, instance_type="small", zone=zone, market=market,
+        price=price, cpus=2, memory=2000, on_demand_price=0.10, free=free,
+    )  # fmt: skip
+
+
+SPOT = offer(Market.SPOT, 0.03)
+SPOT_B = offer(Market.SPOT, 0.04, zone="b")
+ON_DEMAND = offer(Market.ON_DEMAND, 0.10)
+
+
+def decide(
+    jobs: dict[int, tuple[str, ...]],
+    offers: tuple[Offer, ...] = (SPOT, SPOT_B, ON_DEMAND),
+    had: tuple[str, ...] = (),
+    scope: Scope | None = None,
+    *,
+    caps: tuple[tuple[str, int | None], ...] = (),
+    startable: int | None = None,
+) -> NextLaunch:
+    names = tuple(dict.fromkeys(n for of in jobs.values() for n in of))
+    request = NodeRequest(id="r", pool=POOL, nodes=names, jobs=tuple(jobs), job_nodes=jobs)
+    todo = gangs(names, jobs)
+    return next_launch(
+        request, todo, had, offers, scope or Scope(), 0.0, caps=caps, startable=startable
+    )
+
+
+def test_all_nodes_go_to_the_best_offer_that_has_room() -> None:
+    found = decide({1: ("n1", "n2"), 2: ("n3",)})
+    assert found.nodes == ("n1", "n2", "n3")
+    assert found.offer is SPOT
+    assert found.waiting == ()
+
+
+def test_what_has_a_machine_is_not_asked_for_again() -> None:
+    assert decide({1: ("n1", "n2")}, had=("n1",)).nodes == ("n2",)
+
+
+def test_a_job_that_cannot_be_had_whole_is_not_begun() -> None:
+    few = offer(Market.SPOT, 0.03, free=2)
+    found = decide({1: ("n1", "n2", "n3"), 2: ("n4",)}, (few,))
+    assert found.nodes == ("n4",)
+    alone = decide({1: ("n1", "n2", "n3")}, (few,))
+    assert (alone.nodes, alone.spare) == ((), 2)
+
+
+def test_nodes_wait_for_their_turn_where_so_many_boot_already() -> None:
+    scope = Scope(booting={"pool:burst": 2})
+    found = decide({1: ("n1",)}, scope=scope, caps=(("pool:burst", 2),))
+    assert (found.nodes, found.waiting) == ((), ("n1",))
+    assert found.cap == "pool burst boots 2 at a time"
+    some = decide({1: ("n1",), 2: ("n2",)}, scope=scope, caps=(("pool:burst", 3),))
+    assert some.nodes == ("n1",)
+
+
+def test_an_api_that_starts_few_machines_is_waited_for_until_a_call_is_worth_it() -> None:
+    assert decide({1: ("n1", "n2")}, startable=1).waiting == ("n1", "n2")
+    assert decide({1: ("n1", "n2")}, startable=WORTH_A_CALL).nodes == ("n1", "n2")
+
+
+def test_alternatives_are_of_the_same_market_and_could_serve_all() -> None:
+    found = decide({1: ("n1", "n2")})
+    assert found.alternatives(19) == (SPOT_B,)
+    assert found.alternatives(0) == ()
+    narrow = offer(Market.SPOT, 0.04, zone="b", free=1)
+    assert decide({1: ("n1", "n2")}, (SPOT, narrow)).alternatives(19) == ()
+
+
+def test_without_an_offer_the_placement_says_why() -> None:
+    dear = offer(Market.SPOT, 0.20)
+    found = decide({1: ("n1",)}, (dear,))
+    assert found.nodes == ()
+    assert [r.offer for r in found.placement.rejected] == [dear]
+
+
+def test_a_part_of_a_request_has_the_jobs_of_its_nodes() -> None:
+    jobs = {1: ("n1", "n2"), 2: ("n3",)}
+    request = NodeRequest(id="r", pool=POOL, nodes=NODES, jobs=(1, 2), job_nodes=jobs)
+    part = part_of(request, ("n2",))
+    assert (part.nodes, part.jobs, part.job_nodes) == (("n2",), (1,), {1: ("n2",)})
