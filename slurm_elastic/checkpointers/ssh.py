@@ -14,6 +14,8 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
+from slurm_elastic import bounded
+from slurm_elastic.bounded import BoundedSocket, Budget
 from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError
 
@@ -21,6 +23,10 @@ log = logging.getLogger(__name__)
 
 _MOST = 1 << 20
 """Bytes of an answer that are read; ours are a few lines."""
+_TRAFFIC = 4 * _MOST
+"""Bytes that a host may send for one command, and while it is idle: what is above that ends its
+connection.
+"""
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -41,6 +47,7 @@ class Shells:
     def __init__(self, settings: BlcrSettings) -> None:
         self._settings = settings
         self._open: OrderedDict[str, paramiko.SSHClient] = OrderedDict()
+        self._links: dict[paramiko.SSHClient, BoundedSocket] = {}
         self._hosts: dict[str, threading.Lock] = {}
         self._changing = threading.Lock()
 
@@ -53,6 +60,8 @@ class Shells:
         with self._turn(host, deadline):
             for last in (False, True):
                 client, kept = self._client(host, deadline)
+                link = self._links[client]
+                link.renew(Budget(_TRAFFIC, _left(deadline)))
                 try:
                     channel = _channel(client, deadline)
                 except (OSError, EOFError, paramiko.SSHException) as error:
@@ -67,6 +76,7 @@ class Shells:
                     raise _failed(host, error) from error
                 finally:
                     channel.close()
+                    link.rest(_TRAFFIC)
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -101,7 +111,7 @@ class Shells:
                 if idle != host and not self._hosts[idle].locked()
             ]
         for one in surplus:
-            one.close()
+            self._close(one)
         return client, False
 
     def _connect(self, host: str, deadline: float) -> paramiko.SSHClient:
@@ -112,13 +122,16 @@ class Shells:
         try:
             known = Path(settings.known_hosts or "~/.ssh/known_hosts").expanduser()
             client.load_host_keys(str(known))
+            link = bounded.connect(host, settings.port, Budget(_TRAFFIC, wait))
+            self._links[client] = link
             client.connect(
                 host, port=settings.port, username=settings.user, key_filename=settings.key,
                 timeout=wait, banner_timeout=wait, auth_timeout=wait, allow_agent=False,
                 look_for_keys=settings.key is None,
+                sock=link,  # type: ignore[arg-type] # all that paramiko uses of one
             )  # fmt: skip
         except (OSError, EOFError, paramiko.SSHException, ValueError) as error:
-            client.close()
+            self._close(client)
             raise _failed(host, error) from error
         log.debug("connected host=%s", host)
         return client
@@ -127,7 +140,13 @@ class Shells:
         with self._changing:
             client = self._open.pop(host, None)
         if client is not None:
-            client.close()
+            self._close(client)
+
+    def _close(self, client: paramiko.SSHClient) -> None:
+        client.close()
+        link = self._links.pop(client, None)
+        if link is not None:
+            link.close()
 
 
 def _channel(client: paramiko.SSHClient, deadline: float) -> paramiko.Channel:

@@ -15,11 +15,14 @@ from pathlib import Path
 from msgspec import Struct
 
 _KINDS = r"ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)"
-_KEY = re.compile(rf"\b({_KINDS}) ([A-Za-z0-9+/]{{40,}}={{0,2}})")
+_KEY = re.compile(rf"\b({_KINDS}) ([A-Za-z0-9+/]{{40,1400}}={{0,2}})")
 # cloud-init's words, module keys-to-console.
-_BLOCK = re.compile(
-    r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END SSH HOST KEY KEYS-----", re.DOTALL
-)
+_BEGIN = "-----BEGIN SSH HOST KEY KEYS-----"
+_END = "-----END SSH HOST KEY KEYS-----"
+CONSOLE = 1 << 18
+"""Characters of a console, the last ones, that are looked at: clouds keep fewer."""
+MOST_KEYS = 16
+"""Of one machine: sshd has a handful of kinds."""
 _ENTRY = re.compile(rf"(\S+) ({_KINDS}) (\S+) (\S+)")
 
 
@@ -40,8 +43,12 @@ def host_key(line: str) -> HostKey:
 
 def printed_keys(console: str) -> tuple[HostKey, ...]:
     """The keys that cloud-init has printed on a machine's console, of its last boot."""
-    blocks = _BLOCK.findall(console)
-    return tuple(HostKey(*found) for found in _KEY.findall(blocks[-1])) if blocks else ()
+    text = console[-CONSOLE:]
+    end = text.rfind(_END)
+    begin = text.rfind(_BEGIN, 0, max(end, 0))
+    if begin < 0:
+        return ()
+    return tuple(HostKey(*found) for found in _KEY.findall(text[begin:end])[:MOST_KEYS])
 
 
 class KnownHosts:

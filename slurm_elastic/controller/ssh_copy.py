@@ -13,9 +13,15 @@ from pathlib import Path
 import paramiko
 from msgspec import Struct
 
+from slurm_elastic import bounded
+from slurm_elastic.bounded import BoundedSocket, Budget
 from slurm_elastic.controller.known_hosts import HostKey
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 
+MOST = 1 << 20
+"""Bytes that a machine may send in one try, its part of the handshake among them: our command says
+a line, if anything.
+"""
 _KINDS: tuple[type[paramiko.PKey], ...] = (
     paramiko.Ed25519Key,
     paramiko.ECDSAKey,
@@ -47,7 +53,7 @@ class WrongHostKeyError(PushError):
 class Target(Struct, frozen=True, kw_only=True):
     """Where a file goes: to ``path``, owned by ``owner`` (``user:group``), then ``mark`` is made.
 
-    ``timeout`` (s) is for each step: connecting, logging in, the command.
+    ``timeout`` (s) is for all of it: connecting, logging in, the command.
     """
 
     address: str
@@ -103,15 +109,19 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
         raise PushError(f"{target.address}: its host key is not known yet")
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    budget = Budget(MOST, target.timeout)
+    link: BoundedSocket | None = None
     name = target.address if target.port == 22 else f"[{target.address}]:{target.port}"
     for key in known:
         client.get_host_keys().add(name, key.get_name(), key)
     try:
+        link = bounded.connect(target.address, target.port, budget)
         client.connect(
             target.address,
             port=target.port,
             username=target.user,
             pkey=ours,
+            sock=link,  # type: ignore[arg-type] # all that paramiko uses of one
             timeout=target.timeout,
             banner_timeout=target.timeout,
             auth_timeout=target.timeout,
@@ -119,6 +129,10 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
             look_for_keys=False,
         )
         _place(client, target, text)
+    except PushError:
+        if link is not None and link.why:
+            raise PushError(f"{target.address}: {link.why}") from None
+        raise
     except paramiko.BadHostKeyException as error:
         shown = error.key.fingerprint
         raise WrongHostKeyError(f"{target.address} shows the host key {shown}") from None
@@ -127,9 +141,12 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
             error
         )
         kind = WrongHostKeyError if wrong else PushError
-        raise kind(f"{target.address}: {type(error).__name__}: {error}") from None
+        said = link.why if link is not None and link.why else f"{type(error).__name__}: {error}"
+        raise kind(f"{target.address}: {said}") from None
     finally:
         client.close()
+        if link is not None:
+            link.close()
 
 
 def _place(client: paramiko.SSHClient, target: Target, text: bytes) -> None:
@@ -147,6 +164,7 @@ def _place(client: paramiko.SSHClient, target: Target, text: bytes) -> None:
     try:
         stdin.write(text)
         stdin.channel.shutdown_write()
+        # Read to its end, which the budget of the connection sets where the machine does not.
         said = stderr.read().decode(errors="replace").strip()
         code = stdout.channel.recv_exit_status()
     except TimeoutError:

@@ -1,4 +1,8 @@
-"""The unix socket of the local agent: who may speak, and one answer a line."""
+"""The unix socket of the local agent: who may speak, and one answer a line.
+
+The socket is SlurmUser's own (root may always connect), and the kernel says who is at the other end
+before a thread is spent: nobody else can cost the agent anything but a moment.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,19 @@ import os
 import socket
 import socketserver
 import struct
+import threading
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import Any
 
 log = logging.getLogger(__name__)
 
 MAX_LINE = 4 * 1024 * 1024
-_REFUSED_LINE = 64 * 1024
+CLIENTS = 16
+"""Served at a time: the daemon and a few commands of operators."""
 _IDLE = 30.0
 _REFUSED = b'{"ok":false,"code":"NotPermitted","message":"only root and SlurmUser may ask"}\n'
+_BUSY = b'{"ok":false,"code":"Busy","message":"too many clients at a time"}\n'
 
 
 class Server(socketserver.ThreadingUnixStreamServer):
@@ -28,12 +36,48 @@ class Server(socketserver.ThreadingUnixStreamServer):
     def __init__(self, path: Path, uids: Set[int], answer: Callable[[bytes], bytes]) -> None:
         self.uids = uids
         self.answer = answer
+        self._seats = threading.BoundedSemaphore(CLIENTS)
+        self._turned_away: set[int] = set()
         path.parent.mkdir(parents=True, exist_ok=True)
         # Left by an agent that was killed; the caller holds the lock, so nobody listens on it.
         path.unlink(missing_ok=True)
         super().__init__(str(path), _Conversation)
-        # Who may speak is decided by SO_PEERCRED, which a file mode cannot express for two users.
-        os.chmod(path, 0o666)  # noqa: S103
+
+    def server_bind(self) -> None:
+        """Nobody but its owner can connect, from the first moment on (bind(2) takes this mode)."""
+        os.fchmod(self.fileno(), 0o600)
+        super().server_bind()
+        others = sorted(self.uids - {0, os.getuid()})
+        if len(others) == 1 and os.getuid() == 0:
+            os.chown(str(self.server_address), others[0], -1)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401, ARG002
+        """Before a thread is spent: who it is, and whether there is a seat."""
+        try:
+            uid = peer(request)
+        except OSError:
+            return False
+        if uid not in self.uids:
+            if uid not in self._turned_away:
+                log.warning("refused uid=%d", uid)
+                self._turned_away.add(uid)
+            return _turn_away(request, _REFUSED)
+        return self._seats.acquire(blocking=False) or _turn_away(request, _BUSY)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """In a thread of its own, which gives the seat back; so does one that cannot start."""
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._seats.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """The thread's work."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._seats.release()
 
 
 class _Conversation(socketserver.StreamRequestHandler):
@@ -42,15 +86,16 @@ class _Conversation(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         with contextlib.suppress(OSError):
-            uid = peer(self.connection)
-            if uid not in self.server.uids:
-                log.warning("refused uid=%d", uid)
-                # The answer reaches only who was let speak: a client still writing gets EPIPE.
-                self.rfile.readline(_REFUSED_LINE)
-                self.wfile.write(_REFUSED)
-                return
             while line := self.rfile.readline(MAX_LINE):
                 self.wfile.write(self.server.answer(line) + b"\n")
+
+
+def _turn_away(request: socket.socket, why: bytes) -> bool:
+    """Say why, if that takes no waiting; False."""
+    with contextlib.suppress(OSError):
+        request.setblocking(False)
+        request.send(why)
+    return False
 
 
 def peer(connection: socket.socket) -> int:

@@ -389,6 +389,10 @@ def test_only_root_and_slurmuser_are_served(daemon):
 
     assert speak(path, '{"op": "ping"}')["ok"]
     assert speak(path, '{"op": "ping"}', become(65534))["ok"]  # nobody is this site's SlurmUser
+    with pytest.raises(subprocess.CalledProcessError):
+        speak(path, '{"op": "ping"}', become(2))
+    assert (path.stat().st_mode & 0o777, path.stat().st_uid) == (0o600, 65534)
+    path.chmod(0o666)  # whoever gets in all the same is told by the kernel
     assert speak(path, '{"op": "ping"}', become(2))["code"] == "NotPermitted"
 
 

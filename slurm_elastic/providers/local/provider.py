@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 import msgspec
 
+from slurm_elastic.bounded import Budget, exchange
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Notice, Offer, Pool
 
+MOST_ANSWER = 64 << 20
+"""Bytes of an answer; a machine's record with all its jobs takes some KB."""
 ZONE = "local"
 TYPE = "slurmd"
 
@@ -21,6 +24,7 @@ _ERRORS: dict[str, type[ProviderError]] = {
     "Gone": CapacityError,
     "NotPermitted": AuthError,
     "NodeBusy": TransientError,
+    "Busy": TransientError,
     "InternalError": TransientError,
 }
 
@@ -133,7 +137,6 @@ class LocalProvider:
     def _exchange(self, line: bytes) -> bytes:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.settimeout(self._settings.timeout)
+            budget = Budget(MOST_ANSWER, self._settings.timeout)
             connection.connect(self._settings.socket)
-            connection.sendall(line + b"\n")
-            with connection.makefile("rb") as answers:
-                return answers.readline()
+            return exchange(connection, line, budget)

@@ -1,0 +1,111 @@
+"""Bounds on what is read of others: so many bytes, until such a time, over a whole exchange.
+
+A time-out of a read starts anew with each byte, and none counts how many came: whoever answers
+slowly for ever, or at full speed for ever, would take a thread, or all memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+class Exceeded(OSError):  # noqa: N818 - read as a word
+    """More came than any sound answer has."""
+
+
+class Budget:
+    """How much may still be read, and until when; ``seconds`` from now, ``most`` bytes."""
+
+    def __init__(
+        self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._until = clock() + seconds
+        self._most = most
+        self._left = most
+
+    def take(self, count: int) -> None:
+        """So many bytes came: Exceeded above the bound, TimeoutError after the time."""
+        self._left -= count
+        if self._left < 0:
+            raise Exceeded(f"more than {self._most} bytes came")
+        self.left()
+
+    def left(self) -> float:
+        """Seconds that are left; TimeoutError where none are."""
+        left = self._until - self._clock()
+        if left <= 0:
+            raise TimeoutError("the answer took too long")
+        return left
+
+
+class BoundedSocket:
+    """A connected socket for paramiko, whose own time-outs are for single steps. Over its budget it
+    is at its end for whoever reads, and takes nothing more to send; ``why`` says so then.
+    """
+
+    def __init__(self, inner: socket.socket, budget: Budget) -> None:
+        self._inner = inner
+        self._budget = budget
+        self.why = ""
+
+    def renew(self, budget: Budget) -> None:
+        """For the next exchange on the same connection."""
+        self._budget = budget
+
+    def rest(self, most: int) -> None:
+        """Between two exchanges it may stay open for as long as it likes, not say much."""
+        self._budget = Budget(most, math.inf)
+
+    def recv(self, count: int) -> bytes:
+        """As a socket's; empty, which is its end, over the budget."""
+        try:
+            self._budget.left()
+            data = self._inner.recv(count)
+            self._budget.take(len(data))
+        except (Exceeded, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and not self._is_over():
+                raise  # only this one read: paramiko asks again
+            self.why = str(error)
+            return b""
+        return data
+
+    def send(self, data: bytes) -> int:
+        """As a socket's; OSError over the budget."""
+        self._budget.left()
+        return self._inner.send(data)
+
+    def _is_over(self) -> bool:
+        try:
+            self._budget.left()
+        except TimeoutError:
+            return True
+        return False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - all else is the socket's own
+        return getattr(self._inner, name)
+
+
+def connect(address: str, port: int, budget: Budget) -> BoundedSocket:
+    """A TCP connection inside the budget."""
+    return BoundedSocket(socket.create_connection((address, port), budget.left()), budget)
+
+
+def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
+    """Send one line and read the one that answers it, without its end."""
+    inner.settimeout(budget.left())
+    with contextlib.suppress(BrokenPipeError):  # who is turned away may be told why
+        inner.sendall(line + b"\n")
+    pieces: list[bytes] = []
+    while True:
+        inner.settimeout(budget.left())
+        piece = inner.recv(65536)
+        budget.take(len(piece))
+        pieces.append(piece)
+        if not piece or b"\n" in piece:
+            return b"".join(pieces).partition(b"\n")[0]
