@@ -14,6 +14,7 @@ UNITS = (
     "slurm-elasticd.service",
     "slurm-elastic-ckptman.service",
     "slurm-elastic-local.service",
+    "slurm-elastic-watchdog.service",
 )
 
 
@@ -38,6 +39,14 @@ def test_the_services_run_as_slurm_user_with_no_capability(name: str) -> None:
     assert unit["StateDirectory"] == ["slurm-elastic"]
     assert unit["StateDirectoryMode"] == ["0700"]
     assert unit["UMask"] == ["0077"]
+
+
+def test_the_watchdog_shares_nothing_with_the_daemon_that_could_stop_both() -> None:
+    """Nor may it write the state directory, which may be what ails the daemon."""
+    unit = settings("slurm-elastic-watchdog.service")
+    assert unit["EnvironmentFile"] == ["-/etc/default/slurm-elastic-watchdog"]
+    assert unit["ProtectSystem"] == ["strict"]
+    assert not {"StateDirectory", "ReadWritePaths", "Requires", "BindsTo", "PartOf"} & unit.keys()
 
 
 def test_the_agents_machines_and_notes_outlive_it() -> None:

@@ -38,8 +38,16 @@ def run_service(
     the state directory does not fit to it; 75 (EX_TEMPFAIL): a disk, a lock, a database or
     slurmctld stands in the way, which passes by itself.
     """
+    return run_parsed(name, parser_of(name, doc).parse_args(argv), lock, serve)
+
+
+def run_parsed(
+    name: str, args: argparse.Namespace, lock: str | None, serve: Callable[[Config], None]
+) -> int:
+    """As ``run_service``, with its options (``parser_of``) understood already. Without ``lock`` the
+    state directory is only read.
+    """
     prepare()
-    args = _parser(name, doc).parse_args(argv)
     logging.basicConfig(
         level=args.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
@@ -49,6 +57,9 @@ def run_service(
     try:
         config = configfile.load(args.config)
         _require(config)
+        if lock is None:
+            serve(config)
+            return 0
         with statedir.private_umask():
             _close_to_others(config.state)
             with _locked(config.state, lock, name):
@@ -76,7 +87,8 @@ def on_stop(stop: Callable[[], object]) -> None:
     on_end(stop)
 
 
-def _parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The options of every service."""
     parser = argparse.ArgumentParser(prog=name, description=doc)
     default = os.environ.get("SLURM_ELASTIC_CONFIG", str(DEFAULT_CONFIG))
     parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")

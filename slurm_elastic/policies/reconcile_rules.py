@@ -66,6 +66,7 @@ from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.inventory_check import Listing, answers, cap, is_heard, served, weigh
 from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
+from slurm_elastic.policies.unneeded import POWERED_DOWN, is_unneeded
 
 OUR_MARK = "slurm-elastic:"
 """What every node reason of ours starts with."""
@@ -223,12 +224,8 @@ def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -
         return _stopped(view, machine, node, listing)
     if node is None:
         return _unlisted(view, machine, patience)
-    if phase(node) is Phase.POWERED_DOWN and not is_busy(node):
-        return Action(
-            kind="terminate-orphan",
-            subject=machine.id,
-            reason="Slurm has its node powered down",
-        )
+    if is_unneeded(node):
+        return Action(kind="terminate-orphan", subject=machine.id, reason=POWERED_DOWN)
     if machine.double_of:
         return Action(
             kind="terminate-double",

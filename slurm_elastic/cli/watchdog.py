@@ -1,0 +1,72 @@
+"""``slurm-elastic-watchdog``: ends machines that Slurm has powered down, once slurm-elasticd has
+been silent for long. Has no ledger, and buys nothing. Runs as SlurmUser.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import threading
+import time
+from functools import partial
+
+from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
+from slurm_elastic.config import Config
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.policies.unneeded import Bound
+from slurm_elastic.providers import open_provider
+from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.watchdog import NAME, Watchdog
+
+log = logging.getLogger("slurm_elastic.watchdog")
+
+AFTER = 1800.0
+EVERY = 60.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
+    itself is in the way.
+    """
+    parser = parser_of(NAME, __doc__)
+    parser.add_argument(
+        "--after", type=float, default=AFTER, metavar="SECONDS",
+        help="how long slurm-elasticd is silent, and a node powered down (default %(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--every", type=float, default=EVERY, metavar="SECONDS",
+        help="time between two looks (default %(default)g)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="say what would end, end nothing")
+    args = parser.parse_args(argv)
+    return run_parsed(NAME, args, None, partial(_serve, args))
+
+
+def _serve(args: argparse.Namespace, config: Config) -> None:
+    least = max(config.timings.heartbeat_stale, config.timings.grace)
+    if not args.after >= least:
+        raise ConfigError(
+            f"--after: found {args.after:g}, expected {least:g} or more: timings.heartbeat_stale "
+            "and timings.grace of the configuration, within which slurm-elasticd acts itself"
+        )
+    if not 1.0 <= args.every <= args.after:
+        raise ConfigError(f"--every: found {args.every:g}, expected 1 to --after ({args.after:g})")
+    stop = threading.Event()
+    on_stop(stop.set)
+    providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
+    slurm = SlurmCli(config.slurm)
+    dog = Watchdog(
+        slurm, providers, config.state, Bound(seconds=args.after), time.monotonic,
+        dry_run=args.dry_run,
+    )  # fmt: skip
+    log.info(
+        "watching cluster=%s after=%gs every=%gs dry_run=%s",
+        config.cluster.name, args.after, args.every, args.dry_run,
+    )  # fmt: skip
+    dog.run(stop, args.every)
+    log.info("stopped")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

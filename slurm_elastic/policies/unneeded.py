@@ -1,0 +1,84 @@
+"""Machines that Slurm does not need any more, told by Slurm's nodes and a cloud's list alone. Pure.
+
+Repair goes by ``is_unneeded`` in all its modes. The watchdog, which remembers nothing but its own
+looks, goes by ``overdue``: the same rule, with a bound on time and on looks in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from msgspec import Struct
+
+from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.inventory_check import cap
+from slurm_elastic.policies.power_state import Phase, is_busy, phase
+
+POWERED_DOWN = "Slurm has its node powered down"
+KIND = "terminate-orphan"
+
+
+class Bound(Struct, frozen=True, kw_only=True):
+    """For how long (s), and in how many looks in a row, a machine must not have been needed."""
+
+    seconds: float
+    looks: int = 3
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """Since when (monotonic), and in how many looks in a row by now."""
+
+    since: float
+    looks: int = 1
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """``ready`` may be ended now; ``waiting`` are so many that the cap leaves for the next look.
+    ``standing`` is to be given to the next look.
+    """
+
+    ready: tuple[Action, ...]
+    waiting: int
+    standing: Mapping[str, Standing]
+
+
+def is_unneeded(node: SlurmNode) -> bool:
+    """Whether no job is on the node's machine, nor will be: Slurm has powered the node down."""
+    return phase(node) is Phase.POWERED_DOWN and not is_busy(node)
+
+
+def overdue(
+    nodes: Mapping[str, SlurmNode],
+    busy: Container[str],
+    seen: Sequence[Instance],
+    before: Mapping[str, Standing],
+    now: float,
+    bound: Bound,
+) -> Verdict:
+    """Of the machines that a cloud lists (``seen``) those whose node is unneeded, with no job on it
+    (``busy``), and has been for ``bound``. What Slurm does not list is a doubt, and stays; what
+    was needed in one look starts anew. No look ends more than repair may in a round.
+    """
+    found = [
+        one
+        for one in seen
+        if one.state is not InstanceState.TERMINATED
+        and one.node in nodes
+        and one.node not in busy
+        and is_unneeded(nodes[one.node])
+    ]
+    standing = {one.id: _next(before.get(one.id), now) for one in found}
+    ready = [
+        Action(kind=KIND, subject=one.id, reason=f"{POWERED_DOWN} for {now - at.since:.0f} s")
+        for one in found
+        if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
+    ]
+    most = cap(len(seen))
+    return Verdict(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
+
+
+def _next(before: Standing | None, now: float) -> Standing:
+    if before is None:
+        return Standing(since=now)
+    return Standing(since=before.since, looks=before.looks + 1)
