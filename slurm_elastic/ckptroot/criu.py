@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from slurm_elastic.ckptroot import files, images, keeper
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
+from slurm_elastic.ckptroot.proc import memory_of, status_of
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
@@ -80,13 +82,21 @@ class Criu:
         """The files that the tasks of a verified image write, but do not append to."""
         return frozenset(file.path for file in images.writing(image) if not file.appends)
 
-    def dump(self, image: Path, within: float) -> dict[str, int]:
+    def need(self) -> int:
+        """The memory of all tasks, found before anything is stopped; Refused for what cannot be
+        brought back.
+        """
+        return self._check_rights()
+
+    def dump(self, image: Path, within: float, most: int) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
 
         What they have open for writing, with sizes. Refused: they go on as if nothing had been.
-        CRIU is never killed: its victims would not survive that. So it may end after ``within``.
+        CRIU is never killed: its victims would not survive that. So it may end after ``within``,
+        and what it may write is a limit of each of its files, which it takes as a full disk.
         """
-        self._check_tasks(image, within)
+        if within <= 0:
+            raise Refused("the deadline has passed")
         work = self._work()
         command = [
             "/usr/bin/nsenter", f"--mount=/proc/self/fd/{self._mounts}",
@@ -94,7 +104,7 @@ class Criu:
             self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
             "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
         ]  # fmt: skip
-        done = _run(command, (self._mounts, self._processes))
+        done = _run(command, (self._mounts, self._processes), most)
         if done != 0:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
@@ -194,26 +204,16 @@ class Criu:
                         found.append(int(entry))
         return found
 
-    def _check_tasks(self, image: Path, within: float) -> None:
-        """What would fail or be refused afterwards, found before anything is stopped."""
-        if within <= 0:
-            raise Refused("the deadline has passed")
-        memory = self._check_rights()
-        free = os.statvfs(image)
-        if memory > free.f_bavail * free.f_frsize:
-            there = free.f_bavail * free.f_frsize >> 20
-            raise Refused(f"no room: {memory >> 20} MiB needed, {there} MiB free")
-
     def _check_rights(self) -> int:
         """That the job's user may restore every task; the memory of all of them (bytes)."""
         memory = 0
         for pid in self._tasks():
             owner = _owner(pid)  # before the status: what ends meanwhile has no memory there
-            status = _status(pid)
+            status = status_of(pid)
             why = self._obstacle(pid, owner, status)
             if why:
                 raise Refused(f"process {status.get('Name', pid)} {why}")
-            memory += 1024 * int(status.get("RssAnon", "0").split()[0])
+            memory += memory_of(status)
         return memory
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
@@ -287,10 +287,20 @@ def _namespaces(middle: int) -> tuple[int, int]:
         raise
 
 
-def _run(command: list[str], pass_fds: tuple[int, ...] = ()) -> int:
+def _run(command: list[str], pass_fds: tuple[int, ...] = (), most: int | None = None) -> int:
+    """Its exit code. ``most`` bytes are what any file of its may have (setrlimit(2))."""
+
+    def before() -> None:
+        calm()
+        if most is not None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
     return subprocess.run(
         command, env=CLEAN, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL, check=False, preexec_fn=calm, pass_fds=pass_fds,
+        stderr=subprocess.DEVNULL, check=False, preexec_fn=before, pass_fds=pass_fds,
     ).returncode  # fmt: skip
 
 
@@ -301,14 +311,6 @@ def _last_error(log: Path) -> str:
             if "Error (" in line and "RLIMIT_NOFILE" not in line:
                 return line.partition("Error ")[2][:300]
     return "no error in its log"
-
-
-def _status(pid: int) -> dict[str, str]:
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
-        pairs = (line.partition(":") for line in text.splitlines())
-        return {name: value.strip() for name, _, value in pairs}
-    return {}
 
 
 def _owner(pid: int) -> int | None:
@@ -322,9 +324,9 @@ def _filtered(pid: int) -> bool:
     """Whether a thread of the process has a seccomp filter."""
     with contextlib.suppress(OSError):
         threads = os.listdir(f"/proc/{pid}/task")
-        return any(_status(int(thread)).get("Seccomp") == _FILTER for thread in threads)
+        return any(status_of(int(thread)).get("Seccomp") == _FILTER for thread in threads)
     return False
 
 
 def _capabilities(pid: int, name: str) -> int:
-    return int(_status(pid).get(name, "0"), 16)
+    return int(status_of(pid).get(name, "0"), 16)

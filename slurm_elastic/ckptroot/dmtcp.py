@@ -73,7 +73,11 @@ class Dmtcp:
         """Nothing is known of other files than the outputs."""
         return frozenset()
 
-    def dump(self, _image: Path, within: float) -> dict[str, int]:
+    def need(self) -> int:
+        """Not known before DMTCP has compressed it; it is told when that is to be copied."""
+        return 0
+
+    def dump(self, _image: Path, within: float, _most: int, /) -> dict[str, int]:
         """Save into the user's directory. Refused: they go on."""
         self._discard()
         try:

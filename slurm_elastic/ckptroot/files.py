@@ -36,13 +36,15 @@ def opened(
     owners: Collection[int] = (),
     most: int | None = None,
     at: int | None = None,
+    mode: int = 0o600,
 ) -> int:
-    """A descriptor of the regular file at ``path``, relative to the directory ``at``.
+    """A descriptor of the regular file at ``path``, relative to the directory ``at``; one that is
+    made gets ``mode``.
 
     OSError where it cannot be opened, Refused where it is anything else than a regular file, of
     nobody among ``owners`` (if any are given), or longer than ``most`` bytes.
     """
-    descriptor = os.open(path, flags | SAFE, 0o600, dir_fd=at)
+    descriptor = os.open(path, flags | SAFE, mode, dir_fd=at)
     try:
         _check(path, os.fstat(descriptor), owners, most)
     except BaseException:

@@ -13,6 +13,7 @@ from slurm_elastic.ckptroot import criu, dmtcp, outputs
 from slurm_elastic.ckptroot.caller import Caller, JobState
 from slurm_elastic.ckptroot.patience import Ended, Patience
 from slurm_elastic.ckptroot.payload import Payload, become
+from slurm_elastic.ckptroot.quota import Quota
 from slurm_elastic.ckptroot.session import Method, Session, ending, finish
 from slurm_elastic.ckptroot.signals import block
 from slurm_elastic.ckptroot.site import CONFIG, Refused, Site, read
@@ -128,7 +129,7 @@ def begin(
     try:
         state = _take(site, caller, store, patience)
         patience.rewarded()
-        meta = _meta(caller, store, state, method, script)
+        meta = _meta(site, caller, store, state, method, script)
         made = _open(site, caller, payload, method)
         session = Session(site, caller, state.restarts, store, meta, made)
         try:
@@ -182,7 +183,9 @@ def _ask(site: Site, caller: Caller, patience: Patience, restarts: int | None) -
     return state
 
 
-def _meta(caller: Caller, store: Store, state: JobState, method: str, script: str) -> Meta:
+def _meta(
+    site: Site, caller: Caller, store: Store, state: JobState, method: str, script: str
+) -> Meta:
     """How the job began: now, or in an earlier run.
 
     A directory that is not of this user and method is of another job that had the number.
@@ -191,6 +194,8 @@ def _meta(caller: Caller, store: Store, state: JobState, method: str, script: st
     wanted = (caller.uid, caller.gid, method)
     if state.restarts and meta and (meta.uid, meta.gid, meta.method) == wanted:
         return meta
+    if meta and meta.uid != caller.uid:
+        Quota(site, caller.job, meta.uid, store.path).forget()
     label = state.label(caller.job)
     meta = Meta(caller.job, label, caller.uid, caller.gid, method, outputs.of_step())
     store.begin(meta, read_script(caller, script))

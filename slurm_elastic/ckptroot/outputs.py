@@ -19,13 +19,11 @@ import stat
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.site import Refused
-
-_BLOCK = 1 << 20
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
@@ -39,14 +37,18 @@ def of_step(proc: Path = Path("/proc/self/fd")) -> list[str]:
     return found
 
 
-def keep(directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller) -> None:
-    """Bring the copies up to the outputs' lengths at the image."""
+def keep(
+    directory: Path, outputs: list[str], sizes: Mapping[str, int], caller: Caller, most: int
+) -> None:
+    """Bring the copies up to the outputs' lengths at the image; Refused for more than ``most``
+    bytes of new data.
+    """
     for index, path in enumerate(outputs):
         if path not in sizes:
             continue
         source = _open(path, os.O_RDONLY, caller)
         try:
-            _extend(directory / str(index), source, sizes[path])
+            most -= _extend(directory / str(index), source, sizes[path], most)
         finally:
             os.close(source)
 
@@ -118,16 +120,24 @@ def sizes(outputs: list[str], caller: Caller) -> dict[str, int]:
     return found
 
 
+def new(directory: Path, outputs: list[str], caller: Caller) -> int:
+    """Bytes of the blocks that the outputs have and the copies do not."""
+    blocks = 0
+    for index, path in enumerate(outputs):
+        with contextlib.suppress(Refused, OSError):
+            file = _open(path, os.O_RDONLY, caller)
+            blocks += os.fstat(file).st_blocks
+            os.close(file)
+            blocks -= (directory / str(index)).lstat().st_blocks
+    return max(blocks, 0) * 512
+
+
 def _open(path: str, flags: int, caller: Caller) -> int:
     with as_user(caller.uid, caller.gid, caller.groups):
         try:
-            file = os.open(path, flags | _FLAGS, 0o644)
+            return files.opened(path, flags, mode=0o644)
         except OSError as error:
             raise Refused(f"{path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise Refused(f"{path}: not a regular file")
-    return file
 
 
 def _shorten(file: int, one: OpenFile, caller: Caller, number: int, *, lose: bool) -> str:
@@ -167,14 +177,14 @@ def _aside(file: int, one: OpenFile, caller: Caller, number: int) -> str:
 def _copy_rest(source: int, target: int, start: int, at: int) -> int:
     """Copy from ``at`` on until the file's length stands; that length. ``start`` goes to 0."""
     while (end := os.fstat(source).st_size) > at:
-        _copy(source, target, at, end, to=at - start)
+        files.copy(source, target, at, end, shift=start)
         at = end
     return at
 
 
 def _fresh(path: str, like: int) -> tuple[str, int]:
     """A new file with that name, or the next that is free, as readable as the other."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.SAFE
     for name in (path, *(f"{path}.{again}" for again in range(1, 1000))):
         with contextlib.suppress(FileExistsError):
             target = os.open(name, flags, 0o600)
@@ -186,47 +196,43 @@ def _fresh(path: str, like: int) -> tuple[str, int]:
 def _given_back(file: int, kept: Path) -> bool:
     """Whether nothing is in the file but what a copy of root's gave back."""
     try:
-        source = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        source = files.opened(kept, owners=(0,))
     except FileNotFoundError:
         return False
     try:
         size = os.fstat(file).st_size
         same = size <= os.fstat(source).st_size and all(
-            os.pread(file, min(_BLOCK, size - at), at)
-            == os.pread(source, min(_BLOCK, size - at), at)
-            for at in range(0, size, _BLOCK)
+            os.pread(file, stop - at, at) == os.pread(source, stop - at, at)
+            for one in (file, source)
+            for at, stop in files.pieces(one, 0, size)
         )
         return same and os.fstat(file).st_size == size  # nor has anything come meanwhile
     finally:
         os.close(source)
 
 
-def _extend(kept: Path, source: int, size: int) -> None:
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    target = os.open(kept, flags, 0o600)
+def _extend(kept: Path, source: int, size: int, most: int) -> int:
+    """How many bytes of data came to the copy."""
+    target = files.opened(kept, os.O_RDWR | os.O_CREAT, owners=(0,))
     try:
         have = min(os.fstat(target).st_size, size)
         os.ftruncate(target, have)
-        _copy(source, target, have, size)
-        os.fsync(target)
+        try:
+            done = files.copy(source, target, have, size, most=most)
+            os.fsync(target)
+        except BaseException:  # what came would take room until the next image
+            os.ftruncate(target, have)
+            raise
+        return done
     finally:
         os.close(target)
 
 
 def _fill(target: int, kept: Path, size: int, caller: Caller) -> None:
-    source = os.open(kept, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    source = files.opened(kept, owners=(0,))
     try:
         with as_user(caller.uid, caller.gid, caller.groups):
-            _copy(source, target, 0, size)
+            os.ftruncate(target, 0)  # what would stand where the copy has holes
+            files.copy(source, target, 0, size)
     finally:
         os.close(source)
-
-
-def _copy(source: int, target: int, start: int, end: int, to: int | None = None) -> None:
-    """The bytes from ``start`` to ``end``, to the same place or to ``to``."""
-    at, away = start, 0 if to is None else start - to
-    while at < end:
-        block = os.pread(source, min(_BLOCK, end - at), at)
-        if not block:
-            raise Refused(f"a copy of the output ends at byte {at} of {end}")
-        at += os.pwrite(target, block, at - away)

@@ -24,6 +24,7 @@ from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.quota import Quota, allocated
 from slurm_elastic.ckptroot.signals import SIGNALS, Relay
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Request, Store
@@ -53,8 +54,13 @@ class Method(Protocol):
     def alone(self, image: Path, /) -> frozenset[str]:
         """The files that a verified image's tasks write, but do not append to."""
 
-    def dump(self, image: Path, within: float) -> dict[str, int]:
-        """Save; sizes of files open for writing. Then ``go_on`` or ``stop``. Refused: unharmed."""
+    def need(self) -> int:
+        """About how many bytes an image of now would have; Refused where none is possible."""
+
+    def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
+        """Save, into files of at most that many bytes; sizes of files open for writing. Then
+        ``gather``, and ``go_on`` or ``stop``. Refused: unharmed.
+        """
 
     def gather(self, image: Path, most: int, /) -> None:
         """After a dump: all of it is in the image, of at most that many bytes, or Refused."""
@@ -94,6 +100,7 @@ class Session:
         self._answered = ""
         self._answer: dict[str, object] = {}
         self._keep = store.path / "keep"
+        self._quota = Quota(site, caller.job, caller.uid, store.path)
         self._shared: dict[str, int] = {}
         self._stays = ""
         self._node = caller.node or os.uname().nodename
@@ -271,9 +278,11 @@ class Session:
         begun, image = time.monotonic(), self._store.new_image()
         dumped = False
         try:
-            writing = self._method.dump(image, within)
+            room = self._quota.room(self._method.need() + self._new_output()).size
+            writing = self._method.dump(image, within, room)
             dumped = True
-            manifest = self._complete(image, writing, begun)
+            manifest = self._complete(image, writing, begun, room)
+            self._quota.settle()
             image = self._store.accept(image, manifest)
             late = time.monotonic() - begun > within
         except Exception as error:
@@ -281,7 +290,9 @@ class Session:
                 self._method.go_on()
             with contextlib.suppress(OSError):
                 self._store.drop_image(image)
+            self._settle()
             raise Refused(f"no checkpoint: {error}") from error
+        self._settle()
         if stop and not late:
             self._held_until = time.monotonic() + self._site.hold
             self._method.stop()
@@ -292,13 +303,23 @@ class Session:
         text = f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s"
         return text, manifest.number
 
-    def _complete(self, image: Path, writing: dict[str, int], begun: float) -> Manifest:
-        """All that belongs to an image, on disk."""
+    def _settle(self) -> None:
+        """Older images or a half-made one went; what is left is small, or said at the next save."""
+        with contextlib.suppress(OSError, Refused):
+            self._quota.settle()
+
+    def _new_output(self) -> int:
+        """Bytes of data that the copies of the outputs lack."""
+        return outputs.new(self._keep, self._meta.outputs, self._caller)
+
+    def _complete(self, image: Path, writing: dict[str, int], begun: float, room: int) -> Manifest:
+        """All that belongs to an image, on disk: at most ``room`` bytes."""
         # CRIU gives no size of what can only be appended to, as slurmstepd opens outputs.
         sizes = outputs.sizes(self._meta.outputs, self._caller) | writing
-        self._method.gather(image, manifests.MOST)
+        self._method.gather(image, room)
+        room -= allocated(image)
         outputs.settle(self._keep, self._meta.outputs, self._shared)
-        outputs.keep(self._keep, self._meta.outputs, sizes, self._caller)
+        outputs.keep(self._keep, self._meta.outputs, sizes, self._caller, room)
         self._shared = {}
         return Manifest(
             cluster=self._site.cluster,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,27 @@ class Refused(Exception):  # noqa: N818 - an answer to the caller, not a failure
 
 
 @dataclass(frozen=True)
+class Amount:
+    """Bytes, or a share (0 to 1) of the file system's."""
+
+    text: str
+    size: int = 0
+    share: float = 0.0
+
+    def of(self, total: int) -> int:
+        """In bytes, of a file system with that many."""
+        return self.size or int(self.share * total)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Site:
     """``directory`` is shared by all nodes and the head. ``key`` authenticates manifests and is the
     same on all nodes. ``hold`` (s) is how long a stopped job waits for its requeue, ``poll`` (s)
-    how often it looks for requests.
+    how often it looks for requests. ``job_quota`` and ``user_quota`` are for all that a job, and
+    all jobs of a user, have there; ``keep_free`` is what saves leave of the file system.
     """
 
     cluster: str
@@ -30,6 +48,9 @@ class Site:
     keep: int = 2
     hold: float = 600.0
     poll: float = 0.5
+    job_quota: Amount = Amount("25%", share=0.25)
+    user_quota: Amount = Amount("50%", share=0.5)
+    keep_free: Amount = Amount("5%", share=0.05)
     criu: str = "/usr/sbin/criu"
     dmtcp: str = "/usr/bin"
     scontrol: str = "/usr/bin/scontrol"
@@ -64,6 +85,11 @@ def read(path: str = CONFIG) -> Site:
         raise Refused(f"{path}: this host has no user {user}") from error
     numbers = {name: _number(values, name, path) for name in ("hold", "poll") if name in values}
     keep = {"keep": int(_number(values, "keep", path))} if "keep" in values else {}
+    amounts = {
+        name: _amount(values, name, path)
+        for name in ("job_quota", "user_quota", "keep_free")
+        if name in values
+    }
     scratch = {"scratch": Path(values.pop("scratch"))} if "scratch" in values else {}
     texts = ("criu", "dmtcp", "scontrol", "slurmstepd", "sudo", "slurm_conf")
     programs = {name: values.pop(name) for name in texts if name in values}
@@ -71,7 +97,7 @@ def read(path: str = CONFIG) -> Site:
         raise Refused(f"{path}: unknown key {min(values)!r}")
     return Site(
         cluster=cluster, directory=directory, key=key, reader=(entry.pw_uid, entry.pw_gid),
-        **numbers, **keep, **scratch, **programs,  # type: ignore[arg-type]
+        **numbers, **keep, **amounts, **scratch, **programs,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -146,3 +172,16 @@ def _number(values: dict[str, str], name: str, path: str) -> float:
     if not 0 < value < 1e9:
         raise Refused(f"{path}: {name} is {text}, not above 0")
     return value
+
+
+def _amount(values: dict[str, str], name: str, path: str) -> Amount:
+    text = values.pop(name)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([KMGT])|(%))", text)
+    if not found:
+        raise Refused(f"{path}: {name} is {text!r}, expected an amount such as 200G, 2T or 25%")
+    number, unit, percent = float(found[1]), found[2], found[3]
+    if percent:
+        if number > 100:
+            raise Refused(f"{path}: {name} is {text}, expected at most 100%")
+        return Amount(text, share=number / 100)
+    return Amount(text, size=int(number * 1024 ** ("KMGT".index(unit) + 1)))

@@ -27,7 +27,7 @@ from slurm_elastic.ckptroot import files
 from slurm_elastic.ckptroot import manifest as manifests
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.manifest import Manifest
-from slurm_elastic.ckptroot.rights import as_user
+from slurm_elastic.ckptroot.rights import as_user, let_run
 from slurm_elastic.ckptroot.site import Refused, Site, trust
 
 _MOST = 64 << 20
@@ -131,7 +131,7 @@ class Store:
                 files.remove(entry)
         self._directory("images", 0o751)
         self._directory("keep", 0o700)
-        self._file("script", script, 0o500, (meta.uid, meta.gid))
+        self._script(script, meta)
         self._file("request", b"", 0o600, self._site.reader)
         self.replace("meta.json", json.dumps(asdict(meta)).encode(), 0o600)
 
@@ -245,6 +245,18 @@ class Store:
     def _give(self, path: Path, mode: int) -> None:
         os.chown(path, 0, self._site.reader[1], follow_symlinks=False)
         path.chmod(mode)
+
+    def _script(self, script: bytes, meta: Meta) -> None:
+        """For its user to run, and not to write: what is his he could make as long as he likes.
+        Where a file system has no such rights it is his all the same.
+        """
+        _write(self.path / "script", script, 0o500, (0, 0))
+        descriptor = files.opened(self.path / "script", owners=(0,))
+        try:
+            if not let_run(descriptor, meta.uid):
+                os.fchown(descriptor, meta.uid, meta.gid)
+        finally:
+            os.close(descriptor)
 
     def _file(self, name: str, content: bytes, mode: int, owner: tuple[int, int]) -> None:
         _write(self.path / name, content, mode, owner)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.ckptroot.quota import allocated
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.errors import CheckpointError
 from tests.checkpointers.contract import SHORT, Deadlines, Holds, Saves, Spoils, save
@@ -223,17 +224,88 @@ def test_a_pipe_in_the_place_of_the_port_keeps_nobody(bed: NodeBed) -> None:
     assert bed.end(7) == 7
 
 
-@pytest.fixture
-def small(bed: NodeBed) -> Iterator[NodeBed]:
-    """The shared directory has room for 256 KiB."""
+def mounted(bed: NodeBed, size: str) -> Iterator[NodeBed]:
+    """The shared directory has that much room."""
     shared = str(bed.home / "shared")
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "tmpfs", shared]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", shared]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"no small file system can be mounted: {done.stderr.strip()}")
     yield bed
     bed.stop()
     subprocess.run(["umount", "-l", shared], check=True)
+
+
+@pytest.fixture
+def small(bed: NodeBed) -> Iterator[NodeBed]:
+    yield from mounted(bed, "256k")
+
+
+@pytest.fixture
+def fair(bed: NodeBed) -> Iterator[NodeBed]:
+    """A job may have 16 MiB of 64, a user 32."""
+    yield from mounted(bed, "64m")
+
+
+MIB = 1 << 20
+
+
+def taken(bed: NodeBed, job: int) -> int:
+    """Bytes that a job's directory takes."""
+    return allocated(bed.home / "shared" / "t" / str(job))
+
+
+def test_the_holes_of_an_output_take_no_room_and_come_back(fair: NodeBed) -> None:
+    """An output of 1 TiB was copied until the disk was full, and the next job's save failed."""
+    run, other = fair.run(7), fair.run(8)
+    size = 1 << 40
+    os.truncate(fair.output_path(7), size)
+    save(fair, run, stop=True, within=30.0)
+    assert taken(fair, 7) < MIB
+    save(fair, other)
+    fair.run(7, attempt=1)
+    found = fair.output_path(7).stat()
+    assert found.st_size >= size
+    assert found.st_blocks * 512 < MIB
+
+
+def test_an_output_beyond_the_jobs_quota_costs_its_own_save_and_no_others(fair: NodeBed) -> None:
+    run, other = fair.run(7), fair.run(8)
+    good = save(fair, run)
+    with open(fair.output_path(7), "ab") as output:
+        output.write(b"x" * 17 * MIB)
+    with pytest.raises(CheckpointError, match="job_quota = 25%"):
+        save(fair, run, within=30.0)
+    assert taken(fair, 7) < MIB
+    assert list(fair.checkpointer.images(run)) == [good]
+    assert fair.works(run)
+    save(fair, other)
+
+
+@pytest.mark.parametrize("size", ["17 << 20", "1 << 40"])
+def test_an_image_beyond_the_jobs_quota_is_not_copied(fair: NodeBed, size: str) -> None:
+    run, other = fair.run(7), fair.run(8)
+    fair.sabotage(7, f"(directory / 'a.dmtcp').touch(); os.truncate(directory / 'a.dmtcp', {size})")
+    with pytest.raises(CheckpointError, match="more than"):
+        save(fair, run, within=30.0)
+    fair.sabotage(7, "(directory / 'a.dmtcp').write_bytes(b'x' * (17 << 20))")
+    with pytest.raises(CheckpointError, match="more than"):
+        save(fair, run, within=30.0)
+    assert taken(fair, 7) < MIB
+    save(fair, other)
+
+
+def test_the_scripts_copy_is_for_its_user_to_run_and_not_to_fill(fair: NodeBed) -> None:
+    fair.run()
+    script = fair.home / "shared" / "t" / "7" / "script"
+    with as_user(USER, USER, (USER,)):
+        assert b"progress" in script.read_bytes()
+        with pytest.raises(PermissionError):
+            script.chmod(0o700)
+        with pytest.raises(PermissionError):
+            script.open("ab")
+    with as_user(1, 1, (1,)), pytest.raises(PermissionError):
+        script.read_bytes()
 
 
 def test_a_full_disk_costs_the_image_and_not_the_job(small: NodeBed) -> None:

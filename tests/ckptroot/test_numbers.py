@@ -87,7 +87,7 @@ found = stranger(pid)
 assert found is not None
 (home / "image").mkdir()
 try:
-    method.dump(home / "image", 60.0)
+    method.dump(home / "image", 60.0, 1 << 30)
 except Refused:
     pass
 entered = (home / "entered").read_text().split() if (home / "entered").exists() else []

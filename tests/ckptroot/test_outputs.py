@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from needs import ROOT_PART
 
-from slurm_elastic.ckptroot import outputs
+from slurm_elastic.ckptroot import files, outputs
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
 from slurm_elastic.ckptroot.site import Refused
 
 pytestmark = ROOT_PART
 USER = 65534
+PLENTY = 1 << 40
 CALLER = Caller(job=7, uid=USER, gid=USER, user="nobody", groups=(USER,), environment={})
 
 
@@ -48,7 +49,7 @@ def back(
 
 def test_a_truncated_output_comes_back(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\nthree\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 8})
     assert Path(out).read_bytes() == b"one\ntwo\n"
@@ -56,19 +57,19 @@ def test_a_truncated_output_comes_back(place: Path) -> None:
 
 def test_only_what_is_new_is_copied(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
-    outputs.keep(place / "keep", [out], {out: 4}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
     write(place / "home" / "out", b"XXX\ntwo\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     assert (place / "keep" / "0").read_bytes() == b"one\ntwo\n"
 
 
 def test_an_older_image_takes_less(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 4})
     assert Path(out).read_bytes() == b"one\n"
-    outputs.keep(place / "keep", [out], {out: 4}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
     assert (place / "keep" / "0").read_bytes() == b"one\n"
 
 
@@ -76,7 +77,7 @@ def test_what_was_written_after_the_image_is_cut(place: Path) -> None:
     """As with JobFileAppend or --open-mode=append, and for files of the job's own."""
     out = write(place / "home" / "out", b"one\ntwo\nthree\n")
     data = write(place / "home" / "data", b"123456")
-    outputs.keep(place / "keep", [out], {out: 8, data: 3}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8, data: 3}, CALLER, PLENTY)
     back(place, [out], {out: 8, data: 3})
     assert Path(out).read_bytes() == b"one\ntwo\n"
     assert Path(data).read_bytes() == b"123"
@@ -84,7 +85,7 @@ def test_what_was_written_after_the_image_is_cut(place: Path) -> None:
 
 def test_an_output_under_the_old_nodes_name_is_made_anew(place: Path) -> None:
     out = write(place / "home" / "out-n1", b"one\n")
-    outputs.keep(place / "keep", [out], {out: 4}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
     Path(out).unlink()
     back(place, [out], {out: 4})
     assert Path(out).read_bytes() == b"one\n"
@@ -105,7 +106,7 @@ def test_nothing_but_the_users_own_file_is_touched(place: Path, kind: str) -> No
         case _:
             out = secret
     with pytest.raises(Refused):
-        outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER)
+        outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER, PLENTY)
     with pytest.raises(Refused):
         back(place, [str(out)], {str(out): 4})
     outputs.clear(place / "keep", [str(out)], CALLER)
@@ -114,7 +115,7 @@ def test_nothing_but_the_users_own_file_is_touched(place: Path, kind: str) -> No
 
 def test_a_copy_that_is_too_short_is_refused(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
-    outputs.keep(place / "keep", [out], {out: 4}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     with pytest.raises(Refused, match="byte 4 of 9"):
         back(place, [out], {out: 9})
@@ -176,13 +177,13 @@ def test_the_copies_go_back_with_the_job(place: Path) -> None:
     """Image 2 is damaged: the job goes on from image 1, and writes other bytes from there."""
     out = write(place / "home" / "out", b"step1step2 OLDstep3 OLD")
     for size in (5, 23):
-        outputs.keep(place / "keep", [out], {out: size}, CALLER)
+        outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 5})
     outputs.settle(place / "keep", [out], {out: 5})
     new = b"step1step2 NEWstep3 NEWstep4 NEW"
     write(place / "home" / "out", new)
-    outputs.keep(place / "keep", [out], {out: len(new)}, CALLER)
+    outputs.keep(place / "keep", [out], {out: len(new)}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: len(new)})
     assert Path(out).read_bytes() == new
@@ -190,7 +191,7 @@ def test_the_copies_go_back_with_the_job(place: Path) -> None:
 
 def test_what_others_wrote_to_its_output_is_kept_however_it_was_opened(place: Path) -> None:
     out = write(place / "home" / "log", b"A\n")
-    outputs.keep(place / "keep", [out], {out: 2}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 2}, CALLER, PLENTY)
     write(place / "home" / "log", b"A\nB\n")
     back(place, [out], {out: 2}, appends=False)
     assert Path(f"{out}.cut-7-3").read_bytes() == b"B\n"
@@ -199,7 +200,7 @@ def test_what_others_wrote_to_its_output_is_kept_however_it_was_opened(place: Pa
 def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> None:
     """An older image was tried, too, and in vain; the newest may still come back."""
     out = write(place / "home" / "out", b"one\ntwo\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     for size in (8, 4, 8):
         back(place, [out], {out: size})
@@ -209,7 +210,7 @@ def test_a_restore_that_failed_takes_nothing_from_the_copies(place: Path) -> Non
 
 def test_a_job_that_starts_anew_has_an_empty_output_and_its_copies_still(place: Path) -> None:
     out = write(place / "home" / "out", b"one\ntwo\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     write(place / "home" / "out", b"")
     back(place, [out], {out: 4})
     assert outputs.clear(place / "keep", [out], CALLER) == []
@@ -220,7 +221,7 @@ def test_a_job_that_starts_anew_has_an_empty_output_and_its_copies_still(place: 
 
 def test_what_others_wrote_to_its_output_stays_when_it_starts_anew(place: Path) -> None:
     out = write(place / "home" / "log", b"A\n")
-    outputs.keep(place / "keep", [out], {out: 2}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 2}, CALLER, PLENTY)
     write(place / "home" / "log", b"A\nB\n")
     outputs.clear(place / "keep", [out], CALLER)
     assert Path(out).read_bytes() == b""
@@ -234,21 +235,22 @@ def test_what_is_appended_while_the_rest_is_kept_is_kept_too(
     """Another job goes on writing: while the tail is copied, and while the copy is synced."""
     file = write(place / "home" / "log", b"A,1\nB,1\n")
     lines = iter([b"B,2\n", b"B,3\n", b"B,4\n"])
-    copy, sync = outputs._copy, os.fsync
+    copy, sync = files.copy, os.fsync
 
     def more() -> None:
         with open(file, "ab") as other:
             other.write(next(lines, b""))
 
-    def slow_copy(*words: int, **to: int) -> None:
-        copy(*words, **to)
+    def slow_copy(*words: int, **shift: int) -> int:
+        done = copy(*words, **shift)
         more()
+        return done
 
     def slow_sync(descriptor: int) -> None:
         sync(descriptor)
         more()
 
-    monkeypatch.setattr(outputs, "_copy", slow_copy)
+    monkeypatch.setattr(files, "copy", slow_copy)
     monkeypatch.setattr(outputs.os, "fsync", slow_sync)
     if begins_anew:
         outputs.clear(place / "keep", [file], CALLER)
@@ -264,7 +266,7 @@ def test_what_is_appended_while_it_is_compared_is_kept(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = write(place / "home" / "out", b"one\ntwo\n")
-    outputs.keep(place / "keep", [out], {out: 8}, CALLER)
+    outputs.keep(place / "keep", [out], {out: 8}, CALLER, PLENTY)
     read, lines = os.pread, iter([b"B\n"])
 
     def slow_read(descriptor: int, size: int, at: int) -> bytes:

@@ -44,7 +44,10 @@ class Node:
     def alone(self, image: Path, /) -> frozenset[str]:
         return frozenset()
 
-    def dump(self, image: Path, within: float) -> dict[str, int]:
+    def need(self) -> int:
+        return 6
+
+    def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
         (image / "pages").write_bytes(b"memory")
         return {}
 

@@ -109,7 +109,7 @@ def test_what_cannot_come_back_is_not_saved(
 ) -> None:
     method = start(kind)
     with pytest.raises(Refused, match=why):
-        method._check_tasks(tmp_path, 60.0)
+        method.need()
 
 
 @pytest.mark.usefixtures("modern")
@@ -117,7 +117,7 @@ def test_what_cannot_come_back_is_not_saved(
 def test_what_can_come_back_is_saved(start: Start, tmp_path: Path, kind: str) -> None:
     if criu._filtered(os.getpid()):
         pytest.skip("all that is started here has a seccomp filter")
-    start(kind)._check_tasks(tmp_path, 60.0)
+    start(kind).need()
 
 
 def test_a_filter_can_be_set_by_what_may_administer_the_system(
@@ -125,7 +125,7 @@ def test_a_filter_can_be_set_by_what_may_administer_the_system(
 ) -> None:
     method = start("filter")
     monkeypatch.setattr(criu, "_capabilities", lambda *_: SYS_ADMIN)
-    method._check_tasks(tmp_path, 60.0)
+    method.need()
 
 
 def test_what_became_so_before_criu_stopped_it_is_not_saved(
@@ -137,7 +137,6 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     method._site = SimpleNamespace(criu="/usr/sbin/criu")
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
-        ("_check_tasks", lambda image, within: None),
         ("_work", lambda: tmp_path),
         ("_real_user", list),
         ("go_on", lambda: went_on.append(True)),
@@ -147,7 +146,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     monkeypatch.setattr(criu.images, "check", lambda image, identity: ())
     monkeypatch.setattr(criu.images, "writing", lambda image: ())
     with pytest.raises(Refused, match="is not dumpable"):
-        method.dump(tmp_path, 60.0)
+        method.dump(tmp_path, 60.0, 1 << 30)
     assert went_on == [True]
 
 

@@ -87,6 +87,20 @@ class TestConfiguration:
         with pytest.raises(Refused, match="may read"):
             sites.read(str(config))
 
+    @pytest.mark.parametrize(
+        ("text", "size"),
+        [("200G", 200 << 30), ("1.5T", 3 << 39), ("25%", 25), ("512 M", 512 << 20)],
+    )
+    def test_takes_amounts_and_shares(self, config: Path, text: str, size: int) -> None:
+        config.write_text(f"{config.read_text()}user_quota = {text}\n")
+        assert sites.read(str(config)).user_quota.of(100) == size
+
+    @pytest.mark.parametrize("text", ["", "all", "-1G", "101%", "5", "nan%", "1e9G"])
+    def test_takes_no_other_amounts(self, config: Path, text: str) -> None:
+        config.write_text(f"{config.read_text()}keep_free = {text}\n")
+        with pytest.raises(Refused, match="keep_free"):
+            sites.read(str(config))
+
     @pytest.mark.parametrize("line", ["hold = never", "hold = -1", "cluster = ../etc", "nonsense = 1"])  # fmt: skip
     def test_with_nonsense_is_refused(self, config: Path, line: str) -> None:
         config.write_text(config.read_text() + line + "\n")
@@ -104,7 +118,7 @@ class TestJobDirectory:
         assert modes["images"] == (0, 0o751)
         assert modes["keep"] == (0, 0o700)
         assert modes["meta.json"] == (0, 0o600)
-        assert modes["script"] == (NOBODY, 0o500)
+        assert modes["script"] == (0, 0o550)  # by an ACL, whose mask this shows
         assert modes["request"] == (NOBODY, 0o600)
         image = store.new_image()
         assert (image.stat().st_uid, image.stat().st_mode & 0o7777) == (0, 0o2750)

@@ -1,0 +1,161 @@
+"""How much of root's image storage a job and its user may have.
+
+Counted are the blocks that files take, so holes cost nothing. What each job of a user has, and what
+is promised to it for the save that it is about to make, stands in one small file a user. Entries of
+jobs whose directory is gone mean nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_elastic.ckptroot import files
+from slurm_elastic.ckptroot.site import Refused, Site
+
+_MOST = 16 << 20
+_DEPTH = 3
+"""A job's directory, images, one image."""
+_PATIENCE = 10.0
+"""Seconds for which another's look at a user's file is waited for."""
+_BLOCK = 512  # st_blocks, stat(2)
+
+
+@dataclass(frozen=True)
+class Room:
+    """That many bytes may come to what a job has, by the limit that leaves the least."""
+
+    size: int
+    limit: str
+
+    def check(self, need: int) -> None:
+        """Refused where that is too little."""
+        if need > self.size:
+            there = max(self.size, 0) >> 20
+            raise Refused(f"no room: {need >> 20} MiB needed, {there} MiB left by {self.limit}")
+
+
+class Quota:
+    """One job's part. ``path`` is its directory."""
+
+    def __init__(self, site: Site, job: int, uid: int, path: Path) -> None:
+        self._site = site
+        self._job = str(job)
+        self._place = site.jobs / "quota"
+        self._file = self._place / str(uid)
+        self._uid = uid
+        self._path = path
+
+    def room(self, need: int) -> Room:
+        """What may come to it now, of which ``need`` is promised to it until ``settle``; Refused
+        where there is less.
+        """
+        with self._entries() as entries:
+            has = allocated(self._path)
+            others = sum(size for job, size in entries.items() if job != self._job)
+            room = self._room(has, others)
+            entries[self._job] = has
+            room.check(need)
+            entries[self._job] = has + need
+        return room
+
+    def settle(self) -> None:
+        """What it has is what counts from now on. Refused where that is more than it may have."""
+        with self._entries() as entries:
+            has = entries[self._job] = allocated(self._path)
+            others = sum(entries.values()) - has
+            self._room(has, others).check(0)
+
+    def forget(self) -> None:
+        """Its directory has become another user's."""
+        with self._entries() as entries:
+            entries.pop(self._job, None)
+
+    def _room(self, has: int, others: int) -> Room:
+        site, there = self._site, os.statvfs(self._site.jobs)
+        total = there.f_blocks * there.f_frsize
+        free = there.f_bavail * there.f_frsize
+        job, user = site.job_quota.of(total), site.user_quota.of(total)
+        rooms = (
+            Room(job - has, f"job_quota = {site.job_quota}, the job has {has >> 20} MiB"),
+            Room(
+                user - has - others,
+                f"user_quota = {site.user_quota}, jobs of uid {self._uid} have"
+                f" {(has + others) >> 20} MiB",
+            ),
+            Room(
+                free - site.keep_free.of(total),
+                f"keep_free = {site.keep_free} of {site.jobs}, {free >> 20} MiB are free",
+            ),
+        )
+        return min(rooms, key=lambda room: room.size)
+
+    @contextlib.contextmanager
+    def _entries(self) -> Iterator[dict[str, int]]:
+        """What all jobs of the user have, to be changed; written in the end, also for a refusal."""
+        with contextlib.suppress(FileExistsError):
+            self._place.mkdir(mode=0o700)
+        lock = files.opened(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,))
+        try:
+            _take(lock, self._file)
+            entries = self._read()
+            try:
+                yield entries
+            finally:
+                self._write(entries)
+        finally:
+            os.close(lock)
+
+    def _read(self) -> dict[str, int]:
+        try:
+            found = files.json_of(files.read(self._file, _MOST, owners=(0,)))
+            entries = {str(job): int(size) for job, size in found.items()}
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Refused(f"{self._file}: cannot be read: {error}") from error
+        return {job: size for job, size in entries.items() if (self._site.jobs / job).is_dir()}
+
+    def _write(self, entries: dict[str, int]) -> None:
+        new = self._file.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        with open(files.opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(json.dumps(entries).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(self._file)
+
+
+def allocated(path: Path) -> int:
+    """Bytes of the blocks that a job's directory takes with all that is in it."""
+    total, places = 0, [(path, _DEPTH)]
+    while places:
+        place, depth = places.pop()
+        with os.scandir(place) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    found = entry.stat(follow_symlinks=False)
+                    total += found.st_blocks * _BLOCK
+                    if stat.S_ISDIR(found.st_mode) and depth > 1:
+                        places.append((Path(entry.path), depth - 1))
+    return total
+
+
+def _take(lock: int, path: Path) -> None:
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > until:
+                raise Refused(f"{path}: busy for {_PATIENCE:.0f} s") from error
+            time.sleep(0.02)
+        else:
+            return

@@ -1,0 +1,126 @@
+"""Root's image storage: what a job and its user may have of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from needs import ROOT_PART
+
+from slurm_elastic.ckptroot import quota as quotas
+from slurm_elastic.ckptroot.quota import Quota, allocated
+from slurm_elastic.ckptroot.site import Amount, Refused, Site
+
+pytestmark = ROOT_PART
+MIB = 1 << 20
+ALICE, BOB = 2000, 2001
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    home = Path(tempfile.mkdtemp(prefix="se-quota-", dir="/tmp"))
+    (home / "t").mkdir()
+    yield Site(
+        cluster="t", directory=home, key=b"k" * 64, reader=(0, 0),
+        job_quota=Amount("10M", size=10 * MIB), user_quota=Amount("15M", size=15 * MIB),
+        keep_free=Amount("1M", size=MIB),
+    )  # fmt: skip
+    shutil.rmtree(home)
+
+
+def job(site: Site, number: int, size: int = 0, uid: int = ALICE) -> Quota:
+    """One that has that many bytes."""
+    images = site.jobs / str(number) / "images" / "1"
+    images.mkdir(parents=True)
+    (images / "pages-1.img").write_bytes(b"x" * size)
+    return Quota(site, number, uid, site.jobs / str(number))
+
+
+def test_a_job_has_its_own_limit(site: Site) -> None:
+    one = job(site, 1, 6 * MIB)
+    assert 3 * MIB < one.room(3 * MIB).size < 4 * MIB
+    said = "no room: 4 MiB needed, 3 MiB left by job_quota = 10M, the job has 6 MiB"
+    with pytest.raises(Refused, match=f"^{said}$"):
+        one.room(4 * MIB)
+
+
+def test_all_jobs_of_a_user_have_one_limit_and_others_theirs(site: Site) -> None:
+    one, two, other = job(site, 1, 8 * MIB), job(site, 2), job(site, 3, uid=BOB)
+    one.settle()
+    assert two.room(6 * MIB).size < 7 * MIB
+    with pytest.raises(Refused, match="user_quota = 15M, jobs of uid 2000 have 8 MiB"):
+        two.room(8 * MIB)
+    assert other.room(9 * MIB).size > 9 * MIB
+
+
+def test_what_is_promised_to_a_save_is_no_others_until_it_is_done(site: Site) -> None:
+    one, two = job(site, 1), job(site, 2)
+    one.room(9 * MIB)
+    with pytest.raises(Refused, match="user_quota"):
+        two.room(9 * MIB)
+    one.settle()
+    two.room(9 * MIB)
+
+
+def test_what_grew_beyond_is_refused_afterwards(site: Site) -> None:
+    one = job(site, 1)
+    one.room(MIB)
+    (site.jobs / "1" / "images" / "1" / "more").write_bytes(b"x" * 11 * MIB)
+    with pytest.raises(Refused, match="job_quota"):
+        one.settle()
+
+
+def test_jobs_that_are_gone_do_not_count(site: Site) -> None:
+    one, two = job(site, 1, 8 * MIB), job(site, 2)
+    one.settle()
+    shutil.rmtree(site.jobs / "1")
+    two.room(9 * MIB)
+
+
+def test_a_number_that_was_given_to_another_user_is_not_counted_for_the_first(site: Site) -> None:
+    one, two = job(site, 1, 8 * MIB), job(site, 2)
+    one.settle()
+    one.forget()
+    two.room(9 * MIB)
+
+
+def test_some_of_the_file_system_stays_free(site: Site) -> None:
+    there = os.statvfs(site.jobs)
+    size = there.f_blocks * there.f_frsize
+    full = replace(site, keep_free=Amount("100%", share=1.0), job_quota=Amount("all", size=size))
+    with pytest.raises(Refused, match="keep_free = 100%"):
+        job(full, 1).room(MIB)
+
+
+def test_holes_take_nothing(site: Site) -> None:
+    one = job(site, 1, MIB)
+    os.truncate(site.jobs / "1" / "images" / "1" / "pages-1.img", 1 << 40)
+    assert allocated(site.jobs / "1") < 2 * MIB
+    one.settle()
+
+
+def test_a_file_of_what_they_have_that_cannot_be_read_is_said(site: Site) -> None:
+    one = job(site, 1)
+    one.settle()
+    (site.jobs / "quota" / str(ALICE)).write_text("{")
+    with pytest.raises(Refused, match="cannot be read"):
+        one.room(0)
+
+
+def test_one_save_looks_at_a_time_and_none_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = job(site, 1)
+    one.settle()
+    monkeypatch.setattr(quotas, "_PATIENCE", 0.1)
+    with open(site.jobs / "quota" / f"{ALICE}.lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(Refused, match="busy"):
+            one.room(0)
+    one.room(0)
