@@ -15,7 +15,7 @@ from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_accounts
 from tests.controller.chaos import draw
-from tests.controller.test_world_machine import Chaos, WatchedWorld
+from tests.controller.test_world_machine import HOUR, Chaos, WatchedWorld
 from tests.controller.world import ONP, PUB
 
 BOTH = (*ONP, *PUB)
@@ -79,7 +79,20 @@ class AccountChaos(Chaos):
             w.slurm.finish(job)  # pools are filled up to one job each
         for job in [j for j in sorted(w.slurm.queue()) if j in self.own][1:]:
             w.slurm.finish(job)
+        self.lift_forgotten_begin_times()
         super().come_to_rest()
+
+    def lift_forgotten_begin_times(self) -> None:
+        """A lost ledger has also lost that a begin time was ours. Slurm has it, and starts the job
+        then; the next day is not waited for here.
+        """
+        w = self.world
+        with self._ledger() as ledger:
+            ours = {row.job for row in ledger.asides()}
+        for job in w.slurm.queue().values():
+            if job.start > w.now and job.id not in ours and "PENDING" in job.states:
+                assert job.start <= w.now + 24 * HOUR
+                w.slurm.start_now(job.id)
 
     def unrest(self, held: bool) -> str:
         if trouble := super().unrest(held):
