@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
+"""The configuration that the services' units name, too."""
 MOST = 10**9
 """No number of an option is larger: 31 years, where it is seconds."""
 _SHOWN = 24

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import load
@@ -61,7 +62,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
     config = load(Path(args.config))
-    diagnosis = diagnose(config, PromptCli(config.slurm), time.time(), quick=args.quick)
+    with as_the_services(args.config, config) as environment:
+        diagnosis = diagnose(
+            config, PromptCli(config.slurm), time.time(), environment, quick=args.quick
+        )
     if args.json:
         write_json(diagnosis)
     else:
@@ -69,8 +73,17 @@ def run(args: argparse.Namespace) -> int:
     return 1 if diagnosis.wrong else 0
 
 
-def diagnose(config: Config, slurm: Slurm, now: float, *, quick: bool = False) -> Diagnosis:
-    """Look at everything; the clouds at the same time, as each may take its time-out."""
+def diagnose(
+    config: Config,
+    slurm: Slurm,
+    now: float,
+    environment: Finding | None = None,
+    *,
+    quick: bool = False,
+) -> Diagnosis:
+    """Look at everything; the clouds at the same time, as each may take its time-out.
+    ``environment`` says whether the clouds are asked as the services ask them.
+    """
     pools = plan.pools_of(config)
     blocked = blocked_clouds(config)
     with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
@@ -83,6 +96,7 @@ def diagnose(config: Config, slurm: Slurm, now: float, *, quick: bool = False) -
         for c, look in zip(config.clouds, looks, strict=True)
     ]
     findings = [
+        *([environment] if environment else []),
         *head.state_directory(config),
         *head.budgets(config),
         *head.memory(config, now),

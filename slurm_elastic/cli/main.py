@@ -10,6 +10,7 @@ was asked for, so that a missing dependency of one leaves the others working.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import logging
 import os
@@ -18,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.streams import prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
-DEFAULT_CONFIG = "/etc/slurm-elastic/slurm-elastic.yaml"
 CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
 
 COMMANDS: Mapping[str, str] = {
@@ -91,7 +92,15 @@ def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.
             _add(name, subparsers)
         else:
             subparsers.add_parser(name, help=summary)
+    if wanted is not None and wanted not in COMMANDS:
+        parser.error(_unknown(wanted))
     return parser, parser.parse_args(argv)
+
+
+def _unknown(word: str) -> str:
+    close = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"commands: {', '.join(COMMANDS)}"
+    return f"there is no command {word!r}; {hint}"
 
 
 def _parser() -> argparse.ArgumentParser:

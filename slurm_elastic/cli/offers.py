@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -95,7 +96,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def run(args: argparse.Namespace) -> int:
     """Print the offers; 1 when no cloud that was asked gave an answer."""
     config = load(Path(args.config))
-    found = gather(config, PromptCli(config.slurm), time.time(), args.job, args.pool, args.nodes)
+    slurm = PromptCli(config.slurm)
+    with as_the_services(args.config, config):
+        found = gather(config, slurm, time.time(), args.job, args.pool, args.nodes)
     if args.json:
         write_json(found)
     else:

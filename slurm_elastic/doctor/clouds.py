@@ -11,13 +11,19 @@ from email.utils import parsedate_to_datetime
 from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
+from slurm_elastic.config.clouds import AnyCloud, LocalCloud, OpenNebulaCloud
+from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.model import Finding, Level, Limits, Offer, Pool
 from slurm_elastic.policies.ranking import mispriced
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
+REACH = "look at the endpoint, the network and the cloud's own state"
+LOCAL_AGENT = (
+    "systemctl enable --now slurm-elastic-local; "
+    "journalctl -u slurm-elastic-local says why it stopped"
+)
 SKEW = 60.0
 """Seconds that a cloud's clock may differ before it is worth a word."""
 
@@ -44,7 +50,7 @@ def tighter(one: Limits, other: Limits) -> Limits:
 
 def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
     """By an open provider."""
-    credentials = _credentials(provider)
+    credentials = _credentials(provider, cloud)
     yield credentials
     if credentials.level is Level.WRONG:
         return  # all else would fail for the same reason
@@ -57,7 +63,7 @@ def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator
         yield from _clock(cloud.endpoint, cloud.timeout)
 
 
-def _credentials(provider: Provider) -> Finding:
+def _credentials(provider: Provider, cloud: AnyCloud) -> Finding:
     try:
         provider.check()
     except AuthError as error:
@@ -66,7 +72,8 @@ def _credentials(provider: Provider) -> Finding:
             level=Level.WRONG,
             found=f"refused: {error.code}: {error.message}",
             expected="credentials that the cloud accepts, for the user that runs the daemon",
-            advice="renew them; the daemon goes on by itself then",
+            advice=f"renew them, or say in {FILE} where the services find them (docs/install.md); "
+            "the daemon goes on by itself then",
         )
     except ProviderError as error:
         return Finding(
@@ -74,7 +81,7 @@ def _credentials(provider: Provider) -> Finding:
             level=Level.WRONG,
             found=f"{error.code}: {error.message}",
             expected="an answer",
-            advice="look at the endpoint, the network and the cloud's own state",
+            advice=LOCAL_AGENT if isinstance(cloud, LocalCloud) else REACH,
         )
     return Finding(what="credentials", level=Level.OK, found="accepted")
 

@@ -159,7 +159,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
                     yield Finding(
                         what="last errors",
                         level=Level.WRONG,
-                        found=f"{health.name}: {health.error}",
+                        found=told_by(health.name, health.error),
                         advice=_STRAYS if health.code == CODE else "",
                     )
             for breaker in ledger.breakers():
@@ -193,6 +193,11 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             expected="a ledger of this release",
             advice="start slurm-elasticd, which makes it and brings it up to date",
         )
+
+
+def told_by(name: str, error: str) -> str:
+    """An error with the name of who met it, which many errors begin with already."""
+    return error if error.startswith(f"{name}: ") else f"{name}: {error}"
 
 
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:

@@ -13,10 +13,11 @@ import pytest
 from ledger_cases import T0
 from rich.console import Console
 
-from slurm_elastic.cli import doctor
+from slurm_elastic.cli import doctor, service_environment
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.doctor import clouds, head
+from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
@@ -105,7 +106,9 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
     found = wrong(config, slurm)
     assert list(found) == ["cloud gone: reaching it"]
     assert "nobody.sock is not running" in found["cloud gone: reaching it"].found
-    assert found["cloud gone: reaching it"].advice
+    assert found["cloud gone: reaching it"].advice.startswith(
+        "systemctl enable --now slurm-elastic-local"
+    )
 
 
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
@@ -116,7 +119,7 @@ def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledge
     found = wrong(config, slurm)
     assert found["head node: daemon"].found == "last heartbeat 500 s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice
-    assert "AuthFailure" in found["head node: last errors"].found
+    assert found["head node: last errors"].found == "near: AuthFailure: no", "its name once"
 
 
 def test_machines_that_serve_nobody_are_told_with_what_to_do(
@@ -271,3 +274,26 @@ def test_the_tighter_of_two_limits_bounds_what_pools_could_ask_for() -> None:
         nodes=10, spot=3, dollars_per_hour=5.0
     )
     assert clouds.tighter(Limits(), Limits()) == Limits()
+
+
+def test_with_the_units_configuration_it_asks_as_the_services_do(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = file.parent / "defaults"
+    environment.write_text("AWS_PROFILE=cluster\n")
+    monkeypatch.setattr(
+        service_environment, "of_the_services", lambda user: of_the_services(user, environment)
+    )
+    asked = []
+    look = clouds.examine
+    monkeypatch.setattr(
+        clouds, "examine", lambda *a: (asked.append(os.environ.get("AWS_PROFILE")), look(*a))[1]
+    )
+    main(["doctor", "--quick", "--config", str(file)])
+    assert asked == [None, None], "another configuration has other services"
+    assert "defaults" not in capsys.readouterr().out
+    monkeypatch.setattr(service_environment, "DEFAULT_CONFIG", str(file))
+    main(["doctor", "--quick", "--config", str(file)])
+    assert asked[2:] == ["cluster", "cluster"]
+    assert "sets AWS_PROFILE" in " ".join(capsys.readouterr().out.split())
+    assert "AWS_PROFILE" not in os.environ

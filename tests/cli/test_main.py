@@ -253,7 +253,8 @@ def test_no_command_shows_the_help_and_fails() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bogus"], "invalid choice: 'bogus'"),
+        (["bogus"], "there is no command 'bogus'; commands: conf, status,"),
+        (["statsu"], "there is no command 'statsu'; did you mean 'status'?"),
         (["--bogus", "status"], "unrecognized arguments: --bogus"),
         (["status", "--config"], "argument --config: expected one argument"),
     ],

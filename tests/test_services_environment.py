@@ -1,0 +1,55 @@
+"""``doctor`` and ``offers`` look for credentials where the services do."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.doctor.environment import of_the_services, parse
+from slurm_elastic.model import Level
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A=1\n", {"A": "1"}),
+        ("# A=1\n; B=2\n\nno assignment\n", {}),
+        ("A='two words'\nB=\"x\"\nC=it's\n", {"A": "two words", "B": "x", "C": "it's"}),
+        ("A = spaced \n", {"A": "spaced"}),
+        ("A=one \\\n two\n", {"A": "one   two"}),
+        ("URL=http://x/?a=b\n", {"URL": "http://x/?a=b"}),
+    ],
+)
+def test_the_file_is_read_as_systemd_reads_it(text: str, found: dict[str, str]) -> None:
+    assert parse(text) == found
+
+
+def test_the_services_environment_lasts_for_the_look_and_no_longer(tmp_path: Path, monkeypatch):
+    file = tmp_path / "slurm-elastic"
+    file.write_text("AWS_PROFILE=cluster\n")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    with of_the_services("nobody", file) as finding:
+        assert os.environ["AWS_PROFILE"] == "cluster"
+        home = pwd.getpwnam("nobody").pw_dir
+        assert os.geteuid() != 0 or os.environ["HOME"] == home
+    assert os.environ["AWS_PROFILE"] == "mine"
+    assert os.environ["HOME"] != home
+    assert (finding.level, finding.found) == (Level.OK, f"{file} sets AWS_PROFILE")
+    assert "cluster" not in finding.found, "its values may be secrets"
+
+
+def test_without_the_file_the_home_is_named_where_credentials_are_looked_for(tmp_path: Path):
+    with of_the_services("nobody", tmp_path / "none") as finding:
+        pass
+    assert finding.level is Level.OK
+    assert pwd.getpwnam("nobody").pw_dir in finding.found
+
+
+def test_a_file_that_cannot_be_read_is_a_note_that_says_as_whom_to_run(tmp_path: Path):
+    with of_the_services("nobody", tmp_path) as finding:  # a directory
+        pass
+    assert finding.level is Level.NOTE
+    assert "run this as root" in finding.advice
