@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from slurm_elastic.ckptman.job_settings import Choice, choose
 from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.wiring import DROPS
-from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render
@@ -23,8 +21,9 @@ from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.configfile import load
+from slurm_elastic.door.client import facts_of
+from slurm_elastic.door.sight import note
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
@@ -82,6 +81,8 @@ def _list(args: argparse.Namespace) -> int:
         write_json(view)
         return 0
     console = plain()
+    if view.private:
+        console.print(note(view.private))
     for block in checkpoint_blocks(view, finished=True):
         console.print(block)
     return 0
@@ -89,16 +90,13 @@ def _list(args: argparse.Namespace) -> int:
 
 def view_of(config: Config, now: float) -> CheckpointsView:
     """What slurm-elastic-ckptman knows; SlurmElasticError where it has never run."""
-    try:
-        facts = read_checkpoints(config, now)
-        if facts is None:
-            raise SlurmElasticError(f"{SERVICE} has never run on {config.state}")
-        ledger = Ledger(config.state / "ledger.db", read_only=True)
-        machines = ledger.machines()
-        ledger.close()
-    except sqlite3.Error as error:
-        raise SlurmElasticError(f"{config.state} cannot be read: {error}") from error
-    return checkpoints_view(facts, machines, now, config.timings.heartbeat_stale)
+    facts = facts_of(config, now)
+    if facts.checkpoints is None:
+        never = f"{SERVICE} has never run on {config.state}"
+        raise SlurmElasticError(facts.checkpoints_error or never)
+    live = [machine for machine in facts.machines if machine.ended is None]
+    view = checkpoints_view(facts.checkpoints, live, now, config.timings.heartbeat_stale)
+    return msgspec.structs.replace(view, private=facts.private)
 
 
 def _now(args: argparse.Namespace) -> int:

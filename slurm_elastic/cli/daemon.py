@@ -18,11 +18,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
+from slurm_elastic.door.answers import Answers, trusted
+from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client import open_slurm
+from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.spool import Spool
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ def _serve(config: Config) -> None:
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
         _start(waiter, stop)
+        _answer_users(config, closing)
         Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
@@ -68,6 +72,24 @@ def _start(waiter: PrologServer, stop: threading.Event) -> None:
         if error.errno not in PASSING:
             raise
         log.error("waiting prologs are not served until a restart: %s", error)  # noqa: TRY400
+
+
+def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
+    """Machines are more than answers: where the socket cannot be made, that is said and all else
+    goes on.
+    """
+    answers = Answers(config, PromptCli(config.slurm), time.time)
+    door = Door(config.read_socket, answers, Bounds(trusted=trusted(config)))
+    try:
+        door.start()
+    except OSError as error:
+        log.error(  # noqa: TRY400 - what is wrong is the place, not the code
+            "users are not answered, `status` and `explain` are for root and SlurmUser: "
+            "users.socket: %s cannot be made: %s",
+            config.read_socket, error.strerror or error,
+        )  # fmt: skip
+    else:
+        closing.callback(door.close)
 
 
 def _keys(site: Site) -> MungeKeys | None:

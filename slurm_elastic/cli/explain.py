@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -17,18 +15,20 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.audit_trail import jobs_of, nodes_of, pool_subject, tell_job, tell_node
+from slurm_elastic.audit_trail import jobs_of, nodes_of
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.controller.budget import barred
+from slurm_elastic.door.asks import Chain, ChainAsk
+from slurm_elastic.door.client import chain_of
+from slurm_elastic.door.sight import note
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import end_only, read_mark
 from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.ledger.rows import to_json
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.grouping import generalised
@@ -58,6 +58,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     now: str
     machines: tuple[Machine, ...]
     decisions: tuple[Decision, ...]
+    private: tuple[str, ...] = ()
     version: int = 1
     end_only: str = ""
 
@@ -100,74 +101,75 @@ def show(
         # Before anything is read: without a ledger there may be nothing else to print.
         (console or plain()).print(Text(why, style="bold red"))
     explanation = explain(config, slurm, subject)
+    if explanation.end_only and not why and not as_json:  # told by the daemon
+        (console or plain()).print(Text(explanation.end_only, style="bold red"))
     if as_json:
-        write_json(structs.replace(explanation, end_only=why))
+        write_json(structs.replace(explanation, end_only=why or explanation.end_only))
     else:
         (render if whole else render_short)(explanation, console or plain())
     return 0
 
 
 def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
-    """Read the chain of ``subject`` from the ledger and its state from Slurm."""
+    """Read the chain of ``subject`` and its state by Slurm."""
     pool_of = {node: p for p in domain_pools(config, expand) for node in p.nodes}
     number = _job_number(subject) if subject not in pool_of else None
-    try:
-        with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-            if number is not None:
-                return _explain_job(config, ledger, slurm, number)
-            if subject not in pool_of and any(subject == pool.name for pool in config.pools):
-                return _explain_pool(config, ledger, subject)
-            return _explain_node(ledger, slurm, subject, known=subject in pool_of)
-    except sqlite3.Error as error:
-        raise SlurmElasticError(
-            f"the ledger {config.state / 'ledger.db'} cannot be read: {error}"
-        ) from error
+    if number is not None:
+        return _explain_job(config, slurm, number)
+    if subject not in pool_of and any(subject == pool.name for pool in config.pools):
+        return _explain_pool(config, subject)
+    return _explain_node(config, slurm, subject, known=subject in pool_of)
 
 
-def _explain_job(config: Config, ledger: Ledger, slurm: Slurm, number: int) -> Explanation:
+def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
     job, trouble = _job(slurm, number)
-    chain = tell_job(number, ledger.decisions, job.nodes if job else ())
-    if job is None and not chain:
+    waits = job is not None and "PENDING" in job.states
+    ask = ChainAsk(
+        about="job",
+        name=str(number),
+        nodes=job.nodes if job else (),
+        account=job.account if job and waits else "",
+    )
+    chain = chain_of(config, ask, time.time())
+    if job is None and not chain.decisions:
         where = trouble or "Slurm does not have it in its queue"
         raise SlurmElasticError(
             f"nothing is known about job {number}: no decision in the ledger names it, and {where}"
         )
-    return Explanation(
-        subject=str(number),
-        about="job",
-        now=trouble or _job_now(number, job) + _no_money(config, ledger, job),
-        machines=_machines(ledger, job.nodes if job else _nodes(chain), chain),
-        decisions=tuple(chain),
-    )
+    no_money = f"; {chain.barred}" if chain.barred else ""
+    return _explanation(str(number), "job", trouble or _job_now(number, job) + no_money, chain)
 
 
-def _explain_pool(config: Config, ledger: Ledger, name: str) -> Explanation:
+def _explain_pool(config: Config, name: str) -> Explanation:
     pool = next(pool for pool in config.pools if pool.name == name)
     own = rules_of(config, pool)
     release = "by Slurm's SuspendTime" if own.release is None else text_of(own.release)
-    return Explanation(
-        subject=name,
-        about="pool",
-        now=f"pool {name}: growth {text_of(own.growth)}, release {release}",
-        machines=tuple(m for m in ledger.machines() if m.pool == name),
-        decisions=ledger.decisions(pool_subject(name)),
-    )
+    now = f"pool {name}: growth {text_of(own.growth)}, release {release}"
+    chain = chain_of(config, ChainAsk(about="pool", name=name), time.time())
+    return _explanation(name, "pool", now, chain)
 
 
-def _explain_node(ledger: Ledger, slurm: Slurm, name: str, *, known: bool) -> Explanation:
+def _explain_node(config: Config, slurm: Slurm, name: str, *, known: bool) -> Explanation:
     # What was no UTF-8 on the command line cannot be asked for, and names nothing.
-    chain = tell_node(name, ledger.decisions) if name.isprintable() else []
-    if not known and not chain:
+    ask = ChainAsk(about="node", name=name)
+    chain = chain_of(config, ask, time.time()) if name.isprintable() else Chain()
+    if not known and not chain.decisions:
         raise SlurmElasticError(
             f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
             "the number of a job (an array task goes by its own number: squeue -o '%A %i')"
         )
+    return _explanation(name, "node", _node_now(slurm, name), chain)
+
+
+def _explanation(subject: str, about: str, now: str, chain: Chain) -> Explanation:
     return Explanation(
-        subject=name,
-        about="node",
-        now=_node_now(slurm, name),
-        machines=_machines(ledger, [name], chain),
-        decisions=tuple(chain),
+        subject=subject,
+        about=about,
+        now=now,
+        machines=chain.machines,
+        decisions=chain.decisions,
+        private=chain.private,
+        end_only=chain.end_only,
     )
 
 
@@ -194,12 +196,6 @@ def _job_now(number: int, job: SlurmJob | None) -> str:
     return f"job {number}{of} is {' '.join(sorted(job.states))}{where}{why}"
 
 
-def _no_money(config: Config, ledger: Ledger, job: SlurmJob | None) -> str:
-    """Why its account gets it no new machine of a public cloud, where that is so now."""
-    over = barred(config, ledger, time.time()) if job and "PENDING" in job.states else {}
-    return f"; {over[job.account].reason}" if job and job.account in over else ""
-
-
 def _node_now(slurm: Slurm, name: str) -> str:
     try:
         node: SlurmNode | None = slurm.nodes([name]).get(name)
@@ -209,19 +205,6 @@ def _node_now(slurm: Slurm, name: str) -> str:
         return f"Slurm does not list node {name}"
     why = f": {node.reason}" if node.reason else ""
     return f"node {name} is {' '.join(sorted(node.states))}{why}"
-
-
-def _nodes(chain: Iterable[Decision]) -> list[str]:
-    return list(dict.fromkeys(node for d in chain for node in nodes_of(d)))
-
-
-def _machines(
-    ledger: Ledger, nodes: Sequence[str], chain: Sequence[Decision]
-) -> tuple[Machine, ...]:
-    wanted = set(nodes)
-    since = chain[0].at if chain else None
-    found = ledger.machines(ended_since=since)
-    return tuple(m for m in found if m.instance.node in wanted)
 
 
 def render(explanation: Explanation, console: Console) -> None:
@@ -258,6 +241,8 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
 
 
 def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:
+    if explanation.private:
+        console.print(Text(note(explanation.private), style="yellow"))
     console.print(Text(explanation.now, style="bold"))
     for machine in explanation.machines[-machines:] if machines else explanation.machines:
         console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))

@@ -123,6 +123,10 @@ def gather(
             site = Site.of(config, slurm, ledger, {}, lambda: now)
             about, pools, count = _asked(site, job, pool)
             scopes = {p.name: site.scope(p) for p in pools}
+    except PermissionError as error:
+        raise SlurmElasticError(
+            f"offers are for root and {config.slurm.user}: the ledger {path} is theirs alone"
+        ) from error
     except sqlite3.Error as error:
         raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
     rankings = [_of_pool(config, p, scopes[p.name], now, nodes or count) for p in pools]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,20 +11,16 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
-from slurm_elastic.cli.ckpt_read import read_checkpoints
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.status_tables import render
-from slurm_elastic.cli.streams import write_json
+from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
-from slurm_elastic.controller.budget import spending, spending_of_accounts
+from slurm_elastic.door.client import facts_of
 from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, end_only, latest, process_exists, read_mark
-from slurm_elastic.ledger import Ledger
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.prompt import PromptCli
-from slurm_elastic.spool import Spool
-from slurm_elastic.view import DAY, Facts, StatusView, status_view
+from slurm_elastic.view import Facts, StatusView, status_view
 
 PERIOD = 5.0
 
@@ -58,7 +53,10 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is None or args.once:
         return show(config, slurm, as_json=args.json)
     for _ in _ticks(args.watch):
-        show(config, slurm, as_json=args.json, clear=True)
+        try:
+            show(config, slurm, as_json=args.json, clear=True)
+        except SlurmElasticError as error:  # the daemon may be back at the next look
+            print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
     return 0
 
 
@@ -84,51 +82,17 @@ def show(
 
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
-    """Read the ledger, Slurm and the spool; what cannot be read is said in the facts."""
-    mark = read_mark(config.state)
-    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
-    facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
-    if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
-        facts = replace(facts, process_found=process_exists(beat[1]))
-    with contextlib.suppress(
-        OSError, sqlite3.Error, SlurmElasticError
-    ):  # what ails it, its own log says
-        facts = replace(facts, checkpoints=read_checkpoints(config, now))
-    with contextlib.suppress(OSError):
-        if (config.state / "requests").is_dir():
-            facts = replace(facts, pending=Spool(config.state).count())
+    """What is remembered, and Slurm's part; what cannot be read is said in the facts.
+    SlurmElasticError for users whom the daemon does not answer.
+    """
+    facts = facts_of(config, now)
     try:
         nodes, jobs = slurm.nodes(), slurm.jobs()
     except SlurmError as error:
         return replace(facts, slurm_error=str(error))
-    if not nodes:  # no cluster has none
+    if not nodes and "nodes" not in facts.private:  # no cluster has none
         return replace(facts, slurm_error=NO_NODE)
     return replace(facts, nodes=nodes, jobs=jobs)
-
-
-def _ledger_facts(config: Config, now: float) -> Facts:
-    path = config.state / "ledger.db"
-    try:
-        ledger = Ledger(path, read_only=True)
-        with contextlib.closing(ledger):
-            return Facts(
-                now=now,
-                machines=ledger.machines(ended_since=now - DAY),
-                open_launches=ledger.open_launches(),
-                cool_downs=ledger.cool_downs(now),
-                holds=ledger.holds(),
-                spent=spending(config, ledger, now),
-                accounts=spending_of_accounts(config, ledger, now),
-                breakers=ledger.breakers(),
-                health=ledger.health(),
-                heartbeat=ledger.heartbeat(DAEMON),
-            )
-    except SlurmElasticError as error:
-        return Facts(now=now, ledger_error=str(error))
-    except OSError as error:
-        return Facts(now=now, ledger_error=f"{path}: {error.strerror or error}")
-    except sqlite3.Error as error:
-        return Facts(now=now, ledger_error=f"{path}: {error}")
 
 
 def _page(view: StatusView, console: Console) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import NO_PROCESS, checkpoint_blocks, titled_table
+from slurm_elastic.door.sight import note
 from slurm_elastic.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
 from slurm_elastic.view.rows import (
     BreakerView,
@@ -67,7 +68,9 @@ def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
 
 
 def _alarms(view: StatusView) -> Iterable[Text]:
-    """Above the tables: somebody has to do something."""
+    """Above the tables: somebody has to do something, or sees a part only."""
+    if view.private:
+        yield Text(note(view.private), style=_WARN)
     if view.ledger_error:
         yield Text(f"The ledger cannot be read: {view.ledger_error}", style=_LOUD)
     if view.slurm_error:

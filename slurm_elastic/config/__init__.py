@@ -16,7 +16,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.config.access import Who, effective_who
+from slurm_elastic.config.access import Users, Who, effective_who
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import (
     AnyCloud,
@@ -103,6 +103,8 @@ class Timings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 DEFAULT_STATE = "/var/lib/slurm-elastic"
 """The state directory of a site that names none."""
+DEFAULT_SOCKET = Path("/run/slurm-elasticd/read.sock")
+"""Where its users ask; the service's RuntimeDirectory."""
 
 
 class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -156,6 +158,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     state_dir: str = DEFAULT_STATE
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     who: Who = field(default_factory=Who)
+    users: Users = field(default_factory=Users)
     limits: Limits = field(default_factory=Limits)
     timings: Timings = field(default_factory=Timings)
     policies: SitePolicies = field(default_factory=SitePolicies)
@@ -197,6 +200,15 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def state(self) -> Path:
         """The state directory; owned by SlurmUser."""
         return Path(self.state_dir)
+
+    @property
+    def read_socket(self) -> Path:
+        """Where users ask slurm-elasticd: outside of the state directory, which they cannot enter;
+        beside one that is not the usual one.
+        """
+        if self.users.socket is not None:
+            return Path(self.users.socket)
+        return DEFAULT_SOCKET if self.state_dir == DEFAULT_STATE else Path(f"{self.state_dir}.sock")
 
 
 def _own_or(own: float | None, general: float) -> float:

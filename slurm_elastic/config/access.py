@@ -24,6 +24,16 @@ class Who(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return bool(self.accounts or self.groups or self.qos)
 
 
+class Users(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom slurm-elasticd answers what ``status`` and ``explain`` ask: members of the Unix groups
+    ``operators`` see everything, others what slurm.conf's PrivateData lets them. ``socket`` is
+    where they ask.
+    """
+
+    operators: tuple[str, ...] = ()
+    socket: str | None = None
+
+
 def effective_who(own: Who | None, everywhere: Who) -> Who:
     """A cloud's own allow list if it has one, else the cluster's; each time limit by the same rule.
 

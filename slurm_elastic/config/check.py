@@ -214,6 +214,7 @@ def _paths(draft: Draft) -> None:
     for key in ("conf", "bin_dir", "sbin_dir", "programs_dir"):
         _path(draft, ("slurm", key), draft.value(("slurm", key), str))
     _path(draft, ("state_dir",), draft.value(("state_dir",), str), _LONGEST_SOCKET - _SOCKET_NAME)
+    _path(draft, ("users", "socket"), draft.value(("users", "socket"), str), _LONGEST_SOCKET)
     for i in draft.indices("clouds"):
         at = ("clouds", i)
         _path(draft, (*at, "socket"), draft.value((*at, "socket"), str), _LONGEST_SOCKET)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import socket
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -78,6 +79,24 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
         return
     yield from spool(config, now)
     yield from daemon(config, now)
+    yield from _users(config)
+
+
+def _users(config: Config) -> Iterator[Finding]:
+    """Whether somebody listens where users ask."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(config.read_socket))
+        except OSError as error:
+            yield Finding(
+                what="users",
+                level=Level.NOTE,
+                found=f"nobody answers them at {config.read_socket}: {error.strerror}",
+                expected="slurm-elasticd: without it status and explain are for root and SlurmUser",
+                advice="does it run, and may SlurmUser write that directory (users.socket)?",
+            )
+        else:
+            yield Finding(what="users", level=Level.OK, found=f"answered at {config.read_socket}")
 
 
 def _name(uid: int) -> str:

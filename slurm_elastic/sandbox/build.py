@@ -116,7 +116,7 @@ def make_directories(layout: Layout) -> None:
     for name in ("", "etc", "programs", "spool", "log", "run", "run/machines"):
         _directory(layout.dir / name, 0o755)
     slurm = pwd.getpwnam(USER)
-    for name in ("slurmctld", "state", "ec2", "one"):
+    for name in ("slurmctld", "state", "door", "ec2", "one"):
         _directory(layout.dir / name, statedir.DIRECTORY if name == "state" else 0o755)
         os.chown(layout.dir / name, slurm.pw_uid, slurm.pw_gid)
     _directory(layout.dir / "work", 0o1777)

@@ -149,6 +149,7 @@ def default_elastic(spec: SandboxSpec) -> dict[str, Any]:
         "cluster": {"name": "sandbox"},
         "state_dir": f"{root}/state",
         "slurm": {"conf": f"{root}/etc/slurm.conf", "programs_dir": f"{root}/programs"},
+        "users": {"socket": f"{root}/door/read.sock"},
         "who": {"groups": list(spec.groups), "max_time": "1h", "default_time": "10m"},
         "limits": {"dollars_per_hour": 2.0},
         "timings": {

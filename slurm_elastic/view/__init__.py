@@ -127,6 +127,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         totals=_totals(facts),
         checkpoints=_checkpoints(config, facts),
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
+        private=facts.private,
         budgets=(
             *(_budget(config, *one) for one in facts.spent.items()),
             *(_account(config, facts.now, *one) for one in facts.accounts.items()),

@@ -73,6 +73,7 @@ class CheckpointsView(Struct, frozen=True, kw_only=True):
     saved: tuple[SavedView, ...]
     threats: tuple[ThreatView, ...]
     moves: tuple[MoveView, ...]
+    private: tuple[str, ...] = ()
 
 
 def checkpoints_view(

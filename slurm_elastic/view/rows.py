@@ -26,7 +26,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``process_found`` says whether the daemon's process exists on this host (None: not looked).
     ``mark`` is what the daemon leaves beside its ledger, ``end_only`` why it only ends machines.
     ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``accounts``:
-    by Slurm account with a budget.
+    by Slurm account with a budget. ``checkpoints`` is None where there are none, or they could not
+    be read (``checkpoints_error``). ``private``: words of Slurm's PrivateData by which a part of it
+    is hidden from who asks.
     """
 
     now: float
@@ -46,6 +48,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     mark: Mark | None = None
     end_only: str = ""
     checkpoints: CheckpointFacts | None = None
+    checkpoints_error: str | None = None
+    private: tuple[str, ...] = ()
     spent: Mapping[str, Spent] = field(default_factory=dict)
     accounts: Mapping[str, Spent] = field(default_factory=dict)
 
@@ -237,4 +241,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     breakers: tuple[BreakerView, ...] = ()
     checkpoints: CheckpointsView | None = None
     budgets: tuple[BudgetView, ...] = ()
+    private: tuple[str, ...] = ()
     version: int = field(default=1)

@@ -135,7 +135,7 @@ def test_who_would_not_be_heard_is_told(
     for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
         assert run(config, *words) == 0
         assert capsys.readouterr().err == ""
-    monkeypatch.setattr("slurm_elastic.cli.ckpt_read.process_exists", lambda _pid: False)
+    monkeypatch.setattr("slurm_elastic.door.records.process_exists", lambda _pid: False)
     for words in (("notice", "op1"), ("notice", "op1", "--withdraw"), ("now", "7")):
         assert run(config, *words) == 0
         said = "slurm-elastic-ckptman does NOT RUN: it takes this up when it starts\n"

@@ -18,6 +18,7 @@ from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 from slurm_elastic.cli import status
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.status_tables import render
+from slurm_elastic.door import records
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
@@ -185,8 +186,8 @@ def test_a_state_directory_that_may_not_be_looked_into_is_said_and_the_rest_show
     def refused(*_: object, **__: object) -> NoReturn:
         raise PermissionError(13, "Permission denied", str(tmp_path))
 
-    monkeypatch.setattr(status, "Ledger", refused)
-    monkeypatch.setattr(status, "read_checkpoints", refused)
+    monkeypatch.setattr(records, "Ledger", refused)
+    monkeypatch.setattr(records, "CheckpointState", refused)
     text = text_of(seen(tmp_path), 400)
     assert f"The ledger cannot be read: {tmp_path}/ledger.db: Permission denied" in text
     assert "Not responding" in text, "Slurm's part"

@@ -1,0 +1,167 @@
+"""The answers at the read door, by what the files say and by who asks.
+
+What everybody may see is read at most every FRESH seconds, whoever asks how often; the rest is
+filtered for the one who asks (``sight``). Slurm is asked for the owners of jobs only where its
+PrivateData hides some.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config
+from slurm_elastic.door.asks import Answer, Ask, ChainAsk
+from slurm_elastic.door.records import read_chain, read_facts
+from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
+from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import end_only, read_mark
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm.account import account
+from slurm_elastic.view import Facts
+
+log = logging.getLogger(__name__)
+
+FRESH = 2.0
+"""Seconds for which what was read is good enough; longer where reading takes long (SHARE)."""
+SHARE = 10.0
+"""Reading again waits for so many times what it took."""
+STALE = 60.0
+SETTINGS_FRESH = 60.0
+_JOB_NUMBER = re.compile(r"[0-9]{1,10}")
+MAX_ANSWER = 64 << 20
+"""Bytes; thirty thousand machines are half of that."""
+
+T = TypeVar("T")
+
+
+class Peer(Struct, frozen=True, kw_only=True):
+    """Who asks, by the kernel."""
+
+    uid: int
+    groups: frozenset[int] = frozenset()
+
+
+class _Kept(Generic[T]):
+    """A value that is read anew when it is ``fresh`` seconds old."""
+
+    def __init__(self, read: Callable[[], T], fresh: float) -> None:
+        self._read, self._fresh = read, fresh
+        self._value: T | None = None
+        self._until = float("-inf")
+
+    def get(self) -> T:
+        began = time.monotonic()
+        if self._value is None or began >= self._until:
+            self._value = self._read()
+            took = time.monotonic() - began
+            self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
+        return self._value
+
+
+class Answers:
+    """For one thread."""
+
+    def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
+        self._config, self._slurm, self._now = config, slurm, now
+        self._trusted = trusted(config)
+        self._facts: _Kept[Facts] = _Kept(lambda: read_facts(config, now()), FRESH)
+        self._whole: _Kept[bytes] = _Kept(
+            lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
+        )
+        self._hidden: _Kept[frozenset[str]] = _Kept(self._read_hidden, SETTINGS_FRESH)
+        self._operators: _Kept[frozenset[int]] = _Kept(self._read_operators, SETTINGS_FRESH)
+        self._jobs: _Kept[Sequence[SlurmJob]] = _Kept(self._read_jobs, FRESH)
+
+    def __call__(self, peer: Peer, line: bytes) -> bytes:
+        """The document for one line of a request; an error is told in it."""
+        try:
+            ask = msgspec.json.decode(line, type=Ask)
+            document = self._told(peer, ask)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return refused(f"this request is none of this release's: {error}")
+        except SlurmElasticError as error:
+            return refused(str(error))
+        if len(document) > MAX_ANSWER:
+            return refused("there is too much to tell it here: ask as root or SlurmUser")
+        return document
+
+    def _told(self, peer: Peer, ask: Ask) -> bytes:
+        viewer = self._viewer(peer)
+        if isinstance(ask, ChainAsk):
+            return self._chain(ask, viewer)
+        if viewer is None or not viewer.hidden:
+            return self._whole.get()
+        return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))
+
+    def _chain(self, ask: ChainAsk, viewer: Viewer | None) -> bytes:
+        if ask.about == "job" and not _JOB_NUMBER.fullmatch(ask.name):
+            raise SlurmElasticError(f"{ask.name[:40]!r} is not the number of a job")
+        why = refusal(ask, viewer) if viewer else ""
+        if why:
+            raise SlurmElasticError(why)
+        chain = read_chain(self._config, ask, self._now())
+        chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
+        return msgspec.json.encode(Answer(chain=chain))
+
+    def _end_only(self) -> str:
+        config = self._config
+        stale = config.timings.heartbeat_stale
+        return end_only(config.state, read_mark(config.state), self._now(), stale)
+
+    def _viewer(self, peer: Peer) -> Viewer | None:
+        """None for an operator."""
+        if peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get()):
+            return None
+        hidden = self._hidden.get()
+        jobs = self._jobs.get() if not hidden.isdisjoint((JOBS, NODES)) else ()
+        return Viewer.of(peer.uid, hidden, jobs)
+
+    def _read_hidden(self) -> frozenset[str]:
+        """Where slurm.conf cannot be read, all that may be private is."""
+        try:
+            site = siteconf.read(self._config.slurm.conf)
+        except ConfigError as error:
+            log.warning("PrivateData is not known, users see nothing of others: %s", error)
+            return HIDING
+        return frozenset(word.lower() for word in site.items("PrivateData")) & HIDING
+
+    def _read_operators(self) -> frozenset[int]:
+        found = set()
+        for name in self._config.users.operators:
+            try:
+                found.add(grp.getgrnam(name).gr_gid)
+            except KeyError:
+                log.warning("users.operators: this host has no group %s", name)
+        return frozenset(found)
+
+    def _read_jobs(self) -> Sequence[SlurmJob]:
+        """Nobody's, where Slurm does not say whose they are."""
+        try:
+            return self._slurm.jobs(ended=True)
+        except SlurmError as error:
+            log.warning("owners of jobs are not known, users see none: %s", error)
+            return ()
+
+
+def trusted(config: Config) -> frozenset[int]:
+    """Root's and SlurmUser's uid."""
+    with contextlib.suppress(KeyError):
+        return frozenset({0, account(config.slurm.user).pw_uid})
+    return frozenset({0})
+
+
+def refused(sentence: str) -> bytes:
+    """The answer that says why there is none."""
+    return msgspec.json.encode(Answer(error=sentence))

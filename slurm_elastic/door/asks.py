@@ -1,0 +1,53 @@
+"""What may be asked at the read door, and its answers: one line of JSON, then one document::
+
+{"ask": "facts"}                                             -> {"facts": {...}}
+{"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}
+                                                                {"error": SENTENCE}
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from slurm_elastic.ledger import Decision, Machine
+from slurm_elastic.view import Facts
+
+
+class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
+    """All that ``status`` and ``ckpt list`` show, but for what Slurm says itself."""
+
+
+class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
+    """The decisions about a job (by its number), a node or a pool. Of a job: the ``nodes`` that it
+    has by Slurm, and its ``account`` where it waits for machines.
+    """
+
+    about: Literal["job", "node", "pool"]
+    name: str
+    nodes: tuple[str, ...] = ()
+    account: str = ""
+
+
+Ask = FactsAsk | ChainAsk
+
+
+class Chain(Struct, frozen=True, kw_only=True):
+    """Decisions in the order of time, and the machines that they are about. ``barred``: why the
+    account gets no machine of a public cloud. ``private`` and ``end_only`` as in ``Facts``.
+    """
+
+    decisions: tuple[Decision, ...] = ()
+    machines: tuple[Machine, ...] = ()
+    barred: str = ""
+    private: tuple[str, ...] = ()
+    end_only: str = ""
+
+
+class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of these is set."""
+
+    error: str = ""
+    facts: Facts | None = None
+    chain: Chain | None = None

@@ -1,0 +1,132 @@
+"""Reads the ledger, slurm-elastic-ckptman's memory and the spool, for who may open the files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from slurm_elastic.audit_trail import nodes_of, pool_subject, tell_job, tell_node
+from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.config import Config
+from slurm_elastic.controller.budget import barred, spending, spending_of_accounts
+from slurm_elastic.door.asks import Chain, ChainAsk
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.heartbeat import DAEMON, end_only, latest, process_exists, read_mark
+from slurm_elastic.ledger import Decision, Ledger, Machine
+from slurm_elastic.spool import Spool
+from slurm_elastic.view import DAY, Facts
+from slurm_elastic.view.checkpoints import CheckpointFacts
+
+
+def may_read(config: Config) -> bool:
+    """Whether this process may open the files, as far as there are any."""
+    ledger = config.state / "ledger.db"
+    try:
+        os.stat(ledger)
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+    return os.access(ledger, os.R_OK)
+
+
+def read_facts(config: Config, now: float) -> Facts:
+    """What cannot be read is said in the facts."""
+    mark = read_mark(config.state)
+    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
+    facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
+    if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
+        facts = replace(facts, process_found=process_exists(beat[1]))
+    try:
+        facts = replace(facts, checkpoints=_checkpoints(config, now))
+    except (OSError, sqlite3.Error, SlurmElasticError) as error:
+        facts = replace(facts, checkpoints_error=f"{config.state / FILE}: {error}")
+    with contextlib.suppress(OSError):
+        if (config.state / "requests").is_dir():
+            facts = replace(facts, pending=Spool(config.state).count())
+    return facts
+
+
+def _ledger_facts(config: Config, now: float) -> Facts:
+    path = config.state / "ledger.db"
+    try:
+        ledger = Ledger(path, read_only=True)
+        with contextlib.closing(ledger):
+            return Facts(
+                now=now,
+                machines=ledger.machines(ended_since=now - DAY),
+                open_launches=ledger.open_launches(),
+                cool_downs=ledger.cool_downs(now),
+                holds=ledger.holds(),
+                spent=spending(config, ledger, now),
+                accounts=spending_of_accounts(config, ledger, now),
+                breakers=ledger.breakers(),
+                health=ledger.health(),
+                heartbeat=ledger.heartbeat(DAEMON),
+            )
+    except SlurmElasticError as error:
+        return Facts(now=now, ledger_error=str(error))
+    except OSError as error:
+        return Facts(now=now, ledger_error=f"{path}: {error.strerror or error}")
+    except sqlite3.Error as error:
+        return Facts(now=now, ledger_error=f"{path}: {error}")
+
+
+def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
+    """None where the service has never run."""
+    path = config.state / FILE
+    if not path.exists():
+        return None
+    with contextlib.closing(CheckpointState(path, read_only=True)) as state:
+        images, warned = state.images(), state.notices()
+        rescues = state.rescues(since=now - DAY)
+    with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
+        beat = ledger.heartbeat(SERVICE)
+    found = None if beat is None else process_exists(beat[1])
+    return CheckpointFacts(
+        heartbeat=beat, process_found=found, images=images, warned=warned, rescues=rescues
+    )
+
+
+def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:
+    """SlurmElasticError where the ledger cannot be read."""
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            return _chain(config, ledger, ask, now)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+
+
+def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
+    if ask.about == "pool":
+        machines = tuple(m for m in ledger.machines() if m.pool == ask.name)
+        return Chain(decisions=ledger.decisions(pool_subject(ask.name)), machines=machines)
+    if ask.about == "node":
+        # What was no UTF-8 on the command line cannot be asked for, and names nothing.
+        found = tell_node(ask.name, ledger.decisions) if ask.name.isprintable() else []
+        nodes = [ask.name]
+    else:
+        nodes = list(ask.nodes)
+        found = tell_job(int(ask.name), ledger.decisions, nodes)
+        nodes = nodes or [node for decision in found for node in nodes_of(decision)]
+    why = barred(config, ledger, now).get(ask.account) if ask.account else None
+    return Chain(
+        decisions=tuple(found),
+        machines=_machines(ledger, nodes, found),
+        barred=why.reason if why else "",
+    )
+
+
+def _machines(
+    ledger: Ledger, nodes: Sequence[str], chain: Sequence[Decision]
+) -> tuple[Machine, ...]:
+    wanted = set(nodes)
+    since = chain[0].at if chain else None
+    found = ledger.machines(ended_since=since)
+    return tuple(m for m in found if m.instance.node in wanted)

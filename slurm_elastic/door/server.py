@@ -1,0 +1,277 @@
+"""The read door's socket: two threads for any number of users, none of whom holds up another.
+
+One thread has all the connections, with a time limit and a size limit for each, and so many of one
+user and of all at once; it looks who asks before it reads a byte. The other one answers, one after
+the other, and rests in between, so that no number of questions takes the daemon's processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
+from slurm_elastic.door.answers import Peer, refused
+
+log = logging.getLogger(__name__)
+
+MAX_REQUEST = 64 << 10
+_BACKLOG = 256
+_TICK = 0.5
+_PIECE = 256 << 10
+_SO_PEERGROUPS = 59
+"""asm-generic/socket.h; Python has no name for it, and takes 256 groups at most."""
+_BUSY = refused("slurm-elasticd answers as many as it can at once; ask again in a moment")
+_BROKEN = refused("slurm-elasticd could not answer this; its log says why")
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """``clients`` at once, of them ``each`` of one user; root and SlurmUser (``trusted``) have
+    ``kept`` more. Seconds: for the request, until its answer, and for taking that. ``rest``: times
+    what an answer took; ``flood``: a pause when somebody was turned away.
+    """
+
+    clients: int = 64
+    each: int = 4
+    kept: int = 8
+    trusted: frozenset[int] = frozenset({0})
+    request: float = 5.0
+    answer: float = 30.0
+    taking: float = 20.0
+    rest: float = 3.0
+    flood: float = 0.02
+
+
+class _Client:
+    """A connection. ``asked``: its request is read; ``rest`` of its answer is to be sent."""
+
+    __slots__ = ("asked", "buffer", "id", "link", "peer", "rest", "until")
+
+    def __init__(self, link: socket.socket, number: int, peer: Peer, until: float) -> None:
+        self.link, self.id, self.peer, self.until = link, number, peer, until
+        self.buffer = b""
+        self.asked = False
+        self.rest = memoryview(b"")
+
+
+class Door:
+    """Serves ``answer`` at ``path``. Whatever happens here, the daemon goes on."""
+
+    def __init__(
+        self, path: Path, answer: Callable[[Peer, bytes], bytes], bounds: Bounds | None = None
+    ) -> None:
+        self._path, self._answer = path, answer
+        self._bounds = bounds or Bounds()
+        self._clients: dict[int, _Client] = {}
+        self._count = 0
+        # Shared by the two threads, under the condition.
+        self._changed = threading.Condition()
+        self._asked: deque[tuple[int, Peer, bytes]] = deque()
+        self._answered: deque[tuple[int, bytes]] = deque()
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Listen until ``close`` (OSError where the socket cannot be made)."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # Whoever may come is asked for by the kernel (SO_PEERCRED), not by the mode.
+            bind_socket(self._listener, self._path, mode=0o666, backlog=_BACKLOG)
+        except OSError:
+            self._listener.close()
+            raise
+        self._inode = os.stat(self._path).st_ino
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._listener.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        for name, target in (("door", self._serve), ("door-answers", self._work)):
+            thread = threading.Thread(target=target, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def close(self) -> None:
+        """Stop listening; an answer that is being made is not waited for."""
+        self._closing.set()
+        with self._changed:
+            self._changed.notify_all()
+        if self._threads:
+            self._ring()
+            self._threads[0].join(10)
+            self._threads[1].join(1)
+
+    # The thread that has the sockets.
+
+    def _serve(self) -> None:
+        try:
+            while not self._closing.is_set():
+                try:
+                    self._round()
+                except Exception:
+                    log.exception("a round of the read door failed, it goes on")
+                    self._closing.wait(1.0)
+        finally:
+            remove_socket(self._path, self._inode)
+            for client in list(self._clients.values()):
+                self._drop(client)
+            self._selector.close()
+            self._listener.close()
+
+    def _round(self) -> None:
+        for key, _ in self._selector.select(_TICK):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif isinstance(key.data, _Client):
+                self._attend(key.data)
+            else:
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(self._bell)
+        self._hand_out()
+        now = time.monotonic()
+        for client in list(self._clients.values()):
+            if now > client.until:
+                self._drop(client)
+
+    def _accept(self) -> None:
+        """As many as fit; who is one too many gets a sentence and no place."""
+        turned_away = False
+        for _ in range(_BACKLOG):
+            try:
+                link, _ = self._listener.accept()
+            except BlockingIOError:
+                break
+            except OSError as error:  # out of descriptors or memory
+                log.warning("cannot accept a user at the read door: %s", error)
+                turned_away = True
+                break
+            turned_away |= not self._let_in(link)
+        if turned_away:
+            self._closing.wait(self._bounds.flood)
+
+    def _let_in(self, link: socket.socket) -> bool:
+        try:
+            link.setblocking(False)
+            peer = peer_of(link)
+            if self._has_room(peer.uid):
+                self._count += 1
+                until = time.monotonic() + self._bounds.request
+                client = _Client(link, self._count, peer, until)
+                self._selector.register(link, selectors.EVENT_READ, client)
+                self._clients[client.id] = client
+                return True
+            link.send(_BUSY)
+        except OSError:
+            pass
+        link.close()
+        return False
+
+    def _has_room(self, uid: int) -> bool:
+        bounds = self._bounds
+        if uid in bounds.trusted:
+            return len(self._clients) < bounds.clients + bounds.kept
+        counts = Counter(client.peer.uid for client in self._clients.values())
+        others = sum(n for who, n in counts.items() if who not in bounds.trusted)
+        return others < bounds.clients and counts[uid] < bounds.each
+
+    def _attend(self, client: _Client) -> None:
+        if client.id not in self._clients:
+            return
+        if client.rest:
+            self._send(client)
+            return
+        try:
+            part = client.link.recv(MAX_REQUEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        client.buffer += part
+        # One line and no more: who goes on talking is not waiting for an answer.
+        if not part or client.asked or len(client.buffer) > MAX_REQUEST:
+            self._drop(client)
+        elif b"\n" in client.buffer:
+            line = client.buffer.partition(b"\n")[0]
+            client.asked = True
+            client.until = time.monotonic() + self._bounds.answer
+            with self._changed:
+                self._asked.append((client.id, client.peer, line))
+                self._changed.notify_all()
+
+    def _hand_out(self) -> None:
+        while True:
+            with self._changed:
+                if not self._answered:
+                    return
+                number, document = self._answered.popleft()
+            client = self._clients.get(number)
+            if client is not None:
+                client.rest = memoryview(document)
+                client.until = time.monotonic() + self._bounds.taking
+                self._selector.modify(client.link, selectors.EVENT_WRITE, client)
+                self._send(client)
+
+    def _send(self, client: _Client) -> None:
+        try:
+            sent = client.link.send(client.rest[:_PIECE])
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(client)
+            return
+        client.rest = client.rest[sent:]
+        if not client.rest:
+            self._drop(client)
+
+    def _drop(self, client: _Client) -> None:
+        if self._clients.pop(client.id, None) is not None:
+            self._selector.unregister(client.link)
+            client.link.close()
+
+    # The thread that answers.
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            with self._changed:
+                if not self._asked:
+                    self._changed.wait(_TICK)
+                    continue
+                number, peer, line = self._asked.popleft()
+            if number not in self._clients:
+                continue
+            began = time.monotonic()
+            try:
+                document = self._answer(peer, line)
+            except Exception:
+                log.exception("no answer at the read door uid=%d", peer.uid)
+                document = _BROKEN
+            with self._changed:
+                self._answered.append((number, document))
+            self._ring()
+            self._closing.wait(min(self._bounds.rest * (time.monotonic() - began), 2.0))
+
+    def _ring(self) -> None:
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._bell, 1)
+
+
+def peer_of(link: socket.socket) -> Peer:
+    """Who is at the other end, with all groups, as it was when it connected (unix(7))."""
+    raw = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    _, uid, gid = struct.unpack("3i", raw)
+    groups: tuple[int, ...] = ()
+    with contextlib.suppress(OSError):
+        raw = link.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, 1024)
+        groups = struct.unpack(f"{len(raw) // 4}I", raw)
+    return Peer(uid=uid, groups=frozenset((gid, *groups)))

@@ -1,0 +1,202 @@
+"""The read door's socket: bounded, whoever comes, and never in the daemon's way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import needs
+import pytest
+
+from slurm_elastic.door.answers import Peer
+from slurm_elastic.door.server import MAX_REQUEST, Bounds, Door
+
+NOBODY = 65534
+SECONDS = 60.0
+QUICK = Bounds(request=0.3, answer=5.0, taking=0.5, rest=0.0)
+
+
+def echo(peer: Peer, line: bytes) -> bytes:
+    return b"%d %s" % (peer.uid, line)
+
+
+@contextlib.contextmanager
+def serving(
+    place: Path, answer: Callable[[Peer, bytes], bytes] = echo, bounds: Bounds | None = None
+) -> Iterator[Path]:
+    door = Door(place / "read.sock", answer, bounds)
+    door.start()
+    try:
+        yield place / "read.sock"
+    finally:
+        door.close()
+    assert not (place / "read.sock").exists()
+
+
+def connect(path: Path) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # No time-out of Python's: it makes a connect fail at once where the queue is full.
+    for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+        link.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(SECONDS), 0))
+    link.connect(str(path))
+    return link
+
+
+def rest_of(link: socket.socket) -> bytes:
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := link.recv(1 << 20):
+            parts.append(part)
+    link.close()
+    return b"".join(parts)
+
+
+def ask(path: Path, line: bytes) -> bytes:
+    link = connect(path)
+    with contextlib.suppress(BrokenPipeError):
+        link.sendall(line + b"\n")
+    return rest_of(link)
+
+
+def test_the_kernel_says_who_asks(tmp_path: Path) -> None:
+    seen: list[Peer] = []
+
+    def answer(peer: Peer, line: bytes) -> bytes:
+        seen.append(peer)
+        return line
+
+    with serving(tmp_path, answer) as path:
+        assert ask(path, b"hello") == b"hello"
+    assert seen[0].uid == os.geteuid()
+    assert {os.getegid(), *os.getgroups()} <= seen[0].groups
+
+
+def test_an_answer_of_many_megabytes_arrives_whole(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _peer, line: line * 1_000_000) as path:
+        assert ask(path, b"0123456789") == b"0123456789" * 1_000_000
+
+
+AS_NOBODY = """
+import os, socket, sys, time
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+links = []
+for _ in range(int(sys.argv[2])):
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.connect(sys.argv[1])
+    links.append(link)
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs.ROOT
+def test_hundreds_of_idle_connections_of_one_user_stop_nobody_else(open_path: Path) -> None:
+    patient = Bounds(request=SECONDS)
+    with (
+        serving(open_path, bounds=patient) as path,
+        subprocess.Popen(
+            [sys.executable, "-Es", "-c", AS_NOBODY, str(path), "400"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as crowd,
+    ):  # fmt: skip
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "here\n"
+        threads = doors()
+        for _ in range(20):
+            assert ask(path, b"x") == b"0 x"
+        assert doors() == threads == 2
+        crowd.kill()
+
+
+def doors() -> int:
+    return sum(thread.name.startswith("door") for thread in threading.enumerate())
+
+
+def test_one_user_has_so_many_places_and_the_next_one_is_told(tmp_path: Path) -> None:
+    with serving(tmp_path, bounds=Bounds(each=2, trusted=frozenset())) as path:
+        idle = [connect(path), connect(path)]
+        assert b"ask again in a moment" in ask(path, b"x")
+        idle.pop().close()
+        until = time.monotonic() + SECONDS
+        while b"ask again" in (said := ask(path, b"x")):
+            assert time.monotonic() < until
+        assert said == b"%d x" % os.geteuid()
+        idle.pop().close()
+
+
+def test_root_and_slurm_user_have_places_kept_for_them(tmp_path: Path) -> None:
+    bounds = Bounds(clients=1, each=1, kept=2, trusted=frozenset({os.geteuid()}))
+    with serving(tmp_path, bounds=bounds) as path:
+        idle = [connect(path) for _ in range(2)]
+        assert ask(path, b"x") == b"%d x" % os.geteuid()
+        for one in idle:
+            one.close()
+
+
+def test_who_asks_nothing_is_sent_away(tmp_path: Path) -> None:
+    with serving(tmp_path, bounds=QUICK) as path:
+        silent, slow = connect(path), connect(path)
+        slow.send(b"half a requ")
+        assert rest_of(silent) == rest_of(slow) == b""
+
+
+def test_who_asks_without_an_end_is_sent_away(tmp_path: Path) -> None:
+    with serving(tmp_path, bounds=Bounds(request=SECONDS)) as path:
+        link = connect(path)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            link.sendall(b"x" * (2 * MAX_REQUEST))
+        assert rest_of(link) == b""
+        assert ask(path, b"x") == b"%d x" % os.geteuid()
+
+
+def test_who_does_not_take_the_answer_is_sent_away_and_others_are_served(tmp_path: Path) -> None:
+    with serving(tmp_path, lambda _peer, line: line * (8 << 20), bounds=QUICK) as path:
+        stuck = connect(path)
+        stuck.sendall(b"x\n")
+        assert len(ask(path, b"y")) == 8 << 20
+        until = time.monotonic() + SECONDS
+        while is_open(stuck):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert len(rest_of(stuck)) < 8 << 20
+
+
+def is_open(link: socket.socket) -> bool:
+    """Whether the other end may still send: a write fails once it is gone."""
+    try:
+        link.send(b"")
+        link.send(b"x", socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def test_an_answer_that_fails_is_told_and_the_next_one_is_made(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def answer(peer: Peer, line: bytes) -> bytes:
+        if line == b"bad":
+            raise ZeroDivisionError
+        return line
+
+    with serving(tmp_path, answer) as path:
+        assert b"its log says why" in ask(path, b"bad")
+        assert ask(path, b"good") == b"good"
+    assert "no answer at the read door" in caplog.text
+
+
+def test_a_socket_left_by_a_crash_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as old:
+        old.bind(str(tmp_path / "read.sock"))
+    with serving(tmp_path) as path:
+        assert ask(path, b"x") == b"%d x" % os.geteuid()

@@ -1,0 +1,347 @@
+"""Users get status, explain and ckpt list from slurm-elasticd, and no file of its state directory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import needs
+import pytest
+from status_cases import NOW, busy_ledger
+
+from slurm_elastic import statedir
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.door import client
+from slurm_elastic.door.answers import Answers, Peer, trusted
+from slurm_elastic.door.asks import Answer, ChainAsk
+from slurm_elastic.door.records import may_read, read_facts
+from slurm_elastic.door.server import Bounds, Door
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.slurm.fake import FakeSlurm
+
+NOBODY = 65534
+GROUP = 60001
+SECONDS = 60.0
+YAML = """
+cluster: {{name: alps, uuid: 6f8c3a52-5a0b-4f5e-9f07-2f4d0a3a1c11}}
+state_dir: {root}/state
+slurm: {{conf: {root}/slurm.conf, bin_dir: {root}/no-slurm-here, user: root}}
+clouds:
+  - name: onp
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4096, price: 0.1}}}}
+pools:
+  - {{name: rack, cloud: onp, nodes: "op[1-2],pub[1-8]", cpus: 2, memory: 4G}}
+"""
+RUN = (
+    "import sys; sys.path[:0] = {path!r}; from slurm_elastic.cli.main import main; sys.exit(main())"
+)
+
+
+class Host:
+    """A state directory of SlurmUser's alone (root's here), and what users may reach beside it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / "state").mkdir(mode=0o700)
+        (root / "slurm.conf").write_text("ClusterName=alps\n")
+        self.file = root / "slurm-elastic.yaml"
+        self.file.write_text(YAML.format(root=root))
+        for path in (self.file, root / "slurm.conf"):
+            path.chmod(0o644)
+        with statedir.private_umask():
+            self.ledger = busy_ledger(root / "state" / "ledger.db")
+        self.slurm = FakeSlurm(jobs=[
+            SlurmJob(id=42, states=frozenset({"RUNNING"}), uid=NOBODY, nodes=("pub1",)),
+            SlurmJob(id=44, states=frozenset({"RUNNING"}), uid=1001, nodes=("pub2",)),
+        ])  # fmt: skip
+
+    @property
+    def config(self) -> Config:
+        return configfile.load(self.file)
+
+    def private(self, *words: str) -> None:
+        (self.root / "slurm.conf").write_text(f"PrivateData=cloud,{','.join(words)}\n")
+
+    def answers(self) -> Answers:
+        return Answers(self.config, self.slurm, lambda: NOW)
+
+    def told(self, ask: dict[str, str], uid: int = NOBODY, groups: Sequence[int] = ()) -> Answer:
+        peer = Peer(uid=uid, groups=frozenset(groups))
+        return msgspec.json.decode(self.answers()(peer, json.dumps(ask).encode()), type=Answer)
+
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        config = self.config
+        door = Door(config.read_socket, self.answers(), Bounds(trusted=trusted(config)))
+        door.start()
+        try:
+            yield
+        finally:
+            door.close()
+
+    def as_nobody(self, *words: str) -> subprocess.CompletedProcess[str]:
+        path = [p for p in sys.path if p]
+        command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(self.file)]
+        return subprocess.run(
+            [*command, *words], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def host(open_path: Path) -> Iterator[Host]:
+    made = Host(open_path)
+    yield made
+    made.ledger.close()
+
+
+# through the socket
+
+
+@needs.ROOT
+def test_a_user_sees_status_without_opening_a_file_of_the_state_directory(host: Host) -> None:
+    with host.serving():
+        done = host.as_nobody("status", "--json")
+    view = json.loads(done.stdout)
+    assert (done.returncode, view["ledger_error"]) == (0, None)
+    ids = {one["id"] for one in view["instances"]}
+    assert "i-0aaaaaaaaaaaaaaa1" in ids
+    assert view["slurm_error"], "Slurm is asked by the user's own command"
+
+
+@needs.ROOT
+def test_a_user_sees_tables_and_the_chain_of_a_job(host: Host) -> None:
+    with host.serving():
+        status, explain = host.as_nobody("status"), host.as_nobody("explain", "42")
+        pool = host.as_nobody("explain", "rack")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert "Cluster alps" in status.stdout
+    assert explain.returncode == 0, explain.stderr
+    assert "its nodes cannot be had: spot reclaim" in explain.stdout
+    assert pool.returncode == 0, pool.stderr
+
+
+@needs.ROOT
+def test_a_user_who_watches_sees_each_look(host: Host) -> None:
+    path = [p for p in sys.path if p]
+    command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(host.file)]
+    with (
+        host.serving(),
+        subprocess.Popen(
+            [*command, "status", "--json", "--watch", "1"], user=NOBODY, group=NOBODY,
+            extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True,
+        ) as watching,
+    ):  # fmt: skip
+        assert watching.stdout is not None
+        for _ in range(2):
+            assert json.loads(watching.stdout.readline())["cluster"] == "alps"
+        watching.kill()
+
+
+@needs.ROOT
+@pytest.mark.parametrize("words", [("status",), ("explain", "42"), ("ckpt", "list")])
+def test_without_the_daemon_a_user_gets_one_sentence(host: Host, words: tuple[str, ...]) -> None:
+    done = host.as_nobody(*words)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert "slurm-elasticd does not answer at" in line
+    assert f"{host.root}/state itself is for root and root" in line
+
+
+@needs.ROOT
+@pytest.mark.parametrize("words", [("offers",), ("clear", "--all")])
+def test_what_is_for_root_and_slurm_user_says_so_in_one_sentence(
+    host: Host, words: tuple[str, ...]
+) -> None:
+    with host.serving():
+        done = host.as_nobody(*words)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "root" in line
+
+
+def test_who_may_open_the_files_needs_no_daemon(host: Host) -> None:
+    assert may_read(host.config)
+    found = client.facts_of(host.config, NOW)
+    assert len(found.machines) == len(read_facts(host.config, NOW).machines) > 0
+    ask = ChainAsk(about="job", name="42")
+    assert client.chain_of(host.config, ask, NOW).decisions
+
+
+@needs.ROOT
+def test_a_socket_of_somebody_else_is_not_believed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "may_read", lambda _config: False)
+    code = (
+        "import os, socket, sys; s = socket.socket(socket.AF_UNIX); os.setuid(65534);"
+        "s.bind(sys.argv[1]); s.listen(); print('here', flush=True); sys.stdin.read()"
+    )
+    host.root.chmod(0o777)
+    with subprocess.Popen(
+        [sys.executable, "-Es", "-c", code, str(host.config.read_socket)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as impostor:  # fmt: skip
+        assert impostor.stdout is not None
+        assert impostor.stdout.readline() == "here\n"
+        with pytest.raises(SlurmElasticError, match=f"served by uid {NOBODY}"):
+            client.facts_of(host.config, NOW)
+        impostor.kill()
+
+
+def test_a_daemon_that_breaks_off_is_said(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "may_read", lambda _config: False)
+    door = Door(host.config.read_socket, lambda _peer, _line: b'{"facts": {"no')
+    door.start()
+    with pytest.raises(SlurmElasticError, match="broke off, or is of another release"):
+        client.facts_of(host.config, NOW)
+    door.close()
+
+
+# who sees what
+
+
+def test_private_jobs_are_told_to_their_user_and_to_no_other(host: Host) -> None:
+    host.private("jobs")
+    chain = {"ask": "chain", "about": "job", "name": "42"}
+    assert host.told(chain).chain is not None
+    refused = host.told(chain, uid=1001)
+    assert (refused.chain, "job 42 is none of yours" in refused.error) == (None, True)
+    facts = host.told({"ask": "facts"}).facts
+    assert facts is not None
+    assert facts.private == ("jobs",)
+    assert not any(set(m.jobs) - {42} for m in facts.machines)
+
+
+def test_root_and_operators_see_all(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.private("jobs", "nodes", "usage")
+    for told in (host.told({"ask": "facts"}, uid=0), operator(host, monkeypatch)):
+        assert told.facts is not None
+        assert told.facts.private == ()
+        assert len(told.facts.machines) == len(read_facts(host.config, NOW).machines)
+
+
+def operator(host: Host, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    text = host.file.read_text()
+    host.file.write_text(f"{text}users: {{operators: [hpc-admins, no-such-group]}}\n")
+
+    class Group:
+        gr_gid = GROUP
+
+    def getgrnam(name: str) -> Group:
+        if name != "hpc-admins":
+            raise KeyError(name)
+        return Group()
+
+    monkeypatch.setattr("slurm_elastic.door.answers.grp.getgrnam", getgrnam)
+    return host.told({"ask": "facts"}, groups=(100, GROUP))
+
+
+def test_without_an_answer_of_slurms_private_jobs_are_nobodys(host: Host) -> None:
+    host.private("jobs")
+    host.slurm.broken = SlurmError(("squeue",), None, "no answer in 5 s")
+    assert "none of yours" in host.told({"ask": "chain", "about": "job", "name": "42"}).error
+
+
+def test_where_slurm_conf_cannot_be_read_all_is_private(host: Host) -> None:
+    (host.root / "slurm.conf").unlink()
+    facts = host.told({"ask": "facts"}).facts
+    assert facts is not None
+    assert facts.private == ("accounts", "jobs", "nodes", "usage")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"[]", b"\xff\xfe", b'{"ask": "ledger"}', b'{"ask": "chain", "about": "job"}',
+     b'{"ask": "chain", "about": "job", "name": "1 or 1=1"}',
+     b'{"ask": "chain", "about": "job", "name": "99999999999999999999999"}',
+     b'{"ask": "chain", "about": "job", "name": "7", "nodes": [[]]}',
+     b'{"ask": "chain", "about": "node", "name": "a\\ud800"}', b"[" * 100_000],
+)  # fmt: skip
+def test_what_is_no_question_is_refused_in_a_sentence(host: Host, line: bytes) -> None:
+    told = msgspec.json.decode(host.answers()(Peer(uid=NOBODY), line), type=Answer)
+    assert told.error
+    assert "Traceback" not in told.error
+
+
+def test_who_asks_often_does_not_have_the_ledger_read_as_often(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+
+    def counted(config: Config, now: float) -> object:
+        reads.append(now)
+        return read_facts(config, now)
+
+    monkeypatch.setattr("slurm_elastic.door.answers.read_facts", counted)
+    answers = host.answers()
+    for uid in range(2000, 2100):
+        answers(Peer(uid=uid), b'{"ask": "facts"}')
+    assert len(reads) < 20
+
+
+# the daemon itself
+
+
+@needs.ROOT
+def test_the_daemon_answers_users_and_its_lock_and_ledger_are_out_of_their_reach(
+    open_path: Path,
+) -> None:
+    host = Host(open_path)
+    host.ledger.close()
+    command = [sys.executable, "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            wait_for(lambda: answers_at(host.config.read_socket) or daemon.poll() is not None)
+            wait_for(lambda: host.as_nobody("status", "--json").returncode == 0)
+            view = json.loads(host.as_nobody("status", "--json").stdout)
+            assert view["daemon"]["alive"]
+            state = open_path / "state"
+            assert state.stat().st_mode & 0o777 == 0o700
+            files = [p for p in state.rglob("*") if not p.is_symlink()]
+            assert {"daemon.lock", "ledger.db-shm"} <= {p.name for p in files}
+            assert not [p for p in files if p.lstat().st_mode & 0o077]
+        finally:
+            daemon.kill()
+
+
+def answers_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def wait_for(condition: object) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) -> None:
+    host = Host(open_path)
+    host.ledger.close()
+    text = host.file.read_text()
+    host.file.write_text(f"{text}users: {{socket: {open_path}/nowhere/read.sock}}\n")
+    command = [sys.executable, "-m", "slurm_elastic.cli.daemon", "--config", str(host.file)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stderr is not None
+        for line in daemon.stderr:
+            if "users are not answered" in line:
+                break
+        assert f"users.socket: {open_path}/nowhere/read.sock cannot be made" in line
+        assert os.path.exists(open_path / "state" / "prolog.sock")
+        assert daemon.poll() is None
+        daemon.kill()
+        daemon.stderr.read()
