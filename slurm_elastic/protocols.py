@@ -191,6 +191,10 @@ class Slurm(Protocol):
         """A PENDING job may start elsewhere than on the nodes that its user named (``-w``)."""
         ...
 
+    def hold(self, job: int) -> None:
+        """``scontrol uhold``: a PENDING job does not start until somebody releases it."""
+        ...
+
     def release(self, job: int) -> None:
         """``scontrol release``: end a hold (priority 0) that is on a PENDING job."""
         ...

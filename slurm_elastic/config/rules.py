@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import AnyCloud, InstanceType, LocalCloud
 from slurm_elastic.config.policies import (
     Budget,
     CloudPolicies,
@@ -17,7 +17,7 @@ from slurm_elastic.config.policies import (
     PoolPolicies,
     SitePolicies,
 )
-from slurm_elastic.model import Location
+from slurm_elastic.model import Location, Pool
 from slurm_elastic.policies.capacity import (
     Bounds,
     Slurm,
@@ -114,3 +114,22 @@ def _latest(own: PoolRules) -> float:
 
 def _first(values: Iterable[float | None], default: float) -> float:
     return next((value for value in values if value is not None), default)
+
+
+def types_of(cloud: AnyCloud, pool: Pool) -> dict[str, InstanceType]:
+    """The instance types that can be the pool's machines."""
+    types = {} if isinstance(cloud, LocalCloud) else cloud.types
+    return {
+        name: kind
+        for name, kind in types.items()
+        if (not pool.instance_types or name in pool.instance_types)
+        and kind.cpus >= pool.cpus
+        and kind.memory >= pool.real_memory
+    }
+
+
+def cheapest(cloud: AnyCloud, pool: Pool) -> float:
+    """The lowest price of the pool's types on demand, $/h; 0 where nothing is paid."""
+    if isinstance(cloud, LocalCloud):
+        return cloud.price
+    return min((kind.price for kind in types_of(cloud, pool).values()), default=0.0)

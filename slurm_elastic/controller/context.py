@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
@@ -21,6 +23,15 @@ from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
 
 
+class Barred(Struct, frozen=True):
+    """Why a job is to leave a partition, and until when (monotonic s) it is looked for."""
+
+    partition: str
+    why: str
+    correlation: str
+    deadline: float
+
+
 @dataclass(frozen=True)
 class Site:
     """One cluster as its daemon knows it. ``now`` is the clock (Unix time), ``monotonic`` the one
@@ -30,6 +41,8 @@ class Site:
     cluster's limits are one. ``holding`` guards what a hold's row says and what its node does: a
     node must not be drained after it was let go. ``dearest``: by offer, what it may come to ($/h)
     as the clouds told last; machines that were bought when less was known count so, too.
+    ``oversized``: jobs that can never fit a cloud, on their way back into the queue; one that is
+    forgotten is tried once more, and found too large again.
     """
 
     config: Config
@@ -46,6 +59,7 @@ class Site:
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)
     dearest: dict[str, float] = field(default_factory=dict)
+    oversized: dict[int, Barred] = field(default_factory=dict)
 
     @classmethod
     def of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor
 
-from slurm_elastic.controller import holds
+from slurm_elastic.controller import holds, oversized
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import Looks
 
@@ -33,7 +33,7 @@ class Settler:
     @property
     def busy(self) -> bool:
         """Whether something waits to settle."""
-        return self._waiting or bool(self._site.restarts)
+        return self._waiting or bool(self._site.restarts or self._site.oversized)
 
     def look_anew(self) -> None:
         """At all holds with the next pass, as an admin may have changed a node, and for jobs that
@@ -54,6 +54,7 @@ class Settler:
             site.restarts.recall_left(site.ledger, site.now(), site.monotonic())
         try:
             site.restarts.tick(site.slurm, site.ledger, site.now(), site.monotonic())
+            oversized.keep_out(site)
         finally:
             self._settle_holds()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -25,6 +25,7 @@ from slurm_elastic.controller.launch import (
     patiently,
     report_auth,
 )
+from slurm_elastic.controller.oversized import bar, too_large
 from slurm_elastic.controller.reject import give_back, refuse
 from slurm_elastic.controller.request_audit import Refusals, note, note_once, record_ranking
 from slurm_elastic.controller.suspend import end
@@ -275,9 +276,12 @@ def _refuse(
     """Refuse whole jobs; their machines serve others of the round, or end."""
     result = _gang_result(site, cloud, shortfalls, nodes, jobs)
     shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
+    never = too_large(site, cloud, result.broken, jobs)
+    alone = _only_of(never, jobs)
     refused: dict[str, list[str]] = {}
     for node in result.refused:
-        refused.setdefault(site.pool_of[node].name, []).append(node)
+        if node not in alone:
+            refused.setdefault(site.pool_of[node].name, []).append(node)
     idle = set(result.ended)
     machines = [
         m for m in site.ledger.machines()
@@ -287,7 +291,7 @@ def _refuse(
     correlation = shortfalls[0].request.id
     if result.reassigned:
         site.record(correlation, "reassigned", result.reassigned, f"{NOT_WHOLE} ({why})")
-    forced: set[str] = set()
+    forced = _turn_away(site, cloud, correlation, never, jobs, alone.intersection(result.refused))
     for name, some in refused.items():
         request = request_for(correlation, site.pools[name], some, jobs)
         if name in shortfall_of:
@@ -298,6 +302,32 @@ def _refuse(
             forced |= give_back(site, some, site.slurm.nodes(some), why, correlation)
     doomed = [m for m in machines if m.instance.node in forced]
     end(site, cloud, doomed, "its job could not be had whole", correlation)
+
+
+def _only_of(some: Collection[int], jobs: Jobs) -> set[str]:
+    """The nodes that only these jobs wait for."""
+    others = {n for job, of in jobs.items() if job not in some for n in of}
+    return {n for job in some for n in jobs[job]} - others
+
+
+def _turn_away(
+    site: Site,
+    cloud: str,
+    correlation: str,
+    never: Mapping[int, str],
+    jobs: Jobs,
+    alone: Collection[str],
+) -> set[str]:
+    """Give back the nodes of jobs that can never have theirs: nobody else is kept from these, and
+    the job does not come back for them. Returns those that are powered down.
+    """
+    forced: set[str] = set()
+    for job, why in never.items():
+        mine = [n for n in jobs[job] if n in alone]
+        site.record(correlation, "refused", (*mine, f"job:{job}"), why)
+        bar(site, job, cloud, why, correlation)
+        forced |= give_back(site, mine, site.slurm.nodes(mine), why, correlation, hurry=False)
+    return forced
 
 
 def _gang_result(

@@ -159,6 +159,23 @@ def serving(
     return tuple(chosen)
 
 
+def ceiling(
+    request: NodeRequest, offers: Iterable[Offer], scope: Scope, keys: Sequence[str] = DEFAULT_KEYS
+) -> tuple[int, str]:
+    """How many nodes of ``request`` could ever be had by these offers under the limits of
+    ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free, and
+    spot at no price. What comes and goes by itself says nothing about never.
+    """
+    calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits)
+    free = [
+        replace(o, free=None, price=0.0 if o.market is Market.SPOT else o.price) for o in offers
+    ]
+    room = sum(launch.room for launch in serving(request, free, calm, 0.0, keys))
+    placement = rank(request, free, calm, 0.0, keys)
+    bounds = [_room(request, ranked.offer, calm)[1] for ranked in placement.ranked]
+    return room, next(iter([*bounds, *(r.reason for r in placement.rejected)]), "")
+
+
 def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
     """``usage`` after a launch of ``bought``."""
     offer, count = bought.offer, bought.room

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -11,15 +11,8 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.clouds import (
     AnyCloud,
-    AwsCloud,
-    DockerCloud,
-    FakeCloud,
-    InstanceType,
-    LocalCloud,
-    OpenNebulaCloud,
-    OpenStackCloud,
 )
-from slurm_elastic.config.rules import rules_of
+from slurm_elastic.config.rules import cheapest, rules_of
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Limits, Location, Market, Pool
@@ -155,7 +148,7 @@ def _unused(world: World, pools: Sequence[str], on_spot: Sequence[Pool]) -> list
 def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolModel:
     cloud = config.cloud(pool.cloud)
     public = cloud.location is Location.PUBLIC
-    price = _price(cloud, pool)
+    price = cheapest(cloud, pool)
     market = _market(pool, price, world, notes) if Market.SPOT in pool.markets else None
     machines = _most(config, cloud, pool, price, on_spot=market is not None)
     own = rules_of(config, next(one for one in config.pools if one.name == pool.name))
@@ -256,26 +249,6 @@ def _limited(limits: Limits, price: float) -> list[int]:
     if limits.dollars_per_hour is not None and price > 0:
         found.append(int(limits.dollars_per_hour / price + 1e-9))
     return found
-
-
-def _price(cloud: AnyCloud, pool: Pool) -> float:
-    """On demand, the cheapest type that can be the pool's."""
-    if isinstance(cloud, LocalCloud):
-        return cloud.price
-    prices = [kind.price for kind in _types(cloud, pool).values()]
-    return min(prices, default=0.0)
-
-
-def _types(
-    cloud: AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud, pool: Pool
-) -> Mapping[str, InstanceType]:
-    return {
-        name: kind
-        for name, kind in cloud.types.items()
-        if (not pool.instance_types or name in pool.instance_types)
-        and kind.cpus >= pool.cpus
-        and kind.memory >= pool.real_memory
-    }
 
 
 def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMarket | None:

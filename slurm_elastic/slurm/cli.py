@@ -191,6 +191,10 @@ class SlurmCli:
         """``scontrol update jobid=JOB reqnodelist=``."""
         self._update_job(self._label(job), "reqnodelist=")
 
+    def hold(self, job: int) -> None:
+        """``scontrol uhold JOB``: its user may release it."""
+        self._ask_again("scontrol", "uhold", self._label(job))
+
     def release(self, job: int) -> None:
         """``scontrol release JOB``."""
         self._ask_again("scontrol", "release", self._label(job))

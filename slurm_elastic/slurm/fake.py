@@ -188,6 +188,13 @@ class FakeSlurm:
             self._command("any_nodes", job=job)
             self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
 
+    def hold(self, job: int) -> None:
+        """Its reason says so, and priority 0."""
+        with self._lock:
+            self._command("hold", job=job)
+            held = {"reason": "JobHeldUser", "priority": 0, "eligible": 0.0}
+            self._jobs[job] = msgspec.structs.replace(self._known_job(job), **held)
+
     def release(self, job: int) -> None:
         """No reason that holds it."""
         with self._lock:

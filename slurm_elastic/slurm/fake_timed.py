@@ -241,7 +241,8 @@ class TimedSlurm(FakeSlurm):
     def _schedule(self) -> None:
         now = self.clock()
         for job in sorted(self._jobs.values(), key=lambda j: j.id):
-            if "PENDING" in job.states and job.start <= now and job.id in self._wishes:
+            waits = "PENDING" in job.states and job.reason != "JobHeldUser"
+            if waits and job.start <= now and job.id in self._wishes:
                 among, count = self._wishes[job.id]
                 nodes = [self._nodes[n] for n in among]
                 free = [n.name for n in nodes if _usable(n) and _may_run(job, n)]

@@ -329,7 +329,7 @@ local function holds(data, part, need, default)
   if least > (need.nodes or 1) or least > most then
     return false
   end
-  most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge)
+  most = math.min(most, number(part.max_nodes, NO_VAL) or math.huge, data.most or math.huge)
   return time_fits(need, part, default) and enough(fitting(data.pools, need, part), need, most)
 end
 
@@ -390,6 +390,38 @@ local function partition_list(job, part_list)
     table.insert(names, 1, first)
   end
   return table.concat(names, ",")
+end
+
+-- Why the job can never start in the partitions that it names, all of them ours; nil where it may,
+-- or where we do not judge it.
+local function impossible(job, part_list)
+  local need, most = needs(job), nil
+  if blank(job.partition) or not need then
+    return nil
+  end
+  for name in items(job.partition) do
+    local part, ours = part_list[name], nil
+    for _, data in ipairs(SITE.partitions or {}) do
+      ours = data.name == name and data or ours
+    end
+    if not part or not ours then
+      return nil
+    end
+    local found = fitting(ours.pools, need, part)
+    if enough(found, need, ours.most or math.huge) then
+      return nil
+    end
+    local count = 0
+    for _, one in ipairs(found) do
+      count = count + one.pool.count
+    end
+    most = math.max(most or 0, math.min(count, ours.most or math.huge))
+  end
+  local asked = need.nodes or 1
+  if most < asked then
+    return asked .. " node(s) are asked for, and " .. most .. " such can be had at most"
+  end
+  return "its nodes, as many as may be up at a time, do not have what it asks for"
 end
 
 -- The method in --constraint=ckpt_METHOD; "none" where it names several: that job is refused later.
@@ -465,6 +497,13 @@ function slurm_elastic_submit(job_desc, part_list, submit_uid)
     if list then
       job_desc.partition = list
       slurm.log_debug("%s", user .. " partition=" .. list)
+    end
+  end)
+  try(function()
+    local why = slurm.log_user and impossible(job_desc, part_list)
+    if why then
+      slurm.log_user("%s", "slurm-elastic: this job can never start in partition "
+        .. job_desc.partition .. ": " .. why)
     end
   end)
   try(function()

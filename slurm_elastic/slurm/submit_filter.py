@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.rules import cheapest
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.slurm.conflicts import features
 from slurm_elastic.slurm.launcher import launchers
@@ -84,13 +85,16 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
             continue
         own = [pool for pool in pools if pool.cloud == cloud.name and pool.nodes]
         if own:
-            data: list[LuaValue] = [_pool(pool) for pool in own]
+            data: list[LuaValue] = [_pool(config, pool) for pool in own]
             partition: dict[str, LuaValue] = {
                 "name": cloud.partition_name,
                 "interactive": config.resume_timeout(cloud) <= patience,
                 "spot": any(Market.SPOT in pool.markets for pool in own),
                 "pools": data,
             }
+            limits = (config.limits.nodes, cloud.limits.nodes)
+            if any(limit is not None for limit in limits):
+                partition["most"] = min(limit for limit in limits if limit is not None)
             if method := _method(config, cloud.name):
                 partition["checkpoint"] = method
             partitions.append(partition)
@@ -104,14 +108,26 @@ def _method(config: Config, cloud: str) -> str:
     return next((method for method in methods if method != "none"), "")
 
 
-def _pool(pool: Pool) -> LuaValue:
+def _pool(config: Config, pool: Pool) -> LuaValue:
     return {
-        "count": len(pool.nodes),
+        "count": _most(config, pool),
         "cpus": pool.cpus,
         "memory": pool.real_memory,
         "gres": dict(pool.gres),
         "features": dict.fromkeys(features(pool), True),
     }
+
+
+def _most(config: Config, pool: Pool) -> int:
+    """Nodes of the pool that may ever be up together under the limits: a larger job would wait for
+    them for ever.
+    """
+    cloud = config.cloud(pool.cloud)
+    most = [len(pool.nodes)] if pool.max_nodes is None else [len(pool.nodes), pool.max_nodes]
+    price = cheapest(cloud, pool)
+    dollars = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
+    most += [int(limit / price + 1e-9) for limit in dollars if limit is not None and price]
+    return min(most)
 
 
 def _default_memory(site: Site | None) -> dict[str, LuaValue]:

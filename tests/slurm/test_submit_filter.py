@@ -417,6 +417,45 @@ def test_site_wide_default_memory_counts_where_the_partition_has_none(
         assert listed(lua, job, text=text) == expected, line
 
 
+SAID = """
+slurm.log_user = function(format, ...) log[#log + 1] = string.format(format, ...) end
+"""
+
+
+def said(lua: Callable[[str], str], site: Config, job: Mapping[str, Any]) -> str:
+    """What the user is told, and what becomes of the job's partition."""
+    code = (
+        HARNESS,
+        SAID,
+        render(site, domain_pools(site, expand))[FILTER],
+        f"local job = {to_lua(UNSET | dict(job))}",
+        f"local partitions = {to_lua(PARTITIONS)}",
+        SUBMIT,
+    )
+    return lua("\n".join(code)).strip()
+
+
+def test_a_job_that_can_never_fit_the_partition_it_names_is_told_so_and_passes(
+    lua: Callable[[str], str],
+) -> None:
+    small = config(limits=Limits(nodes=3, dollars_per_hour=5.0))
+    answer = said(lua, small, {"partition": "public", "min_nodes": 4})
+    told = "this job can never start in partition public: 4 node(s) are asked for"
+    assert answer.startswith("public 0")
+    assert told in answer
+    assert "such can be had at most" in answer
+    assert said(lua, config(), {"partition": "public", "min_nodes": 4}) == "public 0"
+    assert said(lua, small, {"partition": "static", "min_nodes": 4}) == "static 0"
+    assert said(lua, small, {"partition": "static,public", "min_nodes": 4}) == "static,public 0"
+
+
+def test_a_job_over_a_limit_is_not_listed_for_the_cloud(lua: Callable[[str], str]) -> None:
+    """It could only wait there."""
+    free, small = config(), config(limits=Limits(nodes=3, dollars_per_hour=5.0))
+    assert said(lua, free, {"min_nodes": 8}) == "static,public 0"
+    assert said(lua, small, {"min_nodes": 8}) == "nil 0"
+
+
 def on_spot() -> Config:
     """The public cloud's GPU pool may be bought on spot."""
     pools = [

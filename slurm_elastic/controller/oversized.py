@@ -1,0 +1,103 @@
+"""Jobs whose nodes the limits never allow together: told so, and taken from the cloud's partition.
+
+Waiting does not help: slurmctld would give such a job nodes again after each hold, for ever. It
+loses the partition of that cloud; one that has no other is held as its user may hold it (``scontrol
+uhold``), and whoever raises the limit releases it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.controller.context import Barred, Site
+from slurm_elastic.errors import ProviderError, SlurmError
+from slurm_elastic.model import NodeRequest
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.ranking import ceiling
+
+log = logging.getLogger(__name__)
+
+PATIENCE = 300.0
+"""Seconds in which a requeued job is looked for in the queue."""
+
+
+def bar(site: Site, job: int, cloud: str, why: str, correlation: str) -> None:
+    """The job is being requeued, and is not to come back to that cloud."""
+    partition = site.config.cloud(cloud).partition_name
+    deadline = site.monotonic() + PATIENCE
+    site.oversized[job] = Barred(partition, why, correlation, deadline)
+
+
+def keep_out(site: Site) -> None:
+    """Change those that are pending by now. The first SlurmError ends the pass."""
+    waiting = dict(site.oversized)
+    queue = {job.id: job for job in site.slurm.jobs()} if waiting else {}
+    for number, barred in waiting.items():
+        job = queue.get(number)
+        if job is not None and "PENDING" in job.states and "COMPLETING" not in job.states:
+            _keep_out(site, job, barred)
+        elif job is not None and site.monotonic() < barred.deadline:
+            continue
+        site.oversized.pop(number, None)
+
+
+def too_large(
+    site: Site, cloud: str, jobs: Iterable[int], nodes: Mapping[int, Sequence[str]]
+) -> dict[int, str]:
+    """Those of ``jobs`` that no launch can ever serve whole in that cloud, with the first bound in
+    the way. A smaller job must have room, or nothing but the cloud itself is to be held; and each
+    pool must have been asked: where one does not tell what it has, nothing is known.
+    """
+    wanted = {job: len(nodes[job]) for job in jobs if len(nodes[job]) > 1}
+    if not wanted:
+        return {}
+    found = _most(site, cloud)
+    if found is None:
+        return {}
+    most, bound = found
+    return {
+        job: f"its {count} nodes can never be had together in cloud {cloud},"
+        f" {most} at most: {bound}"
+        for job, count in wanted.items()
+        if 0 < most < count
+    }
+
+
+def _most(site: Site, cloud: str) -> tuple[int, str] | None:
+    """How many nodes of that cloud could ever be up together, and the bound that says so."""
+    total, why = 0, ""
+    for pool in site.pools_of_cloud(cloud):
+        try:
+            offers = site.providers[cloud].offers(pool)
+        except ProviderError:
+            return None
+        if not offers:
+            return None
+        request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
+        room, bound = ceiling(request, offers, site.scope(pool), site.config.ranking)
+        total, why = total + room, why or bound
+    return total, why
+
+
+def _keep_out(site: Site, job: SlurmJob, barred: Barred) -> None:
+    rest = tuple(p for p in job.partitions if p != barred.partition)
+    try:
+        if rest:
+            soon = 0.0 if job.is_requeue_hold(site.now()) else None
+            site.slurm.change_pending([job.id], partitions=rest, begin_in=soon)
+        else:
+            site.slurm.hold(job.id)
+    except SlurmError as error:
+        if error.code is None:
+            raise
+        log.warning("job not changed job=%s error=%s", job.label, error)
+        return
+    then = (
+        f"it may start in {', '.join(rest)}"
+        if rest
+        else f"it is held; once that is changed: scontrol release {job.label}"
+    )
+    log.warning("never fits job=%s reason=%s", job.label, barred.why)
+    site.record(barred.correlation, "never", (job_subject(job.id),), f"{barred.why}; {then}")

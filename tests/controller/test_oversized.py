@@ -1,0 +1,101 @@
+"""A job that no limit lets have its nodes together is told "never", and is not tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.clouds import FakeCloud
+from slurm_elastic.model import Limits, Location, Market
+from tests.controller.test_provision import MANY, build, mute
+from tests.controller.world import SHAPE, World
+
+ALL = ("static", "pub")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Any:
+    world = build(tmp_path, max_nodes=3)
+    yield world
+    world.close()
+
+
+def resumes(world: World) -> int:
+    return sum(kind == "resume" for kind, _, _ in world.requests)
+
+
+def test_a_job_that_can_never_fit_leaves_the_clouds_partition(small: World) -> None:
+    for name in MANY:
+        small.slurm._nodes[name] = replace(small.slurm.node(name), partitions=("pub",))
+    small.slurm.submit(1, MANY, 4, partitions=ALL)
+    small.advance(300)
+    job = small.slurm.queue()[1]
+    assert job.partitions == ("static",)
+    assert job.start <= small.now, "nothing keeps it from starting there"
+    (told,) = [d for d in small.ledger.decisions("job:1") if d.kind == "never"]
+    assert told.reason == (
+        "its 4 nodes can never be had together in cloud pub, 3 at most: pool many is limited to 3 "
+        "nodes, 0 are in use; it may start in static"
+    )
+
+
+def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: World) -> None:
+    small.slurm.submit(1, MANY, 4, partitions=("pub",))
+    small.advance(300)
+    tries = resumes(small)
+    small.advance(3600)
+    assert small.slurm.queue()[1].reason == "JobHeldUser"
+    assert resumes(small) == tries
+    (told,) = [d for d in small.ledger.decisions("job:1") if d.kind == "never"]
+    assert told.reason.endswith("it is held; once that is changed: scontrol release 1")
+
+
+def test_nobody_else_is_kept_from_its_nodes(small: World) -> None:
+    small.slurm.submit(1, MANY, 4, partitions=("pub",))
+    small.advance(120)
+    assert small.ledger.holds() == ()
+    small.slurm.submit(2, MANY, 3, partitions=("pub",))
+    small.advance(60)
+    assert "RUNNING" in small.slurm.queue()[2].states
+    assert small.slurm.queue()[1].reason == "JobHeldUser"
+
+
+def test_what_is_only_in_use_or_out_of_stock_now_is_not_never(tmp_path: Path) -> None:
+    world = build(tmp_path)
+    world.clouds["pub"].limit("*", 2)
+    world.slurm.submit(1, MANY, 4, partitions=("pub",))
+    world.advance(300)
+    assert world.slurm.queue()[1].reason != "JobHeldUser"
+    assert "never" not in world.kinds("job:1")
+    world.close()
+
+
+def test_the_spending_limit_counts_at_the_on_demand_price(tmp_path: Path) -> None:
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=SHAPE, limits=Limits(dollars_per_hour=0.35)
+    )
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-8]", cpus=2, memory=4096,
+        markets=(Market.SPOT, Market.ON_DEMAND),
+    )  # fmt: skip
+    world = World(tmp_path, clouds=(cloud,), pools=(pool,), limits=Limits())
+    mute(world)
+    world.slurm.submit(1, MANY, 4, partitions=("pub",))
+    world.advance(200)
+    (told,) = [d for d in world.ledger.decisions("job:1") if d.kind == "never"]
+    assert "cloud pub may spend $0.35/h" in told.reason
+    assert world.alive() == []
+    world.close()
+
+
+def test_a_daemon_that_was_killed_finds_it_too_large_again(small: World) -> None:
+    small.slurm.submit(1, MANY, 4, partitions=("pub",))
+    small.tick()
+    small.restart()
+    small.advance(900)
+    assert small.slurm.queue()[1].reason == "JobHeldUser"
+    assert small.alive() == []
