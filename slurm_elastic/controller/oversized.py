@@ -50,7 +50,11 @@ def too_large(
     the way. A smaller job must have room, or nothing but the cloud itself is to be held; and each
     pool must have been asked: where one does not tell what it has, nothing is known.
     """
-    wanted = {job: len(nodes[job]) for job in jobs if len(nodes[job]) > 1}
+    wanted = {
+        job: len(nodes[job])
+        for job in jobs
+        if len(nodes[job]) > 1 and not any(site.pool_of[n].partial_jobs for n in nodes[job])
+    }
     if not wanted:
         return {}
     found = _most(site, cloud)

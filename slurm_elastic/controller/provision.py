@@ -276,7 +276,7 @@ def _refuse(
     """Refuse whole jobs; their machines serve others of the round, or end."""
     result = _gang_result(site, cloud, shortfalls, nodes, jobs)
     shortfall_of = {shortfall.request.pool.name: shortfall for shortfall in shortfalls}
-    never = too_large(site, cloud, result.broken, jobs)
+    never = too_large(site, cloud, result.failed, jobs)
     alone = _only_of(never, jobs)
     refused: dict[str, list[str]] = {}
     for node in result.refused:
