@@ -34,6 +34,8 @@ ANSWER = 60.0
 """Seconds that a Slurm command may take."""
 SETTLE = 60.0
 """Seconds without slurmstepd before a machine is idle: a job's end may be on its way."""
+MOST = 65536
+"""Bytes of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
 INTERRUPTION = "meta-data/spot/instance-action"
 INSTANCE = "meta-data/instance-id"
@@ -122,11 +124,22 @@ def busy(workdir: str) -> bool:
 
 
 def is_step(pid: str, workdir: str) -> bool:
-    """Whether the process is the slurmstepd of a job. One that is gone meanwhile is not."""
+    """Whether the process is the slurmstepd of a job. One that is gone meanwhile is not.
+
+    Any user may name a process as he likes, and the machine would never stop: it has to be of our
+    own user (root, as slurmd is) and run a program of that name that is ours, too.
+    """
     try:
         with open("/proc/%s/comm" % pid) as file:  # noqa: UP031
             if file.read().strip() != "slurmstepd":
                 return False
+        if real_user(pid) != os.getuid():
+            return False
+        program = os.readlink("/proc/%s/exe" % pid).replace(" (deleted)", "")  # noqa: UP031
+        if os.path.basename(program) != "slurmstepd":
+            return False
+        if os.stat("/proc/%s/exe" % pid).st_uid != os.getuid():  # noqa: UP031
+            return False
         with open("/proc/%s/cmdline" % pid, "rb") as file:  # noqa: UP031
             # cgroup/v2 keeps a "slurmstepd infinity" as long as slurmd runs.
             if file.read().split(b"\0")[1:2] == [b"infinity"]:
@@ -137,6 +150,15 @@ def is_step(pid: str, workdir: str) -> bool:
     except OSError:
         return True
     return where.replace(" (deleted)", "") == workdir
+
+
+def real_user(pid: str) -> int:
+    """The process' real uid: slurmstepd lends its effective one to the job's user at times."""
+    with open("/proc/%s/status" % pid) as file:  # noqa: UP031
+        for line in file:
+            if line.startswith("Uid:"):
+                return int(line.split()[1])
+    raise FileNotFoundError(pid)
 
 
 class Metadata:
@@ -184,7 +206,7 @@ class Metadata:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=2) as answer:
-                return str(answer.read().decode())
+                return str(answer.read(MOST).decode())
         except (OSError, ValueError):
             return ""
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,6 +185,36 @@ def test_a_slurmstepd_is_work_and_that_of_cgroups_is_none(step: Callable[..., Pa
     assert not agent.busy(str(lasting))
     assert not agent.busy(str(working.parent))
     assert agent.busy("")
+
+
+@pytest.fixture
+def open_place() -> Iterator[Path]:
+    """A directory that every user may enter."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        Path(place).chmod(0o755)
+        yield Path(place)
+
+
+@pytest.mark.parametrize("disguise", ["named so", "copied", "run by a user"])
+def test_what_a_user_calls_slurmstepd_is_no_work(open_place: Path, disguise: str) -> None:
+    """Else one process of any job would keep the machine, and be paid, for ever."""
+    if os.getuid() != 0:
+        pytest.skip("needs other users")
+    program = open_place / "slurmstepd"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    owner, user = (0, 2) if disguise == "run by a user" else (2, 0)
+    os.chown(program, owner, owner)
+    if disguise == "named so":
+        program = Path(sys.executable)
+    name = "import time; open('/proc/self/comm', 'w').write('slurmstepd'); time.sleep(600)"
+    words = ["-c", name] if disguise == "named so" else ["600"]
+    process = subprocess.Popen([program, *words], cwd="/", user=user)
+    try:
+        eventually(lambda: _comm(process.pid) == "slurmstepd")
+        assert not agent.is_step(str(process.pid), "")
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture
