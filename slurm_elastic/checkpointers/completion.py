@@ -19,6 +19,10 @@ from slurm_elastic.protocols import Slurm
 
 TAIL = 1 << 20
 """Bytes of an output's end in which the line is looked for."""
+_MATCHES = 1000
+"""Places in what one look reads that are looked at: the output is the user's, the time is ours."""
+_AROUND = 64
+"""White space on either side of the line's text."""
 _GOES_ON = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
 
 
@@ -105,12 +109,14 @@ class Changed(Struct, frozen=True):
         return found
 
 
-class Said(Struct, frozen=True):
-    """A line appears in the job's output."""
+class Said:
+    """A line appears in the job's output. Each byte of that is looked at once, so that a job that
+    writes much costs no more with each look.
+    """
 
-    path: str
-    uid: int
-    text: str
+    def __init__(self, path: str, uid: int, text: str) -> None:
+        self.path, self.uid, self.text = path, uid, text
+        self._seen = 0
 
     def __str__(self) -> str:
         return f"line {self.text!r} in {self.path}"
@@ -132,11 +138,18 @@ class Said(Struct, frozen=True):
             return None
         try:
             size = os.fstat(descriptor).st_size
-            begin = max(int(mark), size - TAIL, 0)
-            lines = os.pread(descriptor, TAIL, begin).decode(errors="replace").splitlines()
+            if size < self._seen:  # somebody has cut it
+                self._seen = 0
+            wanted = self.text.encode()
+            # What was half written at the last look is read once more.
+            overlap = len(wanted) + 2 * _AROUND
+            begin = max(int(mark), self._seen - overlap, size - TAIL, 0)
+            before = os.pread(descriptor, 1, begin - 1) if begin > int(mark) else b"\n"
+            data = before + os.pread(descriptor, size - begin, begin) if size > begin else b""
+            self._seen = size
         finally:
             os.close(descriptor)
-        return 0 if any(line.strip() == self.text for line in lines) else None
+        return 0 if has_line(data, wanted) else None
 
     def fault(self, size: int) -> str | None:  # noqa: ARG002
         """Slurm truncates the output when the job starts again: that says nothing."""
@@ -155,6 +168,23 @@ class Said(Struct, frozen=True):
             os.close(descriptor)
             raise CheckpointError(f"{self.path} is no regular file of the job's user")
         return descriptor
+
+
+def has_line(data: bytes, wanted: bytes) -> bool:
+    """Whether a line of ``data`` is ``wanted``, with white space around it or none. The first byte
+    tells whether the second begins a line.
+    """
+    at = -1
+    for _ in range(_MATCHES):
+        at = data.find(wanted, at + 1)
+        if at < 0:
+            return False
+        before = data[max(at - _AROUND, 0) : at].rstrip(b" \t")
+        end = at + len(wanted)
+        after = data[end : end + _AROUND].lstrip(b" \t")
+        if before[-1:] in (b"\r", b"\n") and (not after or after[:1] in (b"\r", b"\n")):
+            return True
+    return False
 
 
 def sign_of(text: str, run: JobRun, slurm: Slurm) -> Sign:

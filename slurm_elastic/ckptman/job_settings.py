@@ -13,6 +13,8 @@ from slurm_elastic.config.checkpoint import METHODS, SCOPES, CheckpointSettings,
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
 from slurm_elastic.policies.checkpoint import AnyPolicy, Never, parse
 
+MOST = 4096
+"""Characters of a comment that says how a job is saved: it is read again and again."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
 _SIGNAL_CHECKS = {
@@ -65,9 +67,11 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
 
     ValueError with one sentence where it cannot be followed.
     """
-    found = _WISH.search(comment)
+    found = _WISH.search(comment[:MOST])
     if found is None:
         return None
+    if len(comment) > MOST:
+        raise ValueError(f"a comment of {len(comment)} characters: expected at most {MOST}")
     method, *rest = found[1].split(",")
     if method not in METHODS:
         raise ValueError(f"ckpt={method}: expected one of {', '.join(METHODS)}")

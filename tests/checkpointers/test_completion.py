@@ -1,0 +1,90 @@
+"""The line by which an application says that it has saved itself, in output that is its user's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.checkpointers import completion
+from slurm_elastic.checkpointers.completion import TAIL, Said, has_line
+from slurm_elastic.ckptman.job_settings import MOST, parse_comment
+from slurm_elastic.model import JobRun
+
+RUN = JobRun(
+    job=1, label="1", attempt=0, user="u", uid=os.getuid(), gid=0, nodes=(), partition="p", started=0.0
+)  # fmt: skip
+
+
+def shows(said: Said, mark: str) -> bool:
+    return said.shows(mark, None, RUN) is not None
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    path = tmp_path / "out"
+    path.write_text("before\nsaved\nnow")
+    return path
+
+
+def test_a_line_counts_once_it_is_written_after_the_mark(output: Path) -> None:
+    said = Said(str(output), os.getuid(), "saved")
+    mark = said.mark()
+    assert not shows(said, mark)
+    for piece, there in (("here\nnot saved\n", False), (" sav", False), ("ed \r\n", True)):
+        with output.open("a") as file:
+            file.write(piece)
+        assert shows(said, mark) == there
+
+
+def test_a_line_begins_where_the_application_was_asked(output: Path) -> None:
+    said = Said(str(output), os.getuid(), "saved")
+    mark = said.mark()
+    with output.open("a") as file:
+        file.write("saved")
+    assert shows(said, mark)
+
+
+def test_an_output_that_was_cut_is_read_anew(output: Path) -> None:
+    said = Said(str(output), os.getuid(), "saved")
+    mark = said.mark()
+    output.write_text("x" * 500 + "\n")
+    assert not shows(said, mark)
+    output.write_text("y" * int(mark) + "\nsaved\n")
+    assert shows(said, mark)
+
+
+@pytest.mark.parametrize("filler", [b"\n", b"saved", b"xsaved\n", b"\nsavedx", b" "])
+def test_an_output_made_to_cost_time_is_read_once(
+    output: Path, filler: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(descriptor: int, count: int, at: int) -> bytes:
+        data = pread(descriptor, count, at)
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(completion.os, "pread", counted)
+    output.write_bytes(b"")
+    said = Said(str(output), os.getuid(), "saved")
+    mark = said.mark()
+    output.write_bytes(filler * (5 * TAIL // len(filler)) + b"!\n")
+    for _ in range(50):
+        assert not shows(said, mark)
+    assert sum(read) < TAIL + 50 * 1000
+
+
+def test_places_that_are_no_line_are_looked_at_only_so_often() -> None:
+    assert has_line(b"\n" + b"saved! " * 900 + b"\nsaved\n", b"saved")
+    assert not has_line(b"\n" + b"saved! " * 2000 + b"\nsaved\n", b"saved"), "it was given up"
+
+
+def test_a_comment_that_says_how_to_save_is_bounded() -> None:
+    wish = "ckpt=signal,saved=line:done"
+    assert parse_comment(wish) == ("signal", {"saved": "line:done"})
+    assert parse_comment("x" * 1_000_000) is None
+    with pytest.raises(ValueError, match=f"expected at most {MOST}"):
+        parse_comment(wish + "x" * MOST)
