@@ -39,7 +39,7 @@ class SignalBed:
         return SignalCheckpointer(self.settings, self.path / "saves", self.slurm, self._look)
 
     def _look(self, job: int) -> SlurmJob | None:
-        return {j.id: j for j in self.slurm.jobs()}.get(job)
+        return {j.id: j for j in self.slurm.jobs(ended=True)}.get(job)
 
     def run(self, job: int = 7, attempt: int = 0, **options: str) -> JobRun:
         output = self.work / f"out-{job}"
