@@ -113,6 +113,45 @@ def test_nothing_but_the_users_own_file_is_touched(place: Path, kind: str) -> No
     assert secret.read_bytes() == b"root's own"
 
 
+def test_an_output_that_became_a_link_is_not_followed_even_to_what_its_user_may_write(
+    place: Path,
+) -> None:
+    """As /dev/shm or a colleague's file that he may append to: it is not this job's output."""
+    other = write(place / "home" / "other", b"not the job's")
+    out = place / "home" / "out"
+    out.symlink_to(other)
+    with pytest.raises(Refused):
+        outputs.keep(place / "keep", [str(out)], {str(out): 4}, CALLER, PLENTY)
+    with pytest.raises(Refused):
+        back(place, [str(out)], {str(out): 4})
+    outputs.clear(place / "keep", [str(out)], CALLER)
+    assert outputs.sizes([str(out)], CALLER) == {}
+    assert Path(other).read_bytes() == b"not the job's"
+    assert sorted(path.name for path in (place / "home").iterdir()) == ["other", "out"]
+
+
+def test_a_refused_copy_takes_no_room_and_the_one_before_stays(place: Path) -> None:
+    out = write(place / "home" / "out", b"one\n")
+    outputs.keep(place / "keep", [out], {out: 4}, CALLER, 4)
+    write(place / "home" / "out", b"one\ntwo\n")
+    with pytest.raises(Refused, match="more than 3 bytes"):
+        outputs.keep(place / "keep", [out], {out: 8}, CALLER, 3)
+    assert (place / "keep" / "0").read_bytes() == b"one\n"
+
+
+def test_what_stands_in_a_files_holes_is_gone_when_it_is_given_back(place: Path) -> None:
+    out = write(place / "home" / "out", b"")
+    with open(out, "r+b") as file:
+        file.seek(1 << 20)
+        file.write(b"end")
+    size = (1 << 20) + 3
+    outputs.keep(place / "keep", [out], {out: size}, CALLER, PLENTY)
+    assert (place / "keep" / "0").stat().st_blocks * 512 < 1 << 19
+    write(place / "home" / "out", b"a line of the launcher's\n")
+    back(place, [out], {out: size})
+    assert Path(out).read_bytes() == bytes(1 << 20) + b"end"
+
+
 def test_a_copy_that_is_too_short_is_refused(place: Path) -> None:
     out = write(place / "home" / "out", b"one\n")
     outputs.keep(place / "keep", [out], {out: 4}, CALLER, PLENTY)

@@ -1,0 +1,195 @@
+"""What a real CRIU brings back, and what not: the user's own, with his rights alone.
+
+Namespaces of our own, no container: a session's method saves a job, its user puts something else in
+the place of its files, and another session brings it back. The same on real Slurm is in
+tests/realcloud/docker/test_criu_rights.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from needs import ROOT_PART
+
+pytestmark = [ROOT_PART, pytest.mark.timeout(600)]
+
+JOB = """
+import mmap, os, sys, time
+kind, place = sys.argv[1], os.path.abspath("place")
+os.makedirs(f"{place}/sub")
+for name, content, mode in (("key", "a" * 128, 0o400), ("mem", "", 0o600)):
+    with open(f"{place}/{name}", "w") as file:
+        file.write(content)
+    os.chmod(f"{place}/{name}", mode)
+out = open("out", "a", buffering=1)
+opened, mapped = open(f"{place}/key", "rb"), None
+if kind in ("mmap", "all"):
+    mapped = mmap.mmap(opened.fileno(), 128, prot=mmap.PROT_READ)
+if kind in ("cwd", "all"):
+    os.chdir(f"{place}/sub")
+if kind in ("mem", "all"):
+    other = open(f"{place}/mem", "rb")
+if kind in ("mmap", "cwd", "mem"):
+    opened.close()
+step = 0
+while True:
+    seen = [opened.read(4) if opened.seek(0) == 0 else b""] if not opened.closed else []
+    seen += [mapped[:4]] if mapped else []
+    print("step", step, *(text.decode() for text in seen), file=out)
+    step += 1
+    time.sleep(0.05)
+"""
+
+ATTACK = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+from slurm_elastic.ckptroot import criu, manifest
+from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.payload import Payload
+from slurm_elastic.ckptroot.proc import status_of
+from slurm_elastic.ckptroot.site import Refused, Site
+home, program, kind, swap = Path(sys.argv[1]), *sys.argv[2:5]
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)  # as on a host (CRIU's cache)
+site = Site(cluster="t", directory=home, key=b"k" * 64, reader=(0, 0), criu=program, scratch=home / "run")
+environment = {b"PATH": b"/usr/bin:/bin"}
+caller = Caller(7, 2000, 2000, "alice", (2000,), environment)
+payload = Payload(argv=("/usr/bin/python3", str(home / "job"), kind), environment=environment,
+                  directory=str(home / "user"), umask=0o22, uid=2000, gid=2000, groups=(2000,))
+said = os.dup(1)
+null = os.open("/dev/null", os.O_RDWR)
+for number in range(3):
+    os.dup2(null, number)
+
+def lines():
+    try:
+        return (home / "user" / "out").read_text().splitlines()
+    except OSError:
+        return []
+
+def more():
+    before, end = len(lines()), time.monotonic() + 60
+    while len(lines()) < before + 3:
+        assert time.monotonic() < end, "no steps"
+        time.sleep(0.02)
+
+method = criu.Criu(site, caller, payload)
+method.start()
+more()
+image = home / "images" / "1"
+image.mkdir(parents=True)
+method.dump(image, 60.0, 1 << 30)
+method.stop()
+pid = method.pid
+method.close()
+last = len(lines())
+subprocess.run(["/bin/sh", "-c", swap], check=True, cwd=home / "user", user=2000, group=2000, extra_groups=[])
+sealed = manifest.Manifest(cluster="t", job=7, label="7", attempt=0, number=1, method="criu", uid=2000,
+    gid=2000, node="", taken=0.0, seconds=0.0, pid=pid, versions={}, files=manifest.digests(image), writing={})
+method = criu.Criu(site, caller, payload)
+told = {"last": last}
+try:
+    method.restore(image, sealed)
+    more()
+    tasks = method._tasks()
+    held = [os.readlink(f"/proc/{task}/{entry}") for task in tasks for entry in ("cwd", "exe")]
+    held += [os.readlink(one) for task in tasks for one in Path(f"/proc/{task}/fd").iterdir()]
+    held += [Path(f"/proc/{task}/maps").read_text() for task in tasks]
+    fields = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapAmb")
+    told |= {"held": held, "rights": [[status_of(task)[name] for name in fields] for task in tasks]}
+    told["inside"] = method.pid
+except Refused as refusal:
+    told["refused"] = str(refusal)
+told["lines"] = lines()
+method.close()
+os.write(said, json.dumps(told).encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def program() -> str:
+    script = Path(__file__).with_name("criu4")
+    done = subprocess.run([script], capture_output=True, text=True, check=False, timeout=500)
+    if done.returncode != 0:
+        pytest.skip(f"no CRIU 4: {done.stderr.strip()[-300:]}")
+    found = done.stdout.strip()
+    checks = subprocess.run([found, "check"], capture_output=True, text=True, check=False)
+    if checks.returncode != 0:
+        pytest.skip(f"CRIU does not work on this kernel: {checks.stderr.strip()[-300:]}")
+    return found
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="se-isolation-", dir="/tmp"))
+    path.chmod(0o755)
+    (path / "user").mkdir()
+    os.chown(path / "user", 2000, 2000)
+    (path / "job").write_text(JOB)
+    secret = path / "roots"
+    (secret / "sub").mkdir(parents=True)
+    (secret / "key").write_text("ROOT" * 32)
+    (secret / "key").chmod(0o400)
+    secret.chmod(0o700)
+    yield path
+    shutil.rmtree(path)
+
+
+def moved(home: Path, program: str, kind: str, swap: str = "true") -> dict[str, Any]:
+    """What became of a job whose user did ``swap`` between its image and its restore."""
+    words = ["unshare", "--mount", sys.executable, "-c", ATTACK, str(home), program, kind, swap]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=300, cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )  # fmt: skip
+    assert done.stdout, f"exit {done.returncode}: {done.stderr}"
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def test_a_job_comes_back_as_it_was_with_its_users_rights_and_no_others(
+    home: Path, program: str
+) -> None:
+    told = moved(home, program, "all")
+    assert told["lines"] == [f"step {n} aaaa aaaa" for n in range(len(told["lines"]))]
+    assert len(told["lines"]) > told["last"]
+    ids, nothing = ["2000\t2000\t2000\t2000"] * 2, ["0" * 16] * 4
+    assert told["rights"] == [[*ids, "2000", *nothing]]
+    assert told["inside"] > 1000
+    for name in ("key", "mem", "sub"):
+        assert any(f"{home}/user/place/{name}" in one for one in told["held"])
+    image = home / "images" / "1"
+    for path in (image, *image.iterdir()):
+        assert path.stat().st_uid == 0
+        assert path.stat().st_mode & 0o022 == 0
+    assert image.parent.stat().st_mode & 0o007 == 0  # the way to them is closed
+
+
+SWAPS = {
+    "fd": "rm -f place/key; ln -s SECRET/key place/key",
+    "parent": "mv place old; ln -s SECRET place",
+    "mmap": "rm -f place/key; ln -s SECRET/key place/key",
+    "cwd": "mv place old; ln -s SECRET place",
+    "mem": "mv place old; ln -s /proc/2 place",
+}
+
+
+@pytest.mark.parametrize("kind", SWAPS)
+def test_nothing_of_roots_comes_into_a_job_by_a_swapped_path(
+    home: Path, program: str, kind: str
+) -> None:
+    """``mem``: the memory of CRIU itself, the second process of the job's own numbers."""
+    told = moved(home, program, kind, SWAPS[kind].replace("SECRET", f"{home}/roots"))
+    why = "has bad mode" if kind == "mem" else "Permission denied"
+    assert "criu restore" in told["refused"]
+    assert why in told["refused"]
+    assert len(told["lines"]) == told["last"]
+    assert "ROOT" not in " ".join(told["lines"])
