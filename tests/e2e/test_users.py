@@ -1,0 +1,56 @@
+"""Users of a real cluster with PrivateData: what they see of it, and what they cannot touch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.sandbox.cluster import Sandbox
+from tests.e2e.world import running_nodes
+
+pytestmark = pytest.mark.e2e
+OPENS = "import os, sys; [os.open(p, os.O_RDONLY) for p in sys.argv[1:]]"
+
+
+@pytest.fixture(scope="module")
+def site(sandbox: Callable[..., Sandbox]) -> Sandbox:
+    return sandbox(slurm_conf=("PrivateData=jobs",), static_nodes=0)
+
+
+def as_user(site: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slurm_elastic.cli.main", *words]
+    return site.run(command, user="nobody", check=False)
+
+
+def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: Sandbox) -> None:
+    own = site.submit("sleep 60", "--partition=onprem")
+    other = site.submit("sleep 60", "--partition=onprem", user="root")
+    nodes = running_nodes(site, [own, other])
+    done = as_user(site, "explain", str(own))
+    assert done.returncode == 0, done.stderr
+    assert nodes[own][0] in done.stdout
+    refused = as_user(site, "explain", str(other))
+    assert refused.returncode == 1
+    assert f"job {other} is none of yours" in refused.stderr
+    view = json.loads(as_user(site, "status", "--json").stdout)
+    assert (view["daemon"]["alive"], view["slurm_error"], view["private"]) == (True, None, ["jobs"])
+    assert {job["id"] for one in view["instances"] for job in one["jobs"]} == {own}
+    assert as_user(site, "ckpt", "list").returncode == 0
+    for path in Path(site.layout.dir / "state").iterdir():
+        opened = site.run([sys.executable, "-c", OPENS, str(path)], user="nobody", check=False)
+        assert "PermissionError" in opened.stderr, path
+
+
+def test_users_are_answered_again_by_a_daemon_that_was_killed_and_started(site: Sandbox) -> None:
+    site.daemon_kill()
+    done = as_user(site, "status")
+    assert done.returncode == 1
+    assert "slurm-elasticd does not answer" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    site.daemon_start()
+    assert as_user(site, "status").returncode == 0
