@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import pause
-from slurm_elastic.cli.streams import prepare, visible
+from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
     prepare()
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_plainly(logging.INFO)
     try:
         config = configfile.load(arguments.config)
         cloud = _cloud(config, arguments.cloud)

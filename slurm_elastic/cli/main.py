@@ -20,7 +20,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
-from slurm_elastic.cli.streams import prepare, visible
+from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
@@ -44,7 +44,7 @@ COMMANDS: Mapping[str, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line (without the program's name) and return its exit code."""
     prepare()
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    log_plainly(logging.WARNING, "%(levelname)s %(name)s %(message)s")
     try:
         code = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic import statedir
-from slurm_elastic.cli.streams import prepare, visible
+from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.ledger.trouble import PASSING
@@ -48,11 +48,7 @@ def run_parsed(
     state directory is only read.
     """
     prepare()
-    logging.basicConfig(
-        level=args.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    log_plainly(args.log_level.upper())
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
         config = configfile.load(args.config)

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import sys
+from typing import Any
 
 import msgspec
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+"""A line of a service's log."""
+LONGEST = 8192
+"""Characters of such a line: some SDKs put a whole answer into an error."""
+# And those that turn the direction of what follows, or end a line for some readers.
+_CONTROL = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f"
+    "\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
 
 
 def prepare() -> None:
@@ -39,7 +49,31 @@ def prepare() -> None:
 
 def visible(text: str) -> str:
     """``text`` with the numbers of control characters: what was read rules no terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class PlainFormatter(logging.Formatter):
+    """Each message is one line of plain characters, whoever's words are in it: a job's comment must
+    neither rule a terminal nor look like a line of ours. A traceback keeps its lines.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        """The line."""
+        text = super().formatMessage(record)
+        more = len(text) - LONGEST
+        line = visible(text[:LONGEST]).replace("\n", "\\n").replace("\t", "\\t")
+        return f"{line} ... {more} characters more" if more > 0 else line
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401, N802
+        """The traceback, which may quote anything."""
+        return visible(super().formatException(ei))
+
+
+def log_plainly(level: int | str, form: str = LINE) -> None:
+    """Have all that is logged go to stderr, as PlainFormatter writes it."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainFormatter(form))
+    logging.basicConfig(level=level, handlers=[handler])
 
 
 def write_json(document: object) -> None:

@@ -310,7 +310,8 @@ def read(path: str) -> Dict[str, str]:  # noqa: UP006
 
 
 def say(text: str) -> None:
-    """To the journal."""
+    """To the journal, in plain characters: others' words are in it."""
+    text = "".join(c if c.isprintable() else "?" for c in text)
     sys.stderr.write("slurm-elastic-agent: %s\n" % text)  # noqa: UP031
     sys.stderr.flush()
 

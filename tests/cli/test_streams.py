@@ -1,0 +1,52 @@
+"""What is written for people is plain characters, whoever's words are in it."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.cli.streams import LONGEST, PlainFormatter, visible
+
+TEXT = st.text(st.characters(exclude_categories=()))
+
+
+def logged(text: str, *, error: Exception | None = None) -> str:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(PlainFormatter("%(levelname)s %(message)s"))
+    logger = logging.Logger("x")
+    logger.addHandler(handler)
+    logger.warning("job comment=%s", text, exc_info=error)
+    return stream.getvalue()
+
+
+def test_a_comment_neither_rules_a_terminal_nor_looks_like_a_line_of_ours() -> None:
+    said = logged("ok\x1b]0;owned\x07\x9b2J\n2026-01-01 ERROR root all is lost\r\u202egnp")
+    assert said == (
+        "WARNING job comment=ok\\x1b]0;owned\\x07\\x9b2J"
+        "\\n2026-01-01 ERROR root all is lost\\r\\u202egnp\n"
+    )
+
+
+@given(TEXT)
+def test_every_message_is_one_line_that_can_be_printed(text: str) -> None:
+    line = logged(text)
+    assert line.endswith("\n")
+    assert len(line.splitlines()) == 1
+    assert visible(line) == line
+    line.encode()
+
+
+def test_a_traceback_keeps_its_lines_and_no_control_characters() -> None:
+    said = logged("x", error=ValueError("\x1b[2J"))
+    assert "\x1b" not in said
+    assert "ValueError: \\x1b[2J" in said.splitlines()
+
+
+def test_an_answer_in_an_error_does_not_fill_the_log() -> None:
+    said = logged("<xml>" * 1_000_000)
+    assert len(said) < LONGEST + 100
+    assert said.endswith("characters more\n")
