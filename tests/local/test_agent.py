@@ -316,7 +316,9 @@ pools:
 def speak(path, line, preexec=None):
     script = (
         "import socket,sys\n"
-        "s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(sys.argv[2].encode())\n"
+        "s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n"
+        "try: s.sendall(sys.argv[2].encode())\n"
+        "except BrokenPipeError: pass  # turned away, and told why\n"
         "print(s.makefile().readline())"
     )
     done = subprocess.run(
