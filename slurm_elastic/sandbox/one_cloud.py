@@ -7,6 +7,7 @@ and messages are kept to the letter (recorded from 6.10.5).
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
@@ -33,6 +34,10 @@ STATES = {
 LCM_STATES = {0: "LCM_INIT", 1: "PROLOG", 2: "BOOT", 3: "RUNNING", 11: "EPILOG", 12: "SHUTDOWN",
               36: "BOOT_FAILURE"}  # fmt: skip
 _NO_HOST = "Cannot dispatch VM: No host with enough capacity to deploy the VM"
+_NOT_NOW = (
+    "Cannot dispatch VM to any Host. Possible reasons: Not enough capacity in Host or System DS, "
+    "dispatch limit reached, or limit of free leases reached"
+)
 _IN_TEMPLATE = frozenset(
     {
         "CPU",
@@ -113,6 +118,7 @@ class Cloud:
         self.world = world
         self.vms: dict[int, Vm] = {}
         self.next_id = 0
+        self._dispatched: Counter[tuple[int, int | None]] = Counter()
 
     def user(self, session: str) -> User:
         """Whose session string it is."""
@@ -252,7 +258,12 @@ class Cloud:
         return vm.lcm != BOOT_FAILURE
 
     def _place(self, vm: Vm, now: float) -> bool:
-        host = next((h for h in self.world.hosts if self._fits(h, vm)), None)
+        fitting = [h for h in self.world.hosts if self._fits(h, vm)]
+        host = next((h for h in fitting if self._has_turn(h, vm.due)), None)
+        if fitting and host is None:
+            vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NOT_NOW}"
+            vm.due = (self._cycle(vm.due) + 1) * self.world.pace.schedule
+            return True
         if host is None:
             vm.user_template["SCHED_MESSAGE"] = f"{dated(now)}: {_NO_HOST}"
             vm.due = now + self.world.pace.schedule
@@ -262,6 +273,22 @@ class Cloud:
         vm.host, vm.state, vm.lcm, vm.deployed = host, ACTIVE, PROLOG, vm.due
         vm.due += self.world.pace.boot / 2
         vm.template["TM_MAD_SYSTEM"] = ["dummy"]
+        return True
+
+    def _cycle(self, at: float) -> int:
+        # A hair more than the quotient: the beginning of a cycle belongs to it.
+        return int(at / self.world.pace.schedule + 1e-6)
+
+    def _has_turn(self, host: Host, at: float) -> bool:
+        """Whether the scheduler's cycle of that time places one more there; counts it if so."""
+        pace = self.world.pace
+        if pace.dispatch is None and pace.per_host is None:
+            return True
+        whole, here = (self._cycle(at), None), (self._cycle(at), host.id)
+        full = pace.dispatch is not None and self._dispatched[whole] >= pace.dispatch
+        if full or (pace.per_host is not None and self._dispatched[here] >= pace.per_host):
+            return False
+        self._dispatched.update((whole, here))
         return True
 
     def _fits(self, host: Host, vm: Vm) -> bool:

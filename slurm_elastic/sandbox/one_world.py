@@ -83,6 +83,8 @@ class Image(Struct, kw_only=True):
 class Pace(Struct, kw_only=True):
     """How long (s) a machine waits for the scheduler, boots and shuts down; how long a fresh one is
     missing from lists. Machines for whose names ``broken`` (a shell pattern) fits fail to boot.
+    The scheduler's cycles are ``schedule`` apart, too; in one it places at most ``dispatch``
+    machines, and ``per_host`` on each host (oned 6.x by default: 30 and 1; None is no bound).
     """
 
     schedule: float = 0.3
@@ -90,6 +92,8 @@ class Pace(Struct, kw_only=True):
     shutdown: float = 0.2
     visible_after: float = 0.0
     broken: str = ""
+    dispatch: int | None = None
+    per_host: int | None = None
 
 
 class World(Struct, kw_only=True):

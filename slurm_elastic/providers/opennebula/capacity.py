@@ -7,7 +7,7 @@ before. Hosts are shown to few accounts, a group's quota is only met.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -25,8 +25,12 @@ Bound = tuple[int, str]
 """At most so many, and why."""
 
 
-def bounds(call: Callable[..., Any], template: Mapping[str, Any]) -> list[Bound]:
-    """What bounds more machines of a template; ``call`` asks oned."""
+def bounds(
+    call: Callable[..., Any], template: Mapping[str, Any], in_line: Collection[int] = ()
+) -> list[Bound]:
+    """What bounds more machines of a template; ``call`` asks oned. Machines of ours ``in_line``
+    wait for the scheduler, whatever it says of them (``scheduling``).
+    """
     wanted = need(template)
     if wanted is None:
         return []
@@ -38,10 +42,11 @@ def bounds(call: Callable[..., Any], template: Mapping[str, Any]) -> list[Bound]
     room = host_room(call("hostpool.info").HOST, wanted)
     if room is not None:
         # One that the scheduler has tried in vain takes no room from those behind it.
-        queue = sum(not _message(record) for record in waiting)
+        queue = sum(not _message(r) or int(r.ID) in in_line for r in waiting)
         words = f"the hosts have room for {room} and {queue} machines wait for a place"
         found.append((max(room - queue, 0), words))
-    why = stuck(waiting, int(user.ID), wanted)
+    tried = [r for r in waiting if int(r.ID) not in in_line]
+    why = stuck(tried, int(user.ID), wanted)
     if why:
         found.append((0, f"a machine of no more needs waits for a place: {why}"))
     return found

@@ -29,7 +29,7 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 class Vm(Struct, frozen=True, kw_only=True):
     """What we read of a virtual machine; ``started`` is oned's clock (Unix time), ``host`` the
-    number of the host that it is on, or was on last.
+    number of the host that it is on, or was on last. ``placed``: when it was first seen to have one.
     """
 
     id: int
@@ -39,6 +39,7 @@ class Vm(Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str]
     address: str | None
     host: int | None = None
+    placed: float | None = None
 
     @property
     def node(self) -> str:
@@ -51,9 +52,14 @@ class Vm(Struct, frozen=True, kw_only=True):
         return self.tags.get(requests.GENERATION, "")
 
     @property
+    def waits(self) -> bool:
+        """Whether the scheduler has yet to find a place for it."""
+        return self.state == PENDING
+
+    @property
     def trouble(self) -> str:
         """Why the scheduler finds no place for it, or why its start failed, in their words."""
-        if self.state == PENDING:
+        if self.waits:
             return undated(self.tags.get("SCHED_MESSAGE", ""))
         if self.never_up:
             return undated(self.tags.get("ERROR", "")) or "its start failed"
@@ -68,6 +74,7 @@ class Vm(Struct, frozen=True, kw_only=True):
 def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
     """One machine of an extended answer."""
     tags = {key: str(value or "") for key, value in (record.USER_TEMPLATE or {}).items()}
+    last = _last_place(record)
     return Vm(
         id=int(record.ID),
         state=int(record.STATE),
@@ -75,15 +82,14 @@ def vm(record: Any) -> Vm:  # noqa: ANN401 - a pyone object
         started=float(record.STIME),
         tags=tags,
         address=_address(record.TEMPLATE),
-        host=_host(record),
+        host=int(last.HID) if last else None,
     )
 
 
-def _host(record: Any) -> int | None:  # noqa: ANN401
-    """By the last record of its history; None of one that was never placed."""
+def _last_place(record: Any) -> Any:  # noqa: ANN401
+    """The last record of its history; None of one that was never placed."""
     history = getattr(record.HISTORY_RECORDS, "HISTORY", None) or []
-    last = history[-1] if isinstance(history, list) and history else history
-    return int(last.HID) if last else None
+    return (history[-1] if isinstance(history, list) and history else history) or None
 
 
 def fresh(number: int, started: float, tags: Mapping[str, str]) -> Vm:

@@ -38,6 +38,7 @@ from slurm_elastic.providers.opennebula.errors import is_refusal, translated
 from slurm_elastic.providers.opennebula.images import Images
 from slurm_elastic.providers.opennebula.instances import Machines, ownership_of
 from slurm_elastic.providers.opennebula.requests import read_parts
+from slurm_elastic.providers.opennebula.scheduling import Placements, given_up, in_line
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,8 @@ class OpenNebulaProvider:
             settings.name, settings.listing_lag or LISTING_LAG, monotonic
         )
         self._unplaced: dict[str, tuple[float, str]] = {}
+        self._in_line: frozenset[int] = frozenset()
+        self._placements = Placements()
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The pool's types whose templates are there, with the room that quota and hosts leave.
@@ -124,11 +127,14 @@ class OpenNebulaProvider:
         return tuple(machines)
 
     def instances(self) -> Sequence[Instance]:
-        """The account's machines with our tag. Those that the scheduler could not place for
-        ``pending_limit``, and those whose start failed, are ended, and told once as TERMINATED.
+        """The account's machines with our tag. Those that the scheduler has given up (see
+        ``scheduling``), and those whose start failed, are ended, and told once as TERMINATED.
         """
-        found = self._machines.live()
-        hopeless = {v.id: v for v in found if self._is_hopeless(v)}
+        now = self._clock()
+        found = self._placements.dated(self._machines.live(), now)
+        hopeless = {v.id: v for v in found if v.never_up}
+        hopeless.update(given_up(found, now, self._settings.pending_limit))
+        self._in_line = in_line(found)
         ended = self._end_hopeless(tuple(hopeless.values())) if hopeless else frozenset()
         return tuple(
             convert.instance(replace(v, state=convert.DONE) if v.id in ended else v, self._settings)
@@ -176,7 +182,7 @@ class OpenNebulaProvider:
 
     def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
         """How many more machines there can be, and what bounds them; None where nobody tells."""
-        return min(bounds(self._call, template), default=(None, ""))
+        return min(bounds(self._call, template, self._in_line), default=(None, ""))
 
     def _tell_unplaced(self, name: str) -> CapacityError | None:
         """Once: from then on the cool-down of whoever asked stands for it."""
@@ -284,10 +290,6 @@ class OpenNebulaProvider:
         ]
 
     # ending
-
-    def _is_hopeless(self, one: Vm) -> bool:
-        waited = self._clock() - one.started
-        return one.never_up or (bool(one.trouble) and waited > self._settings.pending_limit)
 
     def _end_hopeless(self, some: Sequence[Vm]) -> frozenset[int]:
         """End them and remember their types; the numbers of those that are ended."""

@@ -157,6 +157,25 @@ class TestCapacity:
         assert bed.calls(INSTANTIATE) == 2
         assert provider.launch(spec_for(bed, provider, 1, generation="g3"))
 
+    def test_a_launch_that_the_scheduler_places_in_parts_is_placed_whole(self, bed: OneBed) -> None:
+        """It takes several times the limit; each machine but the first ones has a message."""
+        bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
+        provider = bed.open(pending_limit=2.0)
+        provider.launch(spec_for(bed, provider, 16))
+        _until(lambda: {m.state for m in provider.instances()} == {InstanceState.RUNNING})
+        assert len(bed.alive()) == 16
+
+    def test_machines_that_the_scheduler_comes_to_do_not_look_like_a_full_cloud(
+        self, bed: OneBed
+    ) -> None:
+        bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 40))
+        _until(lambda: any(m.state is InstanceState.RUNNING for m in provider.instances()))
+        assert any("dispatch limit" in m.tags.get("SCHED_MESSAGE", "") for m in machines(bed))
+        assert provider.offers(bed.pool)[0].free is None
+        assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
+
     def test_waiting_without_a_message_is_only_waiting(self, bed: OneBed) -> None:
         bed.control.pace(Pace(schedule=1000.0))
         provider = bed.open(pending_limit=0.2)
