@@ -289,6 +289,17 @@ def _user_info(cloud: Cloud, request: Request) -> Result:
     return xml.user(found, cloud)
 
 
+def _group_info(cloud: Cloud, request: Request) -> Result:
+    number = request.user.gid if request.args[0] == -1 else request.args[0]
+    own = number == request.user.gid and number not in cloud.world.hidden_groups
+    if not own and request.user.id != 0:
+        raise _unauthorized(request.user, f"USE GROUP [{number}]")
+    name = next((u.group for u in cloud.world.users if u.gid == number), None)
+    if name is None:
+        raise Refusal(0x0400, f"Error getting group [{number}].", number)
+    return xml.group(number, name, cloud)
+
+
 def _user_quota(cloud: Cloud, request: Request) -> Result:
     number, text = request.args[:2]
     if request.user.id != 0:
@@ -366,6 +377,7 @@ METHODS: Mapping[str, Method] = {
     "one.vmpool.info": Method(_vms, _LIST, 4),
     "one.vmpool.infoextended": Method(_vms_extended, _LIST, 4),
     "one.vmpool.infoset": Method(_vm_set, (_STR, _BOOL), 2),
+    "one.group.info": Method(_group_info, (_INT,), 1),
     "one.user.info": Method(_user_info, (_INT,), 1),
     "one.user.quota": Method(_user_quota, (_INT, _STR), 2),
     "one.userpool.info": Method(_users),

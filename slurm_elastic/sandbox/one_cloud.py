@@ -56,6 +56,10 @@ _IN_TEMPLATE = frozenset(
 _TERMINATE, _TERMINATE_HARD = 27, 28
 
 
+DISK_SIZE = 1024.0
+"""MiB of every image."""
+
+
 class Refusal(Exception):  # noqa: N818
     """oned's no: a code, the message after its prefix and the object it is about."""
 
@@ -94,6 +98,11 @@ class Vm(Struct, kw_only=True):
     def memory(self) -> float:
         """MiB."""
         return float(scalars(self.template).get("MEMORY", "0"))
+
+    @property
+    def images(self) -> list[int]:
+        """The images of its disks."""
+        return [int(d["IMAGE_ID"]) for d in vectors(self.template, "DISK") if d.get("IMAGE_ID")]
 
     @property
     def addresses(self) -> list[str]:
@@ -148,7 +157,8 @@ class Cloud:
         kept: Template = {k: v for k, v in template.items() if k in _IN_TEMPLATE}
         _require_positive(user, scalars(kept))
         leases = self._check_parts(user, kept)
-        self._check_quota(user, scalars(kept), leases)
+        images = [int(d["IMAGE_ID"]) for d in vectors(kept, "DISK") if "IMAGE_ID" in d]
+        self._check_quota(user, scalars(kept), leases, images)
         number = self.next_id
         name = order.name or plain.get("NAME") or f"one-{number}"
         _require_name(name)
@@ -202,7 +212,11 @@ class Cloud:
         return address
 
     def _check_quota(
-        self, user: User, plain: Mapping[str, str], leases: Sequence[tuple[Net, object]]
+        self,
+        user: User,
+        plain: Mapping[str, str],
+        leases: Sequence[tuple[Net, object]],
+        images: Sequence[int],
     ) -> None:
         if user.id == 0:
             return
@@ -210,7 +224,9 @@ class Cloud:
             "VMS": 1.0,
             "CPU": float(plain.get("CPU", "0")),
             "MEMORY": float(plain.get("MEMORY", "0")),
+            "SYSTEM_DISK_SIZE": DISK_SIZE * len(images),
         }
+        adds |= {f"RUNNING_{key}": adds[key] for key in ("VMS", "CPU", "MEMORY")}
         mine = [vm for vm in self.living() if vm.owner.id == user.id]
         group = [vm for vm in self.living() if vm.owner.gid == user.gid]
         bounds = (("user", user.id, user.quota, mine),
@@ -225,6 +241,11 @@ class Cloud:
             limit = user.leases.get(net.id, -1)
             if limit >= 0 and sum(len(vm.addresses) for vm in mine) + 1 > limit:
                 words = f"limit of {limit} reached for LEASES quota in NETWORK with ID: {net.id}."
+                raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {words}")
+        for number in images:
+            limit = user.runs.get(number, -1)
+            if limit >= 0 and runs_of(mine, number) + 1 > limit:
+                words = f"limit of {limit} reached for RVMS quota in IMAGE with ID: {number}."
                 raise Refusal(0x0200, f"User [{user.id}] : user [{user.id}] {words}")
 
     # time
@@ -327,9 +348,19 @@ class Cloud:
 
 def used(vms: Iterable[Vm], key: str) -> float:
     """What these machines use of a quota."""
-    if key == "VMS":
-        return float(sum(1 for _ in vms))
-    return float(sum(vm.cpu if key == "CPU" else vm.memory for vm in vms))
+    match key.removeprefix("RUNNING_"):
+        case "VMS":
+            return float(sum(1 for _ in vms))
+        case "SYSTEM_DISK_SIZE":
+            return float(sum(DISK_SIZE * len(vm.images) for vm in vms))
+        case "CPU":
+            return float(sum(vm.cpu for vm in vms))
+    return float(sum(vm.memory for vm in vms))
+
+
+def runs_of(vms: Iterable[Vm], image: int) -> int:
+    """How many machines run from an image."""
+    return sum(vm.images.count(image) for vm in vms)
 
 
 def dated(now: float) -> str:

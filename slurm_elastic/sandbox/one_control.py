@@ -59,12 +59,16 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a user or of a group, by id: VMS, CPU, MEMORY; ``leases`` by network, of a user."""
+    """Of a user or of a group, by id: VMS, CPU, MEMORY and the like; ``leases`` by network and
+    ``runs`` by image, of a user. ``hidden``: the group's members may not read it.
+    """
 
     user: int | None = None
     group: int | None = None
     vm: dict[str, float] = field(default_factory=dict)
     leases: dict[int, int] = field(default_factory=dict)
+    runs: dict[int, int] = field(default_factory=dict)
+    hidden: bool = False
 
 
 class Place(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,9 +149,12 @@ def _quota(front: Steered, body: bytes, _now: float) -> object:
     order = msgspec.json.decode(body, type=Quota)
     if order.group is not None:
         front.cloud.world.groups[order.group] = dict(order.vm)
+        if order.hidden:
+            front.cloud.world.hidden_groups.add(order.group)
     for user in front.cloud.world.users:
         if user.id == order.user:
             user.quota, user.leases = dict(order.vm), dict(order.leases)
+            user.runs = dict(order.runs)
     return {}
 
 

@@ -15,8 +15,8 @@ ELASTIC = "elastic"
 
 
 class User(Struct, kw_only=True):
-    """An account. ``quota`` by name (VMS, CPU, MEMORY): -1 the default, -2 no bound;
-    ``leases`` by the id of a network.
+    """An account. ``quota`` by name (VMS, CPU, MEMORY, RUNNING_VMS ...): -1 the default, -2 no
+    bound; ``leases`` by the id of a network, ``runs`` (RVMS) by that of an image.
     """
 
     id: int
@@ -26,6 +26,7 @@ class User(Struct, kw_only=True):
     group: str = "users"
     quota: dict[str, float] = field(default_factory=dict)
     leases: dict[int, int] = field(default_factory=dict)
+    runs: dict[int, int] = field(default_factory=dict)
 
 
 class Host(Struct, kw_only=True):
@@ -97,7 +98,7 @@ class Pace(Struct, kw_only=True):
 
 
 class World(Struct, kw_only=True):
-    """All of it. ``groups`` are quotas by the group's id."""
+    """All of it. ``groups`` are quotas by the group's id; ``hidden_groups`` may not be read."""
 
     users: list[User]
     templates: list[VmTemplate]
@@ -106,6 +107,7 @@ class World(Struct, kw_only=True):
     )
     nets: list[Net] = field(default_factory=lambda: [Net(id=0, name="lan")])
     groups: dict[int, dict[str, float]] = field(default_factory=dict)
+    hidden_groups: set[int] = field(default_factory=set)
     images: list[Image] = field(default_factory=lambda: [Image(id=0, name="debian12")])
     pace: Pace = field(default_factory=Pace)
     version: str = "6.10.5"

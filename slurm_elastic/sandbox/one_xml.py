@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, used
+from slurm_elastic.sandbox.one_cloud import DONE, Cloud, Vm, runs_of, used
 from slurm_elastic.sandbox.one_template import Template, scalars, vectors
 from slurm_elastic.sandbox.one_world import Host, Image, User, VmTemplate
 
@@ -172,21 +172,37 @@ def _quotas(one: User, cloud: Cloud) -> str:
         f"{leaf('LEASES_USED', str(sum(len(vm.addresses) for vm in mine)))}</NETWORK>"
         for n, limit in one.leases.items()
     )
+    images = "".join(
+        f"<IMAGE>{leaf('ID', str(n))}{leaf('RVMS', str(limit))}"
+        f"{leaf('RVMS_USED', str(runs_of(mine, n)))}</IMAGE>"
+        for n, limit in one.runs.items()
+    )
     return (
         f"<DATASTORE_QUOTA></DATASTORE_QUOTA><NETWORK_QUOTA>{nets}</NETWORK_QUOTA>"
-        f"<VM_QUOTA>{_vm_quota(one, mine)}</VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA>"
+        f"<VM_QUOTA>{_vm_quota(one.quota, mine)}</VM_QUOTA><IMAGE_QUOTA>{images}</IMAGE_QUOTA>"
     )
 
 
-def _vm_quota(one: User, mine: Sequence[Vm]) -> str:
-    if not one.quota:
+def group(number: int, name: str, cloud: Cloud) -> str:
+    """A group with its quotas and their defaults."""
+    theirs = [vm for vm in cloud.living() if vm.owner.gid == number]
+    quota = _vm_quota(cloud.world.groups.get(number, {}), theirs)
+    members = "".join(f"<ID>{u.id}</ID>" for u in cloud.world.users if u.gid == number)
+    return (
+        f"<GROUP><ID>{number}</ID><NAME>{escape(name)}</NAME><TEMPLATE></TEMPLATE>"
+        f"<USERS>{members}</USERS><ADMINS></ADMINS><DATASTORE_QUOTA></DATASTORE_QUOTA>"
+        f"<NETWORK_QUOTA></NETWORK_QUOTA><VM_QUOTA>{quota}</VM_QUOTA><IMAGE_QUOTA></IMAGE_QUOTA>"
+        f"{_DEFAULT_QUOTAS.replace('USER', 'GROUP')}</GROUP>"
+    )
+
+
+def _vm_quota(quota: Mapping[str, float], theirs: Sequence[Vm]) -> str:
+    if not quota:
         return ""
     values: dict[str, str] = {}
     for key in _QUOTAS:
-        values[key] = f"{one.quota.get(key, -1):g}"
-        base = key.removeprefix("RUNNING_")
-        amount = used(mine, base) if base in ("CPU", "MEMORY", "VMS") else 0.0
-        values[f"{key}_USED"] = f"{amount:g}"
+        values[key] = f"{quota.get(key, -1):g}"
+        values[f"{key}_USED"] = f"{used(theirs, key):g}"
     return "<VM>" + "".join(leaf(k, v) for k, v in values.items()) + "</VM>"
 
 

@@ -332,11 +332,11 @@ def test_our_client_reads_what_was_recorded() -> None:
     assert need == capacity.Need(0.1, 64.0)
     assert capacity.host_room(parsed("hostpool.info").HOST, need) == 3 * 80
     assert capacity.host_room(parsed("hostpool.info.nonadmin").HOST, need) is None
-    assert capacity.quota_room(parsed("user.info.self"), need) is None
-    assert capacity.quota_room(parsed("user.info"), need) == (
-        1,
-        "the account's VMS quota is 2 and 1 are used",
-    )
+    assert capacity.quotas(parsed("user.info.self")) == []
+    part = capacity.parts(lambda *_: None, {}, need)
+    assert capacity.quota_bounds(capacity.quotas(parsed("user.info")), part) == [
+        (1, "the account's VMS quota is 2 and 1 are used")
+    ]
     short = parsed("vmpool.info.pending_sched_message").VM
     big = capacity.Need(900.0, 64.0)
     assert capacity.stuck(short, 0, big).startswith("Cannot dispatch VM")

@@ -29,7 +29,7 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 class Vm(Struct, frozen=True, kw_only=True):
     """What we read of a virtual machine; ``started`` is oned's clock (Unix time), ``host`` the
-    number of the host that it is on, or was on last. ``placed``: when it was first seen to have one.
+    number of the host that it is on, or was on last; ``placed``: when it was first seen there.
     """
 
     id: int

@@ -20,7 +20,9 @@ Call = Callable[..., Any]
 Template = Mapping[str, Any]
 TRIED = (6, 10)
 """The oldest release that answers as this client expects (see docs/opennebula.md)."""
-_UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB"}
+_UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "machines",
+          "RUNNING_CPU": "cpus", "RUNNING_MEMORY": "MiB"}  # fmt: skip
+"""The quotas that pools are held against; the others are told by each offer's room."""
 _refused = partial(
     refused,
     rights="docs/opennebula.md has the rights that the account needs",
@@ -165,7 +167,7 @@ def _quotas(
     except ProviderError as error:
         yield _refused("quotas", error, "the account's own record")
         return
-    found = capacity.quotas(user)
+    found = [q for q in capacity.quotas(user) if q.key in _UNITS]
     if not found:
         yield Finding(what="quotas", level=Level.OK, found="the account has none of its own")
     for quota in found:
@@ -173,7 +175,7 @@ def _quotas(
 
 
 def _part(key: str, need: capacity.Need) -> float:
-    return {"VMS": 1.0, "CPU": need.cpu, "MEMORY": need.memory}[key]
+    return capacity.plain_parts(need)[key]
 
 
 def _quota(

@@ -31,7 +31,7 @@ from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.opennebula import convert, preflight, requests
 from slurm_elastic.providers.opennebula import notices as opennebula_notices
-from slurm_elastic.providers.opennebula.capacity import QUOTA_WORDS, bounds
+from slurm_elastic.providers.opennebula.capacity import ACCOUNT, GROUP, bounds
 from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import is_refusal, translated
@@ -83,11 +83,12 @@ class OpenNebulaProvider:
         self._unplaced: dict[str, tuple[float, str]] = {}
         self._in_line: frozenset[int] = frozenset()
         self._placements = Placements()
+        self._group_hidden = False
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
         """The pool's types whose templates are there, with the room that quota and hosts leave.
 
-        Hosts are shown to few accounts; without, and for quotas of the group, a launch will tell.
+        Hosts are shown to few accounts; without, a launch will tell.
         """
         markets = [m for m in pool.markets if m is not Market.SPOT]
         if not markets or (pool.zones and ONE_ZONE not in pool.zones):
@@ -182,7 +183,21 @@ class OpenNebulaProvider:
 
     def _room(self, template: Mapping[str, Any]) -> tuple[int | None, str]:
         """How many more machines there can be, and what bounds them; None where nobody tells."""
-        return min(bounds(self._call, template, self._in_line), default=(None, ""))
+        found = bounds(self._call, template, self._group(), self._in_line)
+        return min(found, default=(None, ""))
+
+    def _group(self) -> Any | None:  # noqa: ANN401 - a pyone object
+        """The account's group, whose quotas hold, too; None where the account may not read it."""
+        if self._group_hidden:
+            return None
+        try:
+            return self._call("group.info", -1)
+        except TransientError:
+            raise
+        except ProviderError as error:
+            log.info("the group's quotas are only met cloud=%s error=%s", self.name, error)
+            self._group_hidden = True
+            return None
 
     def _tell_unplaced(self, name: str) -> CapacityError | None:
         """Once: from then on the cool-down of whoever asked stands for it."""
@@ -225,7 +240,7 @@ class OpenNebulaProvider:
         count = len(nodes) if free is None else min(free, len(nodes))
         refusal: ProviderError | None = None
         if count < len(nodes):
-            kind_of = QuotaError if why.startswith(QUOTA_WORDS) else CapacityError
+            kind_of = QuotaError if why.startswith((ACCOUNT, GROUP)) else CapacityError
             refusal = kind_of(self.name, "NoRoom", why)
         if not count:
             return [], refusal

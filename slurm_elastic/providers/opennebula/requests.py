@@ -87,7 +87,7 @@ def disks(own: Mapping[str, Any], image: int) -> list[dict[str, str]]:
     """The disks of a VM template, the first that has an image with this one in its place. Where
     none has, this one comes before them: it is what the machine boots from.
     """
-    some = _disks(own)
+    some = disks_of(own)
     place = next((n for n, d in enumerate(some) if _IMAGE & d.keys()), None)
     if place is None:
         return [{"IMAGE_ID": str(image)}, *some]
@@ -103,12 +103,12 @@ def size(kind: InstanceType) -> dict[str, str]:
 
 def image_ids(own: Mapping[str, Any]) -> Sequence[int]:
     """The images that a VM template's disks name by their ids."""
-    found = (str(d.get("IMAGE_ID") or "") for d in _disks(own))
+    found = (str(d.get("IMAGE_ID") or "") for d in disks_of(own))
     return [int(text) for text in found if text.isdecimal()]
 
 
-def _disks(own: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One is a dictionary, several are a list."""
+def disks_of(own: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The disks of a VM template: one is a dictionary, several are a list."""
     found = own.get("DISK") or []
     return [dict(d) for d in (found if isinstance(found, list) else [found])]
 

@@ -65,7 +65,7 @@ def machines(bed: OneBed) -> list:
 
 class TestQuota:
     def test_the_groups_is_a_quota_error_when_it_is_met(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(group=USERS, vm={"VMS": 0}))
+        bed.control.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
         with pytest.raises(QuotaError) as caught:
             launch(bed)
         assert caught.value.code == "VMS-quota"
@@ -74,7 +74,7 @@ class TestQuota:
         )
 
     def test_the_groups_met_on_the_way_is_a_partial_launch(self, bed: OneBed) -> None:
-        bed.control.quota(Quota(group=USERS, vm={"VMS": 2}))
+        bed.control.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
         provider = bed.open()
         assert len(provider.launch(spec_for(bed, provider, 4))) == 2
         assert len(bed.alive()) == 2
@@ -90,6 +90,18 @@ class TestQuota:
             ({"VMS": 3}, 3, "the account's VMS quota is 3 and 0 are used"),
             ({"CPU": 5}, 2, "the account's CPU quota is 5 and 0 are used"),
             ({"MEMORY": 4096, "VMS": 9}, 1, "the account's MEMORY quota is 4096 and 0 are used"),
+            ({"RUNNING_VMS": 3}, 3, "the account's RUNNING_VMS quota is 3 and 0 are used"),
+            ({"RUNNING_CPU": 5}, 2, "the account's RUNNING_CPU quota is 5 and 0 are used"),
+            (
+                {"RUNNING_MEMORY": 8192},
+                2,
+                "the account's RUNNING_MEMORY quota is 8192 and 0 are used",
+            ),
+            (
+                {"SYSTEM_DISK_SIZE": 5000},
+                4,
+                "the account's SYSTEM_DISK_SIZE quota is 5000 and 0 are used",
+            ),
             ({"VMS": -2, "CPU": -1}, None, ""),
             ({}, None, ""),
         ],
@@ -100,6 +112,42 @@ class TestQuota:
         bed.control.quota(Quota(user=ELASTIC, vm=quota))
         (offer,) = bed.open().offers(bed.pool)
         assert (offer.free, offer.free_reason) == (free, words)
+
+    @pytest.mark.parametrize(
+        ("quota", "free", "words"),
+        [
+            (Quota(user=ELASTIC, leases={0: 3}), 3, "LEASES in network 0 quota is 3 and 0 are"),
+            (Quota(user=ELASTIC, runs={0: 2}), 2, "RVMS of image 0 quota is 2 and 0 are used"),
+            (Quota(user=ELASTIC, leases={7: 0}, runs={9: 0}), None, ""),
+            (Quota(group=USERS, vm={"VMS": 4}), 4, "the group's VMS quota is 4 and 0 are used"),
+            (Quota(group=USERS, vm={"RUNNING_CPU": 4}), 2, "the group's RUNNING_CPU quota is 4"),
+            (Quota(group=USERS, vm={"VMS": 4}, hidden=True), None, ""),
+        ],
+    )
+    def test_networks_images_and_the_group_bound_the_offer(
+        self, bed: OneBed, quota: Quota, free: int | None, words: str
+    ) -> None:
+        bed.control.quota(quota)
+        (offer,) = bed.open().offers(bed.pool)
+        assert offer.free == free
+        assert words in offer.free_reason
+
+    @pytest.mark.parametrize(
+        "quota",
+        [
+            Quota(user=ELASTIC, vm={"RUNNING_VMS": 2}),
+            Quota(user=ELASTIC, vm={"SYSTEM_DISK_SIZE": 2048}),
+            Quota(user=ELASTIC, leases={0: 2}),
+            Quota(user=ELASTIC, runs={0: 2}),
+            Quota(group=USERS, vm={"VMS": 2}),
+        ],
+    )
+    def test_what_a_quota_leaves_is_asked_for_and_no_more(self, bed: OneBed, quota: Quota) -> None:
+        bed.control.quota(quota)
+        provider = bed.open()
+        assert len(provider.launch(spec_for(bed, provider, 4))) == 2
+        assert bed.calls(INSTANTIATE) == 2
+        assert provider.offers(bed.pool)[0].free == 0
 
     def test_with_the_accounts_own_used_up_nothing_is_started(self, bed: OneBed) -> None:
         bed.control.quota(Quota(user=ELASTIC, vm={"VMS": 1}))
