@@ -160,8 +160,9 @@ class OpenNebulaCloud(
     """A front end's XML-RPC ``endpoint``. Credentials are in the file ``auth`` (``user:password``,
     mode 0600; default: the one that ONE_AUTH names, else ~/.one/one_auth), never in this file.
 
-    ``pending_limit`` is how long the scheduler may say that it has no place for a machine before
-    that counts as "no capacity". ``threads``: calls at a time (oned serves 15 clients by default).
+    ``pending_limit`` is how long the scheduler may place nothing of a launch and say that it has
+    no place before that counts as "no capacity". ``threads``: calls at a time (oned serves 15
+    clients by default).
     ``image_owners``: names of the accounts whose images pools may look for; ``self`` is our own.
     ``listing_lag``: how long after an order without an answer its machines may not be listed yet;
     a file that is read without it gets ``default_listing_lag``.

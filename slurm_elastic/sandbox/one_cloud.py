@@ -336,6 +336,16 @@ class Cloud:
         else:
             self.end(vm, now)
 
+    def restart(self, now: float, answer: float) -> None:
+        """Oned is killed and started anew: machines between two states stay where they are. Where
+        one is shut down, the answer went to the old oned; others' drivers answer after so long (s).
+        """
+        for vm in self.living():
+            if vm.state == ACTIVE and vm.lcm in (PROLOG, BOOT, EPILOG):
+                vm.due = now + answer
+            elif vm.state == ACTIVE and vm.lcm == SHUTDOWN:
+                vm.due = float("inf")
+
     def shut_down(self, vm: Vm) -> None:
         """It powers itself off: POWEROFF, and there to stay."""
         if (vm.state, vm.lcm) == (ACTIVE, RUNNING):

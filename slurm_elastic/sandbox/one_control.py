@@ -1,8 +1,8 @@
 """Steering the emulated OpenNebula: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``quota``, ``hosts``, ``pace``,
-``place`` (a machine as it is to be), ``end``, ``reset`` (a World). Bodies and answers are JSON; an
-answer other than 200 carries ``{"error": sentence}``.
+``place`` (a machine as it is to be), ``end``, ``restart``, ``reset`` (a World). Bodies and
+answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
 from __future__ import annotations
@@ -99,6 +99,10 @@ class _Count(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     next_id: int
 
 
+class _Restart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    answer: float
+
+
 class _End(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ids: tuple[int, ...]
 
@@ -189,6 +193,12 @@ def _end(front: Steered, body: bytes, now: float) -> object:
     return {}
 
 
+def _restart(front: Steered, body: bytes, now: float) -> object:
+    front.cloud.advance(now)
+    front.cloud.restart(now, msgspec.json.decode(body, type=_Restart).answer)
+    return {}
+
+
 def _shut_down(front: Steered, body: bytes, _now: float) -> object:
     for number in msgspec.json.decode(body, type=_End).ids:
         if number in front.cloud.vms:
@@ -213,6 +223,7 @@ _ORDERS: Mapping[str, Callable[[Steered, bytes, float], object]] = {
     "place": _place,
     "count": _count,
     "end": _end,
+    "restart": _restart,
     "shut-down": _shut_down,
     "reset": _reset,
 }
@@ -262,6 +273,10 @@ class OneControl(Steering):
     def end(self, ids: Sequence[int]) -> None:
         """Have machines end by themselves."""
         self._ask("POST", "end", _End(ids=tuple(ids)))
+
+    def restart(self, answer: float) -> None:
+        """Oned is killed and started anew; drivers answer it after so many seconds."""
+        self._ask("POST", "restart", _Restart(answer=answer))
 
     def shut_down(self, ids: Sequence[int]) -> None:
         """These machines power themselves off, as by ``shutdown -h now`` on them."""

@@ -21,6 +21,7 @@ PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING
 _STARTING = frozenset({0, 1, 2, 15, *range(19, 23), 31, 32, 35})
 # SAVE_*, EPILOG*, SHUTDOWN*, CANCEL, CLEANUP_DELETE, FAILURE: not coming back by itself.
+_SHUTDOWN = 12
 _LEAVING = frozenset({5, 6, 10, 11, 12, 13, 14, 18, 23, 29, 30})
 _FAILED = frozenset({36, 37, 38, 39, 40, 41, 42, 44, 46, 47, 48, 49, 50, 61})
 _NEVER_UP = frozenset({36, 39})  # BOOT_FAILURE PROLOG_FAILURE
@@ -50,6 +51,11 @@ class Vm(Struct, frozen=True, kw_only=True):
     def generation(self) -> str:
         """The launch that it is of."""
         return self.tags.get(requests.GENERATION, "")
+
+    @property
+    def shutting_down(self) -> bool:
+        """Whether somebody has asked for its end, and the hypervisor has yet to carry it out."""
+        return self.state == ACTIVE and self.lcm == _SHUTDOWN
 
     @property
     def waits(self) -> bool:

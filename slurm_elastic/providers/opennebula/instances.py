@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +30,8 @@ ANY_BUT_DONE = -1
 PAGE = 100
 READ_AT_ONCE = 200
 _PAUSE = 0.5
+ASKED_AGAIN = 30.0
+"""Seconds after which a machine that was to end, and is still there, is asked to end again."""
 
 
 class Machines:
@@ -43,7 +46,9 @@ class Machines:
         self._call = call
         self._threads = threads
         self._timeout = timeout
+        self._lock = threading.Lock()
         self._unclear: frozenset[int] = frozenset()
+        self._leaving: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
         """Those that are not DONE. Only the extended answer has the tags."""
@@ -102,6 +107,22 @@ class Machines:
         done = zip(numbers, results, strict=True)
         return frozenset(number for number, result in done if not result.exception())
 
+    def press(self, found: Sequence[Vm]) -> None:
+        """Ask again for the end of those of a whole list whose end was asked for and does not come:
+        an oned that is started anew waits for an answer that its driver gave to the old one, and
+        where a hypervisor fails, a machine is RUNNING again without any error.
+        """
+        now = time.monotonic()
+        with self._lock:
+            asked = {v.id: self._leaving.get(v.id, now) for v in found
+                     if v.id in self._leaving or v.shutting_down}  # fmt: skip
+            self._leaving = asked
+            late = [number for number, when in asked.items() if now - when > ASKED_AGAIN]
+            self._leaving |= dict.fromkeys(late, now)
+        if late:
+            log.warning("asked to end again cloud=%s ids=%s", self.name, late)
+            self.ask_to_end(late)
+
     def _terminate_by(self, deadline: float) -> Callable[[int], None]:
         def end(number: int) -> None:
             while True:
@@ -119,6 +140,8 @@ class Machines:
             self._call("vm.action", "terminate-hard", number)
         except InstanceNotFound:
             log.info("already gone cloud=%s id=%d", self.name, number)
+        with self._lock:
+            self._leaving[number] = time.monotonic()
 
     def _read(self, pool: Any) -> list[Vm]:  # noqa: ANN401 - a pyone object
         """The machines of an answer that are this cloud's by their tags."""

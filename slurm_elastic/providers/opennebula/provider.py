@@ -130,9 +130,11 @@ class OpenNebulaProvider:
     def instances(self) -> Sequence[Instance]:
         """The account's machines with our tag. Those that the scheduler has given up (see
         ``scheduling``), and those whose start failed, are ended, and told once as TERMINATED.
+        What was to end and does not is asked again.
         """
         now = self._clock()
         found = self._placements.dated(self._machines.live(), now)
+        self._machines.press(found)
         hopeless = {v.id: v for v in found if v.never_up}
         hopeless.update(given_up(found, now, self._settings.pending_limit))
         self._in_line = in_line(found)

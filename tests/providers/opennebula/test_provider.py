@@ -31,6 +31,7 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.model import InstanceState, LaunchSpec
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.opennebula import instances
 from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -266,6 +267,73 @@ class TestCapacity:
         assert ("op1", InstanceState.RUNNING) not in seen
         with pytest.raises(CapacityError, match="DEPLOY"):
             provider.launch(spec_for(bed, provider, 1, generation="g2"))
+
+
+class TestRestartOfOned:
+    """It is killed and started anew while machines are between two states."""
+
+    def test_a_machine_that_was_ending_is_asked_to_end_again(
+        self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        bed.running(1)
+        provider.terminate([machine.id])
+        bed.control.restart(answer=0.0)
+        bed.control.pace(FAST)
+        _until(lambda: not provider.instances())
+
+    def test_by_a_daemon_that_never_asked_for_it_too(
+        self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        bed.control.pace(Pace(schedule=0.1, boot=0.1, shutdown=1000.0))
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        bed.running(1)
+        provider.terminate([machine.id])
+        bed.control.restart(answer=0.0)
+        bed.control.pace(FAST)
+        successor = bed.open()
+        _until(lambda: not successor.instances())
+
+    def test_a_machine_that_boots_is_asked_until_the_driver_answers(self, bed: OneBed) -> None:
+        bed.control.pace(Pace(schedule=0.1, boot=1000.0))
+        provider = bed.open(timeout=10.0)
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        _until(lambda: any(m.lcm for m in machines(bed)))
+        bed.control.restart(answer=1.0)
+        bed.control.pace(FAST)
+        provider.terminate([machine.id])
+        assert bed.alive() == set()
+
+    def test_one_that_runs_again_after_its_end_was_asked_for_is_asked_again(
+        self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A hypervisor that fails brings it back to RUNNING without any error."""
+        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.2)
+        provider = bed.open()
+        (machine,) = provider.launch(spec_for(bed, provider, 1))
+        bed.running(1)
+        provider.terminate([machine.id])
+        number = int(machine.id.rpartition("-")[2])
+        tags = next(m.tags for m in bed.control.state().machines if m.id == number)
+        back = Place(id=number, uid=ELASTIC, state=3, lcm=3, template=0, user_template=tags, host=0)
+        bed.control.place(back)
+        _until(lambda: not provider.instances())
+
+    def test_what_nobody_asked_to_end_is_left_alone(
+        self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(instances, "ASKED_AGAIN", 0.0)
+        provider = bed.open()
+        provider.launch(spec_for(bed, provider, 2))
+        bed.running(2)
+        bed.control.restart(answer=0.0)
+        for _ in range(3):
+            assert len(provider.instances()) == 2
 
 
 class TestRetries:
