@@ -211,7 +211,7 @@ class TestCapacity:
         bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
         provider = bed.open(pending_limit=2.0)
         provider.launch(spec_for(bed, provider, 16))
-        _until(lambda: {m.state for m in provider.instances()} == {InstanceState.RUNNING})
+        eventually(lambda: {m.state for m in provider.instances()} == {InstanceState.RUNNING})
         assert len(bed.alive()) == 16
 
     def test_machines_that_the_scheduler_comes_to_do_not_look_like_a_full_cloud(
@@ -220,7 +220,7 @@ class TestCapacity:
         bed.control.pace(Pace(schedule=0.5, boot=0.1, dispatch=2))
         provider = bed.open()
         provider.launch(spec_for(bed, provider, 40))
-        _until(lambda: any(m.state is InstanceState.RUNNING for m in provider.instances()))
+        eventually(lambda: any(m.state is InstanceState.RUNNING for m in provider.instances()))
         assert any("dispatch limit" in m.tags.get("SCHED_MESSAGE", "") for m in machines(bed))
         assert provider.offers(bed.pool)[0].free is None
         assert provider.launch(spec_for(bed, provider, 1, generation="g2"))
@@ -283,7 +283,7 @@ class TestRestartOfOned:
         provider.terminate([machine.id])
         bed.control.restart(answer=0.0)
         bed.control.pace(FAST)
-        _until(lambda: not provider.instances())
+        eventually(lambda: not provider.instances())
 
     def test_by_a_daemon_that_never_asked_for_it_too(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
@@ -297,13 +297,13 @@ class TestRestartOfOned:
         bed.control.restart(answer=0.0)
         bed.control.pace(FAST)
         successor = bed.open()
-        _until(lambda: not successor.instances())
+        eventually(lambda: not successor.instances())
 
     def test_a_machine_that_boots_is_asked_until_the_driver_answers(self, bed: OneBed) -> None:
         bed.control.pace(Pace(schedule=0.1, boot=1000.0))
         provider = bed.open(timeout=10.0)
         (machine,) = provider.launch(spec_for(bed, provider, 1))
-        _until(lambda: any(m.lcm for m in machines(bed)))
+        eventually(lambda: any(m.lcm for m in machines(bed)))
         bed.control.restart(answer=1.0)
         bed.control.pace(FAST)
         provider.terminate([machine.id])
@@ -322,7 +322,7 @@ class TestRestartOfOned:
         tags = next(m.tags for m in bed.control.state().machines if m.id == number)
         back = Place(id=number, uid=ELASTIC, state=3, lcm=3, template=0, user_template=tags, host=0)
         bed.control.place(back)
-        _until(lambda: not provider.instances())
+        eventually(lambda: not provider.instances())
 
     def test_what_nobody_asked_to_end_is_left_alone(
         self, bed: OneBed, monkeypatch: pytest.MonkeyPatch
