@@ -37,7 +37,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 HOUR = 3600
 SP2, DATASTAR = "SDSC-SP2-1998-4.2-cln", "SDSC-DS-2004-2.1-cln"
@@ -125,7 +125,7 @@ class Elastic(NamedTuple):
 
 def elastic(jobs: Jobs, growth: AnyGrowth) -> Elastic:
     boot = BootTimes(((1, 94.0), (10, 174.0)))
-    pool = PoolModel(name="p", machines=10, release=Flagged(), boot=boot)
+    pool = PoolModel(name="p", machines=10, release=Flagged(), boot=boot, clock=Clock.READY)
     figures = simulate(jobs, Scenario(pools=(pool,), growth=growth)).figures
     used = figures.pools[0]
     return Elastic(used.launched, figures.makespan, (used.hours - used.busy_hours) * HOUR)
@@ -136,7 +136,9 @@ def serial(run: int) -> Jobs:
 
 
 def bill(hours: int, price: float) -> float:
-    pool = PoolModel(name="p", machines=1, price=price, billing=Hourly(), release=AtOnce())
+    pool = PoolModel(
+        name="p", machines=1, price=price, billing=Hourly(), release=AtOnce(), clock=Clock.READY
+    )
     return simulate(serial(hours * HOUR - 10), Scenario(pools=(pool,))).figures.cost
 
 
@@ -149,6 +151,7 @@ def long_job(hours: int, price: float) -> Outcome:
         billing=Hourly(refund=True),
         release=AtOnce(),
         spot=SpotMarket(Curve.flat(price), bid=0.087),
+        clock=Clock.READY,
     )
     how = Checkpoints(policy=Hour(margin=200), dump=160, restart=74, look=30)
     scenario = Scenario(pools=(pool,), checkpoints=how)
@@ -310,6 +313,7 @@ def datastar(
         release=release or Delayed(before_end=60),
         boot=BootTimes(((1, 126), (2, 186), (4, 252), (8, 270), (16, 300))),
         check=60,
+        clock=Clock.READY,
     )
     if isinstance(pool.release, AtOnce):
         pool = replace(pool, check=1)

@@ -35,7 +35,7 @@ from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 HOUR, MINUTE, DAY = 3600, 60, 86400
 BID = 0.067
@@ -58,7 +58,7 @@ def vhec() -> list[Row]:
     for name, growth, release, minutes, periods in cases:
         pools = tuple(
             PoolModel(name=pool, machines=count, public=pool == "public", billing=Hourly(),
-                      release=release, boot=BootTimes(((1, boot * MINUTE),)))
+                      release=release, boot=BootTimes(((1, boot * MINUTE),)), clock=Clock.READY)
             for pool, count, boot in (("on-premises", 5, 7), ("public", 10, 17))
         )  # fmt: skip
         outcome = simulate(jobs, Scenario(pools=pools, growth=growth))
@@ -72,7 +72,7 @@ def steady_or_on_demand() -> list[Row]:
     """20: with steady stream the first jobs wait less, from some job on more; one crossing."""
     jobs = Jobs(Job(number, 0, 60, 120, 1) for number in range(60))
     boot = BootTimes(((1, 94.0), (10, 174.0)))
-    pool = PoolModel(name="p", machines=10, release=Flagged(), boot=boot)
+    pool = PoolModel(name="p", machines=10, release=Flagged(), boot=boot, clock=Clock.READY)
     waits = [
         sorted(simulate(jobs, Scenario(pools=(pool,), growth=growth)).starts)
         for growth in (SteadyStream(180), OnDemand())
@@ -96,8 +96,9 @@ def ec3_table() -> list[Row]:
     for name, boot in (("on demand", 277), ("spot", 672)):
         pools = (
             PoolModel(name="on-premises", machines=35, public=False, release=Idle(60),
-                      boot=BootTimes(((1, 236.0),))),
-            PoolModel(name="public", machines=15, release=Idle(60), boot=BootTimes(((1, boot),))),
+                      boot=BootTimes(((1, 236.0),)), clock=Clock.READY),
+            PoolModel(name="public", machines=15, release=Idle(60), boot=BootTimes(((1, boot),)),
+                      clock=Clock.READY),
         )  # fmt: skip
         found[name] = simulate(jobs, Scenario(pools=pools, growth=OnDemand())).figures
     wait, spot_wait = found["on demand"].mean_wait, found["spot"].mean_wait
@@ -167,7 +168,7 @@ def _thirteen(curve: Curve | None, policy: AnyPolicy, *, blocking: bool = False)
     jobs = Jobs(Job(n, 0, length, length, 1) for n, length in enumerate(lengths))
     pool = PoolModel(
         name="p", machines=13, price=BID, billing=Hourly(refund=True), release=AtOnce(),
-        boot=BootTimes(((1, 672.0),)),
+        boot=BootTimes(((1, 672.0),)), clock=Clock.READY,
     )  # fmt: skip
     if curve is not None:
         pool = replace(pool, spot=SpotMarket(curve, bid=BID))

@@ -13,6 +13,12 @@ from hypothesis import strategies as st
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.marks import MINIMUM
 from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.policies.release import Idle
+from slurm_elastic.simulate.billing import Hourly, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Job, Jobs
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 T = 1_800_000_000.0
 Lease = tuple[float, float, float | None]
@@ -69,4 +75,22 @@ def test_each_cloud_is_asked_for_itself(tmp_path: Path) -> None:
     assert ledger.dollars("aws", T - 3600, T, 1) == pytest.approx(0.6)
     assert ledger.dollars("aws", T - 3600, T, 3600) == pytest.approx(3.6)
     assert ledger.dollars("none", T - 3600, T, 1) == 0.0
+    ledger.close()
+
+
+@pytest.mark.parametrize(("unit", "dollars"), [(1, 3000 / 3600), (3600, 1.0), (60, 3000 / 3600)])
+def test_the_simulator_bills_a_machine_from_its_launch_as_the_ledger_does(
+    tmp_path: Path, unit: int, dollars: float
+) -> None:
+    """A job of 1800 s after a boot of 600 s, then 600 s without work, at $1/h."""
+    pool = PoolModel(
+        name="cloud", machines=1, price=1.0, boot=BootTimes(((1, 600),)), release=Idle(600),
+        billing=PerSecond() if unit == 1 else Hourly(seconds=unit),
+    )  # fmt: skip
+    found = simulate(Jobs([Job(1, 0, 1800, 1800, 1)]), Scenario(pools=(pool,)))
+    assert found.figures.cost == pytest.approx(dollars)
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.adopt(machine(1, 1.0, T), "pool", T)
+    ledger.ended("aws", ["i-1"], "idle", T + 3000)
+    assert ledger.dollars("aws", T, T + 9000, unit) == pytest.approx(dollars)
     ledger.close()

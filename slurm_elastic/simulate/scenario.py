@@ -16,7 +16,7 @@ from slurm_elastic.simulate.market import SpotMarket
 
 
 class Clock(StrEnum):
-    """When a machine's bill begins."""
+    """When a machine's bill begins: clouds count from its launch, papers from its readiness."""
 
     REQUEST = "request"
     READY = "ready"
@@ -40,7 +40,7 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     billing: Billing = field(default_factory=PerSecond)
     release: AnyRelease = field(default_factory=Idle)
     boot: BootTimes = field(default_factory=BootTimes)
-    clock: Clock = Clock.READY
+    clock: Clock = Clock.REQUEST
     spot: SpotMarket | None = None
     check: int = 1
     min_idle: int = 0

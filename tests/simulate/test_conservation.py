@@ -16,7 +16,7 @@ from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import conservation
-from slurm_elastic.simulate.scenario import PoolModel, Scenario
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
 
 BOOT = BootTimes(((1, 10),))
 
@@ -26,7 +26,15 @@ def scenario(*falls: int) -> Scenario:
     steps = {0: 9} | dict.fromkeys(falls, 0) | {at + 50: 9 for at in falls}
     spot = SpotMarket(Curve.flat(0.1), available=sorted(steps.items()))
     rack = PoolModel(name="rack", machines=2, standing=2, procs=3, public=False)
-    cloud = PoolModel(name="cloud", machines=9, price=1.0, boot=BOOT, release=Idle(60), spot=spot)
+    cloud = PoolModel(
+        name="cloud",
+        machines=9,
+        price=1.0,
+        boot=BOOT,
+        release=Idle(60),
+        spot=spot,
+        clock=Clock.READY,
+    )
     saves = Checkpoints(policy=Hour(margin=3595), dump=2, restart=3, look=1)
     return Scenario(pools=(rack, cloud), checkpoints=saves)
 

@@ -53,7 +53,7 @@ def test_a_job_waits_for_its_machines_and_the_next_one_gets_them_at_once() -> No
     found = one(CLOUD, jobs((0, 50, 2), (200, 50, 2), (2000, 50, 1)))
     assert list(found.starts) == [100, 200, 2100]
     assert found.figures.pools[0].launched == 3
-    assert found.figures.cost == pytest.approx((2 * 750 + 650) / 3600)
+    assert found.figures.cost == pytest.approx((2 * 850 + 750) / 3600)
 
 
 def test_a_job_takes_idle_machines_and_boots_only_what_it_lacks() -> None:
@@ -75,7 +75,7 @@ def test_delayed_release_keeps_an_hourly_machine_until_its_hour_ends() -> None:
     assert found.figures.pools[0].billed_hours == 2
 
 
-def test_the_bill_may_begin_with_the_request() -> None:
+def test_the_bill_may_begin_with_readiness_as_in_papers() -> None:
     pool = replace(CLOUD, clock=Clock.REQUEST, release=AtOnce())
     assert one(pool, jobs((0, 50, 1))).figures.cost == pytest.approx(150 / 3600)
     assert one(replace(pool, clock=Clock.READY), jobs((0, 50, 1))).figures.cost == pytest.approx(
@@ -198,7 +198,7 @@ def test_a_price_over_the_bid_takes_machines_and_the_job_begins_anew_on_demand()
 def test_a_checkpoint_saves_the_work_before_it() -> None:
     how = Checkpoints(policy=Hour(margin=200), dump=160, restart=74, look=30)
     found = one(spot(), jobs((0, 8000, 1)), checkpoints=how)
-    saved = 3420  # at the first look within the last 200 s of the hour that began at 100
+    saved = 3300  # at the first look within the last 200 s of the hour that began at the launch
     assert found.figures.checkpoints == 1
     assert found.figures.lost_hours == pytest.approx((4900 - saved - 160) / 3600)
     assert found.ends[0] == 5000 + 100 + 74 + 8000 - saved

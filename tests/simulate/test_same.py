@@ -32,6 +32,7 @@ CLOUD = PoolModel(
     boot=BootTimes(((1, 126), (8, 270))),
     spot=SPOT,
     check=60,
+    clock=Clock.READY,
 )
 RACK = PoolModel(name="rack", machines=8, standing=8, procs=2, public=False)
 SCENARIOS = {
@@ -39,7 +40,15 @@ SCENARIOS = {
     "rack first": Scenario(
         pools=(
             RACK,
-            PoolModel(name="small", machines=20, procs=2, price=2.4, release=AtOnce(), spot=SPOT),
+            PoolModel(
+                name="small",
+                machines=20,
+                procs=2,
+                price=2.4,
+                release=AtOnce(),
+                spot=SPOT,
+                clock=Clock.READY,
+            ),
         ),
         checkpoints=Checkpoints(policy=Hour(margin=200)),
         requeue_delay=30,

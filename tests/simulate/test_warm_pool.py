@@ -88,7 +88,7 @@ def test_no_warm_machine_is_started_when_none_may_be() -> None:
 
 def test_no_warm_machine_is_started_when_the_money_is_spent() -> None:
     """A dollar a second: when the last job takes the warm machine, none takes its place."""
-    warm = replace(POOL, min_idle=1)
+    warm = replace(POOL, min_idle=1, clock=Clock.READY)
     engine = ran(warm, jobs((0, 10, 1), (30, 10, 1), (5000, 10, 1)), bounds=Bounds(per_day=5.0))
     assert engine.pools[0].launched == 2
     assert list(engine.runs.first) == [10, 30, 5000]
