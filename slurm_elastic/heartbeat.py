@@ -1,4 +1,4 @@
-"""Signs of life: who beats in the ledger, and slurm-elasticd's mark beside it."""
+"""Signs of life: who beats in the ledger, and the mark that each service leaves beside it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from pathlib import Path
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
 MARK = "daemon.beat"
+CKPTMAN_MARK = "ckptman.beat"
+END_ONLY_MEANS = "nothing is bought, and what Slurm has powered down is ended"
 _SIZE = 4096
 """Bytes of the mark, whatever it says: written over in place, it needs no room on a full disk."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """slurm-elasticd's last sign of life outside the ledger: when, by which process; ``end_only``
-    is why it only ends machines since ``since``, "" where it does all, and ``remedy`` what to do.
+    """A service's last sign of life outside the ledger: when, by which process. ``why`` it does not
+    do all since ``since``, "" where it does, what that ``means``, and the ``remedy``.
     """
 
     at: float
     pid: int
-    end_only: str = ""
+    why: str = ""
     remedy: str = ""
     since: float = 0.0
+    means: str = END_ONLY_MEANS
 
     @property
     def beat(self) -> tuple[float, int]:
@@ -35,14 +38,11 @@ class Mark:
 
     @property
     def told(self) -> str:
-        """``end_only`` as a person is told of it, "" where there is nothing to tell."""
-        if not self.end_only:
+        """``why`` as a person is told of it, "" where there is nothing to tell."""
+        if not self.why:
             return ""
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since))
-        return (
-            f"{self.end_only}; since {since} nothing is bought, and what Slurm has powered down is"
-            f" ended; do: {self.remedy}"
-        )
+        return f"{self.why}; since {since} {self.means}; do: {self.remedy}"
 
 
 def alive(beat: tuple[float, int] | None, found: bool | None, now: float, stale: float) -> bool:
@@ -63,11 +63,11 @@ def process_exists(pid: int) -> bool:
     return True
 
 
-def leave_mark(state: Path, mark: Mark) -> None:
+def leave_mark(state: Path, mark: Mark, name: str = MARK) -> None:
     """Write it over the last one; OSError passes."""
     text = json.dumps(mark.__dict__).encode()
     descriptor = os.open(
-        state / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        state / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
     )
     try:
         os.pwrite(descriptor, text[:_SIZE].ljust(_SIZE), 0)
@@ -75,21 +75,21 @@ def leave_mark(state: Path, mark: Mark) -> None:
         os.close(descriptor)
 
 
-def read_mark(state: Path) -> Mark | None:
+def read_mark(state: Path, name: str = MARK) -> Mark | None:
     """None where there is none, or none that can be read."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        with open(state / MARK, "rb") as file:
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        with open(state / name, "rb") as file:
             found = json.loads(file.read(_SIZE))
-        mark = Mark(**found)
+        words = {name: str(found[name]) for name in ("why", "remedy", "means")}
         return Mark(
-            float(mark.at), int(mark.pid), str(mark.end_only), str(mark.remedy), float(mark.since)
+            at=float(found["at"]), pid=int(found["pid"]), since=float(found["since"]), **words
         )
     return None
 
 
-def end_only(state: Path, mark: Mark | None, now: float, stale: float) -> str:
-    """Why a living slurm-elasticd buys nothing, and what to do; "" where there is nothing to tell.
-    On a disk that may only be read it can leave no mark, and lives all the same.
+def told(state: Path, mark: Mark | None, now: float, stale: float) -> str:
+    """Why a living service does not do all, and what to do; "" where there is nothing to tell. On a
+    disk that may only be read it can leave no mark, and lives all the same.
     """
     if mark is None or not process_exists(mark.pid):
         return ""
@@ -97,8 +97,8 @@ def end_only(state: Path, mark: Mark | None, now: float, stale: float) -> str:
         return mark.told
     with contextlib.suppress(OSError):
         if os.statvfs(state).f_flag & os.ST_RDONLY:
-            why = f"end-only: the disk of {state} may only be read"
-            return Mark(now, mark.pid, why, "mount it writable again", mark.at).told
+            why = f"the disk of {state} may only be read"
+            return Mark(now, mark.pid, why, "mount it writable again", mark.at, mark.means).told
     return ""
 
 

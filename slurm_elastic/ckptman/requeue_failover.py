@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.heartbeat import DAEMON
+from slurm_elastic.heartbeat import DAEMON, latest, read_mark
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.boot_breaker import given_up_after
 
@@ -48,7 +48,8 @@ class StandIn:
 
     def _look(self, jobs: Mapping[int, SlurmJob]) -> None:
         site = self._site
-        beat = site.ledger.heartbeat(DAEMON)
+        mark = read_mark(site.config.state)
+        beat = latest(site.ledger.heartbeat(DAEMON), mark.beat if mark else None)
         away = 0.0 if beat is None else site.now() - beat[0]
         stale = away > site.config.timings.heartbeat_stale
         danger = self._in_danger(jobs.values(), away if stale else None)

@@ -27,10 +27,13 @@ from slurm_elastic.ckptman.requeue_failover import StandIn
 from slurm_elastic.ckptman.resume_watch import watch
 from slurm_elastic.ckptman.saver import Saver
 from slurm_elastic.ckptman.snapshot import World, gather, mean_times
+from slurm_elastic.ckptman.tagged import Tagged
 from slurm_elastic.ckptman.undrain import NodeReleases
+from slurm_elastic.ckptstate.enduring import MEANS
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
+from slurm_elastic.heartbeat import CKPTMAN_MARK, Mark, leave_mark
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Image
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -73,7 +76,8 @@ class Service:
         self.orders = Orders(self._wake.set)
         self._next_beat = self._next_count = float("-inf")
         self._refused: dict[int, str] = {}
-        self._trouble = ""
+        self._trouble = self._blind = self._markless = ""
+        self._tagged = Tagged(site)
         self._moving = False
         self._quiet = site.config.checkpoint.period
         self._helped: dict[int, float] = {}
@@ -84,8 +88,13 @@ class Service:
         """The live machines by id; those of the last time while the ledger cannot be read."""
         try:
             self._machines = {m.instance.id: m for m in self.site.ledger.machines()}
+            self._blind = ""
         except sqlite3.Error as error:
-            log.warning("the ledger cannot be read, its machines are those of before: %s", error)
+            if str(error) != self._blind:
+                log.warning("the ledger cannot be read, machines are those of before: %s", error)
+            self._blind = str(error)
+            if not self._machines:
+                self._machines = self._tagged.machines()
         return self._machines
 
     def wake(self) -> None:
@@ -180,7 +189,8 @@ class Service:
         if view is not None and not begun:  # else they were drained by an older view just now
             taken = frozenset(n for r in standing.values() for n in r.threatened if not r.over)
             settle_nodes(site, view, found, taken, machines.values())
-        close_over(site, warned, view, machines)
+        if not self._blind:  # else a machine that is not known may be there all the same
+            close_over(site, warned, view, machines)
         self._releases.look(machines)
         if jobs is not None:
             self._stand_in.look(jobs)
@@ -190,6 +200,8 @@ class Service:
     def _beat(self) -> None:
         site, clock = self.site, self.site.monotonic()
         if clock >= self._next_beat:
+            site.state.check()
+            self._leave_mark()
             try:
                 site.ledger.beat(SERVICE, site.now(), os.getpid())
             except sqlite3.Error as error:
@@ -199,6 +211,16 @@ class Service:
             self._next_count = clock + ANEW
             self._count_anew()
             site.state.prune(site.now() - HISTORY)
+
+    def _leave_mark(self) -> None:
+        why, remedy, since = self.site.state.trouble
+        mark = Mark(self.site.now(), os.getpid(), why, remedy, since, MEANS)
+        try:
+            leave_mark(self.site.config.state, mark, CKPTMAN_MARK)
+        except OSError as error:
+            if str(error) != self._markless:
+                log.warning("no sign of life can be left in the state directory: %s", error)
+            self._markless = str(error)
 
     def _count_anew(self) -> None:
         site, now = self.site, self.site.now()

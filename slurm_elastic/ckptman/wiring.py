@@ -24,12 +24,13 @@ from slurm_elastic.ckptman.sources import (
     Source,
     SqsQueue,
 )
-from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.ckptstate import FILE
+from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import METHODS
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.followed import Followed
 from slurm_elastic.policies.checkpoint import watches_prices
 from slurm_elastic.prices.book import FileFeed, PriceBook, PriceFeed
 from slurm_elastic.prices.ec2 import Ec2Feed
@@ -46,9 +47,9 @@ def open_site(
     config: Config, slurm: Slurm, closing: contextlib.ExitStack, stop: threading.Event
 ) -> Site:
     """Both memories, all methods that can be used, and the clouds."""
-    ledger = Ledger(config.state / "ledger.db")
+    ledger = Followed(config.state / "ledger.db")
     closing.callback(ledger.close)
-    state = CheckpointState(config.state / FILE)
+    state = EnduringState(config.state / FILE)
     closing.callback(state.close)
     jobs = JobList(slurm)
     return Site(

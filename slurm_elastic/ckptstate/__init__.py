@@ -81,7 +81,7 @@ _COUNT = (
 )
 
 
-class _Ticket:
+class Ticket:
     """Writes of one caller that go to the disk together with those of others."""
 
     def __init__(self, writes: Sequence[Write]) -> None:
@@ -101,12 +101,20 @@ class CheckpointState:
         self._db = open_reader(path, SCHEMA) if read_only else open_writer(path, SCHEMA)
         self._lock = threading.Lock()
         self._gather = threading.Lock()
-        self._tickets: list[_Ticket] = []
+        self._tickets: list[Ticket] = []
 
     def close(self) -> None:
         """Close the file; closing twice is no error."""
         with self._lock:
             self._db.close()
+
+    @property
+    def trouble(self) -> tuple[str, str, float]:
+        """Nothing: this state fails where its file does. See ``ckptstate.enduring``."""
+        return "", "", 0.0
+
+    def check(self) -> None:
+        """Look after the file: nothing is done about it here."""
 
     # notices
 
@@ -223,7 +231,7 @@ class CheckpointState:
         """Whoever gets the file writes for all that wait by then."""
         if not writes:
             return
-        mine = _Ticket(writes)
+        mine = Ticket(writes)
         with self._gather:
             self._tickets.append(mine)
         with self._lock:
@@ -234,7 +242,7 @@ class CheckpointState:
         if mine.error is not None:
             raise mine.error
 
-    def _commit(self, batch: Iterable[_Ticket]) -> None:
+    def _commit(self, batch: Iterable[Ticket]) -> None:
         tickets = list(batch)
         try:
             self._db.execute("begin immediate")
@@ -243,7 +251,8 @@ class CheckpointState:
                     for sql, values in ticket.writes:
                         self._db.execute(sql, values)
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # sqlite ends it itself where the disk is full
+                    self._db.execute("rollback")
                 raise
             self._db.execute("commit")
         except sqlite3.Error as error:

@@ -43,6 +43,8 @@ def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Itera
 
 
 def _life(view: CheckpointsView) -> Text:
+    if view.alive and view.trouble:
+        return Text(f"Checkpoints: {view.trouble}", style=_BAD)
     if view.alive:
         return Text.assemble("Checkpoints: ", ("alive", _GOOD), f", heartbeat {_age(view)} ago")
     age = "never" if view.age is None else f"{_age(view)} ago"

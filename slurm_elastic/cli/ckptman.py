@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sqlite3
 import sys
 import threading
 
@@ -20,7 +19,8 @@ from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.errors import ConfigError, PassingError
+from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.slurm.cli import SlurmCli
 
 log = logging.getLogger("slurm_elastic.ckptman")
@@ -30,7 +30,9 @@ PATIENCE = 5.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT. Exit 2: the configuration or the state directory is wrong."""
+    """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
+    itself is in the way.
+    """
     return run_service(SERVICE, __doc__, "ckptman.lock", _serve, argv)
 
 
@@ -45,8 +47,9 @@ def _serve(config: Config) -> None:
             threads: list[Poller | PriceReader | Events] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"state_dir: {config.state} cannot be used: {error}") from error
+        except OSError as error:
+            wrong = PassingError if error.errno in PASSING else ConfigError
+            raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
         on_stop(service.stop)
         if prices is not None:
             threads.append(PriceReader(site, prices, service.machines))

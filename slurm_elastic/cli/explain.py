@@ -26,7 +26,7 @@ from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.door.client import chain_of
 from slurm_elastic.door.sight import note
 from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import end_only, read_mark
+from slurm_elastic.heartbeat import read_mark, told
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.ledger.rows import to_json
@@ -96,7 +96,7 @@ def show(
 ) -> int:
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
     stale = config.timings.heartbeat_stale
-    why = end_only(config.state, read_mark(config.state), time.time(), stale)
+    why = told(config.state, read_mark(config.state), time.time(), stale)
     if why and not as_json:
         # Before anything is read: without a ledger there may be nothing else to print.
         (console or plain()).print(Text(why, style="bold red"))

@@ -15,7 +15,15 @@ from pathlib import Path
 from slurm_elastic import statedir
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import DAEMON, alive, end_only, latest, process_exists, read_mark
+from slurm_elastic.heartbeat import (
+    CKPTMAN_MARK,
+    DAEMON,
+    alive,
+    latest,
+    process_exists,
+    read_mark,
+    told,
+)
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.trouble import trouble_of
 from slurm_elastic.model import Finding, Level, Location
@@ -160,7 +168,7 @@ def spool(config: Config, now: float) -> Iterator[Finding]:
 def daemon(config: Config, now: float) -> Iterator[Finding]:
     """Its heartbeat, what it last heard, and what it has paused."""
     path, mark = config.state / "ledger.db", read_mark(config.state)
-    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
+    why = told(config.state, mark, now, config.timings.heartbeat_stale)
     if why:
         yield Finding(
             what="daemon",
@@ -211,6 +219,20 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
             found=str(error),
             expected="a ledger of this release",
             advice="start slurm-elasticd, which makes it and brings it up to date",
+        )
+
+
+def checkpoints(config: Config, now: float) -> Iterator[Finding]:
+    """Whether slurm-elastic-ckptman can keep what it does."""
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    why = told(config.state, mark, now, config.timings.heartbeat_stale)
+    if why:
+        yield Finding(
+            what="checkpoints",
+            level=Level.WRONG,
+            found=why.partition("; do: ")[0],
+            expected="a state directory that can be written",
+            advice=f"{why.partition('; do: ')[2]}; slurm-elastic-ckptman goes on by itself then",
         )
 
 

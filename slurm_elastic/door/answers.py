@@ -24,7 +24,7 @@ from slurm_elastic.door.asks import Answer, Ask, ChainAsk
 from slurm_elastic.door.records import read_chain, read_facts
 from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import end_only, read_mark
+from slurm_elastic.heartbeat import read_mark, told
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import siteconf
@@ -118,7 +118,7 @@ class Answers:
     def _end_only(self) -> str:
         config = self._config
         stale = config.timings.heartbeat_stale
-        return end_only(config.state, read_mark(config.state), self._now(), stale)
+        return told(config.state, read_mark(config.state), self._now(), stale)
 
     def _viewer(self, peer: Peer) -> Viewer | None:
         """None for an operator."""

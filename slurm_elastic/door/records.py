@@ -16,7 +16,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import barred, spending, spending_of_accounts
 from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.heartbeat import DAEMON, end_only, latest, process_exists, read_mark
+from slurm_elastic.heartbeat import CKPTMAN_MARK, DAEMON, latest, process_exists, read_mark, told
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
@@ -38,7 +38,7 @@ def may_read(config: Config) -> bool:
 def read_facts(config: Config, now: float) -> Facts:
     """What cannot be read is said in the facts."""
     mark = read_mark(config.state)
-    why = end_only(config.state, mark, now, config.timings.heartbeat_stale)
+    why = told(config.state, mark, now, config.timings.heartbeat_stale)
     facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)
     if (beat := latest(facts.heartbeat, mark.beat if mark else None)) is not None:
         facts = replace(facts, process_found=process_exists(beat[1]))
@@ -85,11 +85,21 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
         images, warned = state.images(), state.notices()
         rescues = state.rescues(since=now - DAY)
-    with contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger:
-        beat = ledger.heartbeat(SERVICE)
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    beat = mark.beat if mark else None
+    with (
+        contextlib.suppress(sqlite3.Error, SlurmElasticError),  # slurm-elasticd sees to that
+        contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
+    ):
+        beat = latest(beat, ledger.heartbeat(SERVICE))
     found = None if beat is None else process_exists(beat[1])
     return CheckpointFacts(
-        heartbeat=beat, process_found=found, images=images, warned=warned, rescues=rescues
+        heartbeat=beat,
+        process_found=found,
+        trouble=told(config.state, mark, now, config.timings.heartbeat_stale),
+        images=images,
+        warned=warned,
+        rescues=rescues,
     )
 
 

@@ -65,12 +65,15 @@ class Ledger(Machines):
     ``end_only`` is why nothing may be bought, and ``since`` from when on: see ``ledger.enduring``.
     """
 
-    since = 0.0
-
     @property
     def end_only(self) -> str:
         """Empty: this ledger fails where its file does."""
         return ""
+
+    @property
+    def since(self) -> float:
+        """Since when (Unix time)."""
+        return 0.0
 
     @property
     def remedy(self) -> str:

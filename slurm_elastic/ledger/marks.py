@@ -225,7 +225,8 @@ class Marks:
             try:
                 yield self._db
             except BaseException:
-                self._db.execute("rollback")
+                if self._db.in_transaction:  # sqlite ends it itself where the disk is full
+                    self._db.execute("rollback")
                 raise
             self._db.execute("commit")
 

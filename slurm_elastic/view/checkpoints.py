@@ -18,6 +18,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     """
 
     heartbeat: tuple[float, int] | None = None
+    trouble: str = ""
     process_found: bool | None = None
     images: Sequence[Image] = ()
     warned: Sequence[Warned] = ()
@@ -64,12 +65,13 @@ class MoveView(Struct, frozen=True, kw_only=True):
 
 class CheckpointsView(Struct, frozen=True, kw_only=True):
     """All of it. ``alive``: slurm-elastic-ckptman's sign of life, ``age`` seconds old, is fresh and
-    its process is not known to be gone.
+    its process is not known to be gone. ``trouble``: why it keeps what it does in memory only.
     """
 
     alive: bool
     age: float | None
     process_found: bool | None
+    trouble: str
     saved: tuple[SavedView, ...]
     threats: tuple[ThreatView, ...]
     moves: tuple[MoveView, ...]
@@ -89,6 +91,7 @@ def checkpoints_view(
         alive=alive(facts.heartbeat, facts.process_found, now, stale),
         age=age,
         process_found=facts.process_found,
+        trouble=facts.trouble,
         saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
         threats=tuple(_threat(w, node_of, now) for w in facts.warned),
         moves=tuple(_move(r, now) for r in facts.rescues),

@@ -164,7 +164,7 @@ def full_disk() -> None:
 
 def said(state: Path) -> str:
     mark = read_mark(state)
-    return mark.end_only if mark else ""
+    return mark.why if mark else ""
 
 
 def slurm_elastic(path: Path, *words: str) -> str:

@@ -16,7 +16,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from tests.controller.world import World
 
-FULL = "slurm_elastic.ledger.enduring.require_room"
+FULL = "slurm_elastic.ledger.refuge.require_room"
 
 
 class EnduringWorld(World):
@@ -29,7 +29,7 @@ class EnduringWorld(World):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the tests last until they are let go."""
-    monkeypatch.setattr("slurm_elastic.ledger.enduring.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.ledger.refuge.SHORT", 10)
     monkeypatch.setattr("slurm_elastic.ledger.schema.BUSY_TIMEOUT", 0.1)
 
 
@@ -89,7 +89,7 @@ def test_with_a_full_disk_a_suspended_node_loses_its_machine_and_nothing_is_boug
         assert launches(world) == bought
         assert "RUNNING" in world.slurm.queue()[2].states, "what runs goes on"
         assert "No space left" in str(read_mark(world.dir))
-    assert caplog.text.count("enduring.py") == 1, "told once"
+    assert caplog.text.count("refuge.py") == 1, "told once"
     world.advance(60)
     assert world.ledger.end_only == ""
     ended = in_file(world)

@@ -1,0 +1,74 @@
+"""The ledger of slurm-elasticd as the other service has it: now away, later another one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.schema import BUSY_TIMEOUT, LEDGER, open_writer
+
+AGAIN = 5.0
+"""Seconds between two tries to open it."""
+SHORT = 1.0
+"""Seconds to wait for a lock then: jobs must not wait for it."""
+
+
+class Followed(Ledger):
+    """sqlite3.Error where there is none at the moment, as after slurm-elasticd has set a damaged
+    one aside; the next call looks again. ConfigError is that of a file of a newer release.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()
+        self._path = path
+        self._identity: tuple[int, int] | None = None
+        self._again = float("-inf")
+        with contextlib.suppress(sqlite3.Error):
+            self._open()
+
+    def close(self) -> None:
+        """Close the file; closing twice is no error."""
+        with self._lock:
+            if self._identity is not None:
+                self._db.close()
+
+    def _look_again(self) -> None:
+        try:
+            found = os.stat(self._path)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"there is no ledger at the moment: {error}") from error
+        if (found.st_dev, found.st_ino) != self._identity:
+            self._open()
+
+    def _open(self) -> None:
+        if time.monotonic() < self._again:
+            raise sqlite3.OperationalError("the ledger could not be opened just now")
+        self._again = time.monotonic() + AGAIN
+        try:
+            connection = open_writer(self._path, LEDGER, timeout=SHORT)
+            connection.execute(f"pragma busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+            found = os.stat(self._path)
+        except OSError as error:
+            raise sqlite3.OperationalError(f"the ledger cannot be opened: {error}") from error
+        if self._identity is not None:
+            self._db.close()
+        self._db, self._identity = connection, (found.st_dev, found.st_ino)
+        self._again = float("-inf")
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._look_again()
+            with super()._transaction() as db:
+                yield db
+
+    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            self._look_again()
+            return super()._select(sql, *values)

@@ -1,0 +1,185 @@
+"""A file of ours and, while it cannot be used, the memory that stands in for it.
+
+What can be read of the file goes over into memory, and what has changed there back into the file
+once that can be used again (``moving``). A file that sqlite calls damaged, or no database, is set
+aside first and a new one made; one that is locked, or on a full disk, is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from slurm_elastic.ledger import schema as files
+from slurm_elastic.ledger.moving import Rows, Table, copied, merge, put
+from slurm_elastic.ledger.quarantine import is_damaged, set_aside
+from slurm_elastic.ledger.trouble import ENOUGH, LEAST, Kind, Trouble, require_room, trouble_of
+
+log = logging.getLogger(__name__)
+
+AGAIN = 10.0
+"""Seconds between two looks at a file that could not be used."""
+SHORT = 1000
+"""Milliseconds to wait for a lock where the file is only looked at."""
+TROUBLES = (sqlite3.Error, OSError)
+
+
+class Refuge:
+    """Keeps no lock: its owner calls it under its own. ``db`` is what to read and write; ``mode``
+    is what the log calls the time without the file, and ``means`` what that means for others.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: files.Schema,
+        tables: tuple[Table, ...],
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+        mode: str,
+        means: str,
+    ) -> None:
+        self._path, self._schema, self._tables = path, schema, tables
+        self._now, self._monotonic = now, monotonic
+        self._mode, self._means = mode, means
+        self._had: Rows = {}
+        self._damage: sqlite3.DatabaseError | None = None
+        self._again = float("-inf")
+        self.trouble: Trouble | None = None
+        self.since = 0.0
+        try:
+            self._take(files.open_writer(path, schema))
+        except TROUBLES as error:
+            self._go_over(error, self._reader())
+
+    def check(self) -> None:
+        """Go over to memory where the file cannot be used, and back where it can."""
+        if self.trouble is not None:
+            self._try_to_return()
+            return
+        try:
+            if self._damage is not None:
+                raise self._damage
+            self._require_same_file()
+            require_room(self._path.parent, LEAST)
+        except TROUBLES as error:
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """The file has failed with ``error``: go on in memory."""
+        if self.trouble is None:
+            self._go_over(error, self.db)
+
+    @contextlib.contextmanager
+    def noticing(self) -> Iterator[None]:
+        """Whichever thread meets damage first: the next ``check`` acts on it."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if self.trouble is None and trouble_of(error, self._path).kind is Kind.CORRUPT:
+                self._damage = error
+            raise
+
+    def _take(self, connection: sqlite3.Connection) -> None:
+        self.db = connection
+        found = os.stat(self._path)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def _require_same_file(self) -> None:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError as error:
+            raise files.lost(self._path) from error
+        if (found.st_dev, found.st_ino) != self._identity:
+            raise files.lost(self._path)
+
+    def _reader(self) -> sqlite3.Connection | None:
+        """The file for reading, where that is still possible."""
+        with contextlib.suppress(Exception):  # whatever it is, there is nothing to read then
+            return files.open_reader(self._path, self._schema)
+        return None
+
+    def _go_over(self, error: Exception, source: sqlite3.Connection | None) -> None:
+        trouble = self._trouble_of(error)
+        rows: Rows = {}
+        whole = False
+        if source is not None:
+            rows, whole = copied(source, self._tables, self._now(), SHORT)
+            with contextlib.suppress(sqlite3.Error):
+                source.close()
+        memory = files.open_memory(self._schema)
+        put(memory, rows)
+        # What is made anew lacks all of it; what is there still has what was read of it.
+        anew = trouble.kind in (Kind.CORRUPT, Kind.LOST)
+        self._had = {} if anew or not whole else rows
+        self.db, self.trouble, self._damage = memory, trouble, None
+        self.since = self._now()
+        self._again = self._monotonic() + (0.0 if anew else AGAIN)
+        self._say(trouble)
+
+    def _trouble_of(self, error: Exception) -> Trouble:
+        """Sqlite calls some full disks an I/O error."""
+        trouble = trouble_of(error, self._path)
+        if trouble.kind is Kind.UNUSABLE:
+            try:
+                require_room(self._path.parent, LEAST)
+            except OSError as closer:
+                return trouble_of(closer, self._path)
+        return trouble
+
+    def _try_to_return(self) -> None:
+        if self._monotonic() < self._again:
+            return
+        self._again = self._monotonic() + AGAIN
+        try:
+            require_room(self._path.parent, ENOUGH)
+            connection = self._usable()
+        except TROUBLES as error:
+            self._still(error)
+            return
+        memory = self.db
+        try:
+            merge(memory, connection, self._tables, self._had)
+            connection.execute(f"pragma busy_timeout = {int(files.BUSY_TIMEOUT * 1000)}")
+            self._take(connection)
+        except TROUBLES as error:
+            connection.close()
+            self._still(error)
+            return
+        memory.close()
+        log.warning("%s is used again after %.0f s", self._path, self._now() - self.since)
+        self.trouble, self._had = None, {}
+
+    def _still(self, error: Exception) -> None:
+        trouble = self._trouble_of(error)
+        if self.trouble is None or trouble.kind is not self.trouble.kind:
+            self._say(trouble)
+        self.trouble = trouble
+
+    def _say(self, trouble: Trouble) -> None:
+        log.error("%s: %s; %s; do: %s", self._mode, trouble.what, self._means, trouble.remedy)
+
+    def _usable(self) -> sqlite3.Connection:
+        """The file opened for writing; a damaged one is set aside and made anew."""
+        try:
+            connection = self._open()
+        except sqlite3.DatabaseError as error:
+            if trouble_of(error, self._path).kind is not Kind.CORRUPT:
+                raise
+        else:
+            if not is_damaged(connection):
+                return connection
+            connection.close()
+        aside = set_aside(self._path, self._now())
+        log.error("the damaged %s was set aside as %s", self._schema.name, aside)
+        self._had = {}
+        return self._open()
+
+    def _open(self) -> sqlite3.Connection:
+        if not self._path.exists():
+            set_aside(self._path, self._now())  # a -wal without its file
+        return files.open_writer(self._path, self._schema, timeout=SHORT / 1000)
