@@ -87,6 +87,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
         return
     yield from spool(config, now)
     yield from daemon(config, now)
+    yield from checkpoints(config, now)
     yield from _users(config)
 
 

@@ -26,6 +26,7 @@ from slurm_elastic.ckptman.sources import (
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue
 from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from tests.controller.world import PUB, Killed, World
 
@@ -48,11 +49,12 @@ class CkptWorld(World):
     # the service
 
     def start_ckptman(self) -> None:
-        self.state = CheckpointState(self.dir / "checkpoints.db")
+        self.state = self.make_state()
+        ledger = self.make_followed()
         jobs = JobList(self.slurm, fresh=-1.0)
         self.ckpt = Site(
-            config=self.config, slurm=self.slurm, ledger=self.ledger, state=self.state,
-            journal=Journal(self.ledger, self.state, lambda: self.now), jobs=jobs,
+            config=self.config, slurm=self.slurm, ledger=ledger, state=self.state,
+            journal=Journal(ledger, self.state, lambda: self.now), jobs=jobs,
             checkpointers={"fake": self.saver}, providers=self.clouds,
             pool_of=pools_by_node(self.config), now=lambda: self.now, monotonic=lambda: self.now,
         )  # fmt: skip
@@ -63,6 +65,13 @@ class CkptWorld(World):
             Poller(self.ckpt, s, 5.0, self.service.machines, lambda: None, self.service.orders)
             for s in sources
         ]  # fmt: skip
+
+    def make_state(self) -> CheckpointState:
+        return CheckpointState(self.dir / "checkpoints.db")
+
+    def make_followed(self) -> Ledger:
+        """The ledger as the second service has it."""
+        return self.ledger
 
     def stop_ckptman(self) -> None:
         self.service = None
