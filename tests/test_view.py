@@ -127,7 +127,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
         *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
-        *("checkpoints", "budgets", "version"),
+        *("checkpoints", "budgets", "private", "site", "version"),
         *(),
     ]
 

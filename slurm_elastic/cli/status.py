@@ -11,8 +11,10 @@ from pathlib import Path
 from msgspec.structs import replace
 from rich.console import Console
 
+from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.status_machines import SORTS
+from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
@@ -21,7 +23,11 @@ from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.view import Facts, StatusView, status_view
+from slurm_elastic.view.narrowing import narrowed
 
+Part = tuple[str | None, str | None]
+"""A cloud and a pool; None: all."""
+WHOLE: Part = (None, None)
 PERIOD = 5.0
 
 
@@ -31,7 +37,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "status",
         help="what runs, what it costs, what happens next",
         description="Show clouds, pools, nodes and instances with price, cost, owner and next "
-        "action; cool-downs, holds, and whether the daemon lives.",
+        "action; cool-downs, holds, and whether the daemon lives. Where there are more rows than "
+        "fit, what needs attention comes first and the rest is counted.",
+        epilog="example: slurm-elastic status --cloud aws --sort cost --top 20",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
     parser.add_argument(
@@ -43,6 +51,19 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help=f"show again every SECONDS (default {PERIOD:g}) until interrupted",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
+    parser.add_argument("--cloud", metavar="CLOUD", help="only this cloud")
+    parser.add_argument("--pool", metavar="POOL", help="only this pool")
+    parser.add_argument(
+        "--sort",
+        choices=SORTS,
+        help="the machines' order (default: by node; where not all are "
+        "shown, those that need attention first)",
+    )
+    rows = parser.add_mutually_exclusive_group()
+    rows.add_argument(
+        "--top", type=count, metavar="N", help="at most N rows a table (default: as many as fit)"
+    )
+    rows.add_argument("--all", action="store_true", help="every row, however many there are")
     parser.set_defaults(run=run)
 
 
@@ -50,11 +71,13 @@ def run(args: argparse.Namespace) -> int:
     """Show the status of the configured cluster; 1 when neither ledger nor Slurm could be read."""
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm)
+    part: Part = (args.cloud, args.pool)
+    screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:
-        return show(config, slurm, as_json=args.json)
+        return show(config, slurm, as_json=args.json, part=part, screen=screen)
     for _ in _ticks(args.watch):
         try:
-            show(config, slurm, as_json=args.json, clear=True)
+            show(config, slurm, as_json=args.json, clear=True, part=part, screen=screen)
         except SlurmElasticError as error:  # the daemon may be back at the next look
             print(f"slurm-elastic: {visible(str(error))}", file=sys.stderr)
     return 0
@@ -67,17 +90,19 @@ def show(
     as_json: bool = False,
     clear: bool = False,
     console: Console | None = None,
+    part: Part = WHOLE,
+    screen: Screen = SHORT,
 ) -> int:
-    """Read everything and print it once."""
-    view = status_view(config, gather(config, slurm, time.time()))
+    """Read everything and print that part of it once."""
+    view = status_view(*narrowed(config, gather(config, slurm, time.time()), *part))
     if as_json:
         write_json(view)
     else:
         console = console or plain()
         if clear:
-            _page(view, console)
+            _page(view, console, screen)
         else:
-            render(view, console)
+            render(view, console, screen)
     return 1 if view.ledger_error and view.slurm_error else 0
 
 
@@ -95,15 +120,12 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
     return replace(facts, nodes=nodes, jobs=jobs)
 
 
-def _page(view: StatusView, console: Console) -> None:
+def _page(view: StatusView, console: Console, screen: Screen) -> None:
     """Draw on a cleared screen; where the output is no terminal, below the last."""
     if console.is_terminal:
-        with console.capture() as captured:
-            render(view, console)
         console.clear()
-        console.out(captured.get(), end="", highlight=False)
-    else:
-        render(view, console)
+    render(view, console, screen)
+    if not console.is_terminal:
         console.print()
 
 

@@ -1,4 +1,5 @@
-"""``StatusView`` as rich tables; one set of columns from 120 characters on, a narrower below.
+"""``StatusView`` as rich tables; one set of columns from 120 characters on, a narrower below, and
+machines line by line below 72. A table has as many rows as fit, what needs attention first.
 
 All text goes in as ``Text``: hostlists have brackets, which rich would read as markup.
 """
@@ -8,63 +9,113 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import NO_PROCESS, checkpoint_blocks, titled_table
+from slurm_elastic.cli.shortened import hosts, more, with_rest
+from slurm_elastic.cli.status_machines import NARROW, WIDE, is_calm, machines
 from slurm_elastic.door.sight import note
-from slurm_elastic.view.next_action import BOOTING, DOWN, HELD, IDLE, IN_USE, POWERED_DOWN, brief
+from slurm_elastic.view.checkpoints import CheckpointsView
+from slurm_elastic.view.next_action import (
+    BOOTING,
+    DOWN,
+    HELD,
+    IDLE,
+    IN_USE,
+    POWERED_DOWN,
+    brief,
+)
 from slurm_elastic.view.rows import (
     BreakerView,
     BudgetView,
     CloudView,
+    CoolDownView,
     DaemonView,
+    HoldView,
     InstanceView,
-    JobView,
+    LaunchView,
+    NodesView,
+    SiteView,
     StatusView,
     TotalView,
 )
 
-WIDE = 120
+TOP_WIDE, TOP_NARROW, TOP_SMALL = 10, 8, 5
 _COLUMNS = (IN_USE, IDLE, BOOTING, HELD, POWERED_DOWN)
 _LOUD = "bold white on red"
 _BAD, _WARN, _GOOD, _DIM = "bold red", "yellow", "green", "dim"
-_JOBS_SHOWN = 3
+_CALM_STATES = (IN_USE, IDLE, BOOTING)
 
 
-def render(view: StatusView, console: Console) -> None:
-    """Print everything."""
-    wide = console.width >= WIDE
+class Screen(Struct, frozen=True, kw_only=True):
+    """How much of it: ``top`` rows a table (None: as many as fit), or the ``whole``; machines in
+    the order of ``sort`` (one of SORTS; None: by node).
+    """
+
+    top: int | None = None
+    whole: bool = False
+    sort: str | None = None
+
+    def rows(self, width: int) -> int | None:
+        """At most so many a table; None: all."""
+        fit = TOP_WIDE if width >= WIDE else TOP_NARROW if width >= NARROW else TOP_SMALL
+        return None if self.whole else self.top or fit
+
+
+SHORT = Screen()
+
+
+def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
+    """Print everything, or the most important of it."""
     console.print(_header(view))
-    for block in _blocks(view, wide):
+    for block in _blocks(view, console.width, screen):
         console.print()
         console.print(block)
 
 
-def _blocks(view: StatusView, wide: bool) -> Iterable[RenderableType]:
+def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[RenderableType]:
+    wide = width >= WIDE
+    top = screen.rows(width)
     yield _daemon(view.daemon, view.ledger_error)
+    if view.site and not view.ledger_error:
+        yield _summary(view.site, view.instances)
     yield from _alarms(view)
-    yield _clouds(view, wide)
-    yield _pools(view, wide)
+    small = width < NARROW
+    yield _clouds_small(view) if small else _clouds(view, wide)
+    yield _pools_small(view) if small else _pools(view, wide, top)
     if view.nodes:
-        yield _nodes(view)
+        yield _nodes(view.nodes, top)
     if view.instances:
-        yield _instances(view.instances) if wide else _instances_narrow(view.instances)
+        yield machines(view.instances, width, top, screen.sort)
     elif not view.ledger_error:
         yield Text("No instance is running.", style=_DIM)
-    if view.launches:
-        yield _launches(view)
-    if view.cool_downs:
-        yield _cool_downs(view)
-    if view.holds:
-        yield _holds(view)
+    yield from _not_now(view, top)
     if view.checkpoints:
-        yield from checkpoint_blocks(view.checkpoints)
+        yield from _saves(view.checkpoints, top)
     if view.budgets:
         yield _budgets(view.budgets)
     if view.totals:
-        yield _totals(view.totals)
+        yield _totals_small(view.totals) if small else _totals(view.totals)
+
+
+def _not_now(view: StatusView, top: int | None) -> Iterable[RenderableType]:
+    """What is not known yet, and what is not used for a time."""
+    if view.launches:
+        yield with_rest(_launches(view.launches[:top], top), more(view.launches, top))
+    if view.cool_downs:
+        yield with_rest(_cool_downs(view.cool_downs[:top]), more(view.cool_downs, top))
+    if view.holds:
+        yield with_rest(_holds(view.holds[:top], top), more(view.holds, top))
+
+
+def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
+    yield from checkpoint_blocks(replace(view, saved=view.saved[:top], moves=view.moves[:top]))
+    if top is not None and max(len(view.saved), len(view.moves)) > top:
+        yield Text("more of them: slurm-elastic ckpt list", style=_DIM)
 
 
 def _alarms(view: StatusView) -> Iterable[Text]:
@@ -136,6 +187,33 @@ def _clouds(view: StatusView, wide: bool) -> RenderableType:
     return Group(table, *_cloud_problems(view.clouds, view.at))
 
 
+def _clouds_small(view: StatusView) -> RenderableType:
+    lines = [Text("Clouds", style="bold")]
+    known = view.ledger_error is None
+    for c in view.clouds:
+        paid = _of(c.machines if known else None, c.limit)
+        now = f"{c.price_now:.4f}" if known else "-"
+        lines.append(
+            Text.assemble((c.name, "bold"), f" ({c.location}): {paid} paid, {now} $/h now")
+        )
+        lines.append(Text(f"  {_told_states(c.states)}"))
+    return Group(*lines, *_cloud_problems(view.clouds, view.at))
+
+
+def _pools_small(view: StatusView) -> RenderableType:
+    lines = [Text("Pools", style="bold")]
+    known = view.ledger_error is None
+    for p in view.pools:
+        paid = _of(p.machines if known else None, p.limit)
+        lines.append(Text.assemble((p.name, "bold"), f" of {p.cloud}, {p.nodes}: {paid} paid"))
+        lines.append(Text(f"  {_told_states(p.states)}"))
+    return Group(*lines)
+
+
+def _told_states(states: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {state}" for state, count in states.items()) or "nodes not known"
+
+
 def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
     for cloud in clouds:
         if cloud.blocked:
@@ -145,14 +223,14 @@ def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
             yield Text(f"  {cloud.name} answers with an error{ago}: {cloud.problem}", style=_BAD)
 
 
-def _pools(view: StatusView, wide: bool) -> RenderableType:
+def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
     table = titled_table("Pools", "Pool", "Cloud", "Nodes")
     _state_columns(table)
     table.add_column("Paid/max", justify="right")
     if wide:
         table.add_column("Markets")
     for pool in view.pools:
-        row = [Text(pool.name), Text(pool.cloud), Text(pool.nodes)]
+        row = [Text(pool.name), Text(pool.cloud), hosts(pool.nodes, top)]
         machines = pool.machines if view.ledger_error is None else None
         row += [*_state_cells(pool.states, pool.count), _of(machines, pool.limit)]
         if wide:
@@ -161,79 +239,51 @@ def _pools(view: StatusView, wide: bool) -> RenderableType:
     return table
 
 
-def _nodes(view: StatusView) -> RenderableType:
+def _nodes(groups: Sequence[NodesView], top: int | None) -> RenderableType:
     title = "Nodes not powered down"
+    if top is not None and len(groups) > top:
+        groups = sorted(groups, key=lambda group: group.state in _CALM_STATES)
     table = titled_table(title, "State", "Cloud", "Count", "Nodes", "Why")
     table.columns[2].justify = "right"
-    for group in view.nodes:
+    for group in groups[:top]:
         table.add_row(
             Text(group.state, style=_state_style(group.state)),
             Text(group.cloud),
             Text(str(group.count)),
-            Text(group.nodes),
+            hosts(group.nodes, top),
             Text(group.note),
         )
-    return table
+    return with_rest(table, more(groups, top))
 
 
-def _instances(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Instances", "Node", "Id", "Type", "Zone", "Market")
-    for name in ("$/h", "Age", "Cost $"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("Jobs", "State", "Next"):
-        table.add_column(name)
-    for i in instances:
-        table.add_row(
-            Text(i.node),
-            Text(i.id),
-            Text(i.instance_type),
-            Text(i.zone),
-            Text(i.market),
-            Text(f"{i.price:.4f}"),
-            Text(brief(i.age)),
-            Text(f"{i.cost:.4f}"),
-            _jobs(i.jobs),
-            Text(i.state),
-            _next(i),
-        )
-    return table
+def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
+    count = f"{site.machines} of at most {site.limit}" if site.limit else f"{site.machines}"
+    worst = f"at worst ${site.price_worst:.2f}/h"
+    if site.price_limit is not None:
+        worst += f" of at most ${site.price_limit:.2f}/h"
+    text = Text(f"Machines: {count}; ${site.price_now:.4f}/h now, {worst}")
+    loud = sum(not is_calm(i) for i in instances)
+    if loud:
+        text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
+    return text
 
 
-def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Instances", "Node, id", "Type, zone, market")
-    table.add_column("$/h, cost", justify="right", no_wrap=True)
-    table.add_column("Age", justify="right", no_wrap=True)
-    table.add_column("Jobs, next", ratio=1)
-    table.expand = True
-    for i in instances:
-        jobs = _jobs(i.jobs)
-        last = Group(jobs, _next(i)) if i.jobs else _next(i)
-        table.add_row(
-            Group(Text(i.node, style="bold"), Text(i.id, overflow="fold")),
-            Group(Text(i.instance_type), Text(f"{i.zone} {i.market}", overflow="fold")),
-            Group(Text(f"{i.price:.4f}"), Text(f"{i.cost:.4f}")),
-            Group(Text(brief(i.age)), Text(i.state, style=_DIM)),
-            last,
-        )
-    return table
-
-
-def _launches(view: StatusView) -> RenderableType:
+def _launches(launches: Sequence[LaunchView], top: int | None) -> RenderableType:
     table = titled_table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
-    for launch in view.launches:
+    for launch in launches:
         table.add_row(
             Text(launch.pool),
-            Text(launch.nodes),
+            hosts(launch.nodes, top),
             Text(launch.offer),
             Text(brief(launch.age), style=_WARN if launch.age > 60 else ""),
         )
     return table
 
 
-def _cool_downs(view: StatusView) -> RenderableType:
+def _cool_downs(cool_downs: Sequence[CoolDownView]) -> RenderableType:
     table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
     table.columns[0].overflow = "fold"
-    for cool_down in view.cool_downs:
+    for cool_down in cool_downs:
         table.add_row(
             Text(cool_down.key),
             Text(brief(cool_down.left)),
@@ -253,13 +303,13 @@ def _breaker(breaker: BreakerView) -> Text:
     return Text(f"Pool {breaker.pool} is on trial with one machine: {failed}", style=_WARN)
 
 
-def _holds(view: StatusView) -> RenderableType:
+def _holds(holds: Sequence[HoldView], top: int | None) -> RenderableType:
     table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
-    for hold in view.holds:
+    for hold in holds:
         left = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != "capacity":
             left = "-"
-        table.add_row(Text(hold.pool), Text(hold.nodes), Text(left), Text(hold.reason))
+        table.add_row(Text(hold.pool), hosts(hold.nodes, top), Text(left), Text(hold.reason))
     return table
 
 
@@ -297,6 +347,14 @@ def _totals(totals: Sequence[TotalView]) -> RenderableType:
         table.add_section()
         table.add_row(Text("all", style="bold"), *_total_cells(whole))
     return table
+
+
+def _totals_small(totals: Sequence[TotalView]) -> RenderableType:
+    lines = [Text("Cost: running now, and ended in the last 24 hours", style="bold")]
+    for t in totals:
+        running = f"{t.machines} at {t.price_now:.4f} $/h, {t.cost_live:.4f} $ so far"
+        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {t.cost_ended:.4f} $"))
+    return Group(*lines)
 
 
 def _total_cells(t: TotalView) -> list[Text]:
@@ -337,15 +395,3 @@ def _state_style(state: str) -> str:
     return {IN_USE: _GOOD, IDLE: "", BOOTING: "cyan", HELD: _WARN, POWERED_DOWN: ""}.get(
         state, _BAD if state == DOWN else _WARN
     )
-
-
-def _jobs(jobs: Sequence[JobView]) -> Text:
-    shown = [f"{job.id} {job.user}".rstrip() for job in jobs[:_JOBS_SHOWN]]
-    if len(jobs) > _JOBS_SHOWN:
-        shown.append(f"and {len(jobs) - _JOBS_SHOWN} more")
-    return Text(", ".join(shown))
-
-
-def _next(instance: InstanceView) -> Text:
-    calm = ("in use", "suspends", "idle", "booting: times", "powering down", "terminating")
-    return Text(instance.next, style="" if instance.next.startswith(calm) else _WARN)

@@ -42,6 +42,7 @@ from slurm_elastic.view.rows import (
     LaunchView,
     NodesView,
     PoolView,
+    SiteView,
     StatusView,
     TotalView,
 )
@@ -63,6 +64,7 @@ class _Join:
         self.pool_of = {name: pool for pool in self.pools for name in pool.nodes}
         self.rank_of = {name: rank for rank, name in enumerate(self.pool_of)}
         self.clouds = {c.name: c for c in config.clouds}
+        self._outlooks: dict[str, Outlook] = {}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage(self.live, facts.open_launches)
         self.hold_of = {h.node: h for h in facts.holds}
@@ -84,6 +86,12 @@ class _Join:
             for name in pool.nodes
             if facts.nodes is not None
         }
+
+    def outlook(self, cloud: str) -> Outlook:
+        """Made once a cloud."""
+        if cloud not in self._outlooks:
+            self._outlooks[cloud] = Outlook(self.config, self.clouds.get(cloud), self.facts.now)
+        return self._outlooks[cloud]
 
     def node(self, name: str) -> SlurmNode | None:
         return (self.facts.nodes or {}).get(name)
@@ -117,6 +125,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         daemon=_daemon(config, facts),
         slurm_error=facts.slurm_error,
         ledger_error=facts.ledger_error,
+        site=_site(join),
         clouds=tuple(_cloud(join, cloud, blocked.get(cloud.name)) for cloud in config.clouds),
         pools=tuple(_pool(join, pool) for pool in join.pools),
         nodes=_nodes(join),
@@ -210,6 +219,17 @@ def _cloud(join: _Join, cloud: AnyCloud, blocked: str | None) -> CloudView:
     )
 
 
+def _site(join: _Join) -> SiteView:
+    limits = join.config.limits
+    return SiteView(
+        machines=join.usage.nodes.get("", 0),
+        limit=limits.nodes,
+        price_now=join.price_now(join.live),
+        price_worst=join.usage.dollars_per_hour.get("", 0.0),
+        price_limit=limits.dollars_per_hour,
+    )
+
+
 def _pool(join: _Join, pool: Pool) -> PoolView:
     return PoolView(
         name=pool.name,
@@ -273,8 +293,9 @@ def _next(join: _Join, machine: Machine, jobs: Sequence[SlurmJob]) -> str:
     pool = join.pool_by_name.get(machine.pool)
     if join.facts.nodes is None and machine.suspending is None and machine.misses == 0:
         return "unknown: Slurm does not answer"
-    outlook = Outlook(join.config, join.clouds.get(i.cloud), join.facts.now)
-    return outlook.of(machine, join.node(i.node), jobs, pool.max_age if pool else None)
+    return join.outlook(i.cloud).of(
+        machine, join.node(i.node), jobs, pool.max_age if pool else None
+    )
 
 
 def _launch(launch: Launch, now: float) -> LaunchView:

@@ -86,6 +86,12 @@ def node_note(state: str, node: SlurmNode | None, hold: Hold | None, now: float)
     return ""
 
 
+CALM = (
+    "in use", "suspends", "idle", "goes", "booting: times", "powering down", "terminating",
+)  # fmt: skip
+"""How a phrase begins after which nobody has to do anything."""
+
+
 class Outlook:
     """What will happen next to the machines of one cloud."""
 

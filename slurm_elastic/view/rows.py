@@ -93,6 +93,18 @@ class CloudView(Struct, frozen=True, kw_only=True):
     checked: float | None
 
 
+class SiteView(Struct, frozen=True, kw_only=True):
+    """All clouds together: ``machines`` that are paid now (open launches included) and their
+    ``limit``; dollars an hour as in ``CloudView``.
+    """
+
+    machines: int
+    limit: int | None
+    price_now: float
+    price_worst: float
+    price_limit: float | None
+
+
 class PoolView(Struct, frozen=True, kw_only=True):
     """A pool. ``states`` counts its nodes by state."""
 
@@ -242,4 +254,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointsView | None = None
     budgets: tuple[BudgetView, ...] = ()
     private: tuple[str, ...] = ()
+    site: SiteView | None = None
     version: int = field(default=1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,20 +11,25 @@ from typing import NoReturn
 
 import msgspec
 import pytest
-from ledger_cases import T0
+from ledger_cases import T0, instance
+from msgspec.structs import replace
 from patience import patience
 from rich.console import Console
 from status_cases import NOW, busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.cli import status
+from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.main import main
-from slurm_elastic.cli.status_tables import render
+from slurm_elastic.cli.status_tables import SHORT, Screen, render
+from slurm_elastic.config import PoolSettings
 from slurm_elastic.door import records
-from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Location
+from slurm_elastic.errors import ConfigError, SlurmError
+from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.model import Limits, Location
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
-from slurm_elastic.view import StatusView, status_view
+from slurm_elastic.view import Facts, StatusView, status_view
+from slurm_elastic.view.narrowing import narrowed
 
 
 @pytest.fixture
@@ -39,10 +45,10 @@ def _config_file(tmp_path: Path) -> Path:
     return config_file(tmp_path)
 
 
-def text_of(view: StatusView, width: int) -> str:
+def text_of(view: StatusView, width: int, screen: Screen = SHORT) -> str:
     console = Console(width=width, markup=False, emoji=False, highlight=False)
     with console.capture() as captured:
-        render(view, console)
+        render(view, console, screen)
     return captured.get()
 
 
@@ -67,6 +73,119 @@ def test_no_line_is_wider_than_the_screen_and_nothing_is_cut(
         *("zones [eu-west-1b]", "alive, heartbeat 3s ago", "UnauthorizedOperation: no"),
     ):
         assert wanted.replace(" ", "") in squeezed or wrapped(wanted, text), wanted
+
+
+def test_on_a_very_narrow_screen_nothing_vanishes(ledger: Ledger, tmp_path: Path) -> None:
+    text = text_of(seen(tmp_path), 50)
+    assert max(len(line) for line in text.splitlines()) <= 50
+    for wanted in (
+        "suspends in 3m 20s unless used",
+        "node is down: Not responding",
+        "42 bob, 43 carol",
+    ):
+        assert wanted in " ".join(text.split()), wanted
+    assert "aws (public): 5/16 paid" in text
+    assert "and 1 more" in text
+    assert "terminating: suspended by Slurm" in text_of(seen(tmp_path), 50, Screen(whole=True))
+
+
+def test_the_caps_of_the_cluster_are_told(ledger: Ledger, tmp_path: Path) -> None:
+    capped = replace(config(tmp_path), limits=Limits(nodes=9, dollars_per_hour=5.0))
+    view = status_view(capped, status.gather(capped, busy_slurm(), NOW))
+    for width in (50, 80, 160):
+        text = " ".join(text_of(view, width).split())
+        assert (
+            "Machines: 7 of at most 9; $0.2600/h now, at worst $0.62/h of at most $5.00/h" in text
+        )
+
+
+def crowded(directory: Path) -> StatusView:
+    """2,000 machines of 10,000 nodes; 20 of these are down, and some machines idle."""
+    many = PoolSettings(name="general", cloud="aws", nodes="pub[1-10000]", cpus=4, memory=8192)
+    made = replace(config(directory), pools=(many,))
+    on = [f"pub{n}" for n in range(1, 4000, 2)]
+    machines = [
+        Machine(instance=instance(f"i-{n:017x}", name, launched=T0), pool="general")
+        for n, name in enumerate(on)
+    ]
+    busy, down = frozenset({"ALLOCATED", "CLOUD"}), frozenset({"DOWN", "CLOUD"})
+    off = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+    nodes = {f"pub{n}": off for n in range(1, 10001)}
+    nodes |= dict.fromkeys(on, busy) | dict.fromkeys(on[50::100], down)
+    facts = Facts(
+        now=NOW, machines=machines,
+        nodes={name: SlurmNode(name=name, states=states) for name, states in nodes.items()},
+    )  # fmt: skip
+    return status_view(made, facts)
+
+
+@pytest.mark.parametrize("width", [50, 80, 120, 160])
+def test_a_large_cluster_fits_on_a_screen_what_needs_attention_first(
+    tmp_path: Path, width: int
+) -> None:
+    view = crowded(tmp_path)
+    text = text_of(view, width)
+    assert len(text.splitlines()) <= 60
+    assert text.count("node is down") == {50: 5, 80: 8}.get(width, 10)
+    assert "20 need attention" in " ".join(text.split())
+    hidden = 2000 - {50: 5, 80: 8}.get(width, 10)
+    assert f"and {hidden} more, {hidden - 1980} of which need attention" in " ".join(text.split())
+    whole = text_of(view, width, Screen(whole=True))
+    assert whole.count("i-0") == 2000
+    assert text_of(view, width, Screen(top=3)).count("i-0") == 3
+
+
+def test_machines_are_sorted_as_asked(ledger: Ledger, tmp_path: Path) -> None:
+    view = seen(tmp_path)
+    for key, worth in (
+        ("cost", lambda i: i.cost),
+        ("age", lambda i: i.age),
+        ("price", lambda i: i.price),
+    ):
+        most = max(view.instances, key=worth)
+        text = text_of(view, 160, Screen(top=1, sort=key))
+        (line,) = (x for x in text.splitlines() if most.id in x)
+        assert most.node in line
+
+
+def test_one_cloud_or_pool_is_shown_as_if_there_were_no_other(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    made = config(tmp_path)
+    facts = status.gather(made, busy_slurm(), NOW)
+    for part in (("onprem", None), (None, "rack"), ("onprem", "rack")):
+        view = status_view(*narrowed(made, facts, *part))
+        assert [c.name for c in view.clouds] == ["onprem"]
+        assert [p.name for p in view.pools] == ["rack"]
+        assert {i.cloud for i in view.instances} == {"onprem"}
+        assert not any(c.key.startswith("aws") for c in view.cool_downs)
+        assert not view.daemon.problems
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cloud", "asw"], "there is no cloud 'asw'; there are onprem, aws"),
+        (["--pool", "x"], "there is no pool 'x'; there are rack, general"),
+        (["--cloud", "aws", "--pool", "rack"], "there is no pool 'rack' in cloud aws"),
+    ],
+)
+def test_a_cloud_or_pool_that_is_none_is_exit_2(
+    tmp_path: Path, words: list[str], said: str
+) -> None:
+    part = dict(zip(words[::2], words[1::2], strict=True))
+    with pytest.raises(ConfigError, match=said):
+        status.show(config(tmp_path), busy_slurm(), part=(part.get("--cloud"), part.get("--pool")))
+
+
+def test_a_colour_terminal_is_redrawn_without_raw_codes(ledger: Ledger, tmp_path: Path) -> None:
+    console = Output(width=100, force_terminal=True, color_system="standard", file=io.StringIO())
+    status.show(config(tmp_path), busy_slurm(), console=console, clear=True)
+    text = console.file.getvalue()
+    assert text.startswith("\x1b[2J\x1b[H"), "cleared"
+    assert "\x1b[1m" in text, "colours reach the terminal"
+    assert "\\x1b" not in text
+    assert "\u241b" not in text
 
 
 def wrapped(wanted: str, text: str) -> bool:
