@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from patience import patience
+from patience import eventually, patience
+
+from tests.needs import ROOT
 
 ETC = Path(__file__).parent.parent / "etc"
 UNITS = (
@@ -96,3 +101,81 @@ def test_the_agent_of_machines_never_stays_away() -> None:
     assert unit["StartLimitIntervalSec"] == ["0"]
     assert unit["KillMode"] == ["process"], "without systemd's help slurmd is its child"
     assert unit["ConditionPathExists"] == ["/run/slurm-elastic/agent"]
+
+
+EXPOSURE = {
+    "slurm-elasticd.service": 3.5,
+    "slurm-elastic-ckptman.service": 3.5,
+    "slurm-elastic-watchdog.service": 3.5,
+    "slurm-elastic-ckpt-sweep.service": 3.5,
+    "slurm-elastic-agent.service": 3.5,
+    # What jobs run under, which are its children: slurmd's own unit has 9.6.
+    "slurm-elastic-local.service": 8.0,
+}
+
+
+def test_every_unit_is_measured() -> None:
+    assert {path.name for path in ETC.glob("*.service")} == set(EXPOSURE)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd")
+@pytest.mark.parametrize(("unit", "most"), EXPOSURE.items(), ids=EXPOSURE)
+def test_what_a_unit_leaves_open_is_little(unit: str, most: float) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(ETC / unit)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    level = re.search(r"exposure level for \S+: ([0-9.]+)", said)
+    assert level, said
+    assert float(level[1]) <= most
+
+
+@pytest.mark.parametrize("unit", EXPOSURE)
+def test_memory_and_tasks_are_bounded_but_for_jobs(unit: str) -> None:
+    found = settings(unit)
+    if unit == "slurm-elastic-local.service":
+        assert "MemoryMax" not in found
+        return
+    assert found["MemoryMax"][0].endswith(("M", "G"))
+    assert int(found["TasksMax"][0]) <= 512
+    assert found["UMask"] == ["0077"]
+
+
+def confined(unit: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """A command with the capabilities that the unit leaves root."""
+    names = settings(unit)["CapabilityBoundingSet"][0].split()
+    kept = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in names)])
+    return subprocess.run(
+        ["setpriv", f"--bounding-set={kept}", "--inh-caps=-all", "--no-new-privs", *command],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@ROOT
+def test_the_switch_can_tell_whose_slurmstepd_it_is_with_what_its_unit_leaves_it(
+    tmp_path: Path,
+) -> None:
+    """Where it could not it would take each for a job, and the machine would never stop."""
+    program = tmp_path / "slurmstepd"
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    look = "from slurm_elastic.programs import agent; import sys; print(agent.is_step(sys.argv[1], ''))"
+    process = subprocess.Popen([program, "600"])
+    try:
+        eventually(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "slurmstepd\n")
+        words = ("slurm-elastic-agent.service", sys.executable, "-c", look, str(process.pid))
+        assert confined(*words).stdout == "True\n"
+        os.chown(program, 2, 2)
+        assert confined(*words).stdout == "False\n"
+    finally:
+        process.kill()
+        process.wait()
+
+
+@ROOT
+def test_the_sweeper_can_remove_with_what_its_unit_leaves_it(tmp_path: Path) -> None:
+    """A directory that a user owns and that nobody else may enter."""
+    place = tmp_path / "12"
+    place.mkdir(mode=0o700)
+    (place / "image").write_text("x")
+    for path in (place / "image", place):
+        os.chown(path, 2, 2)
+    assert confined("slurm-elastic-ckpt-sweep.service", "rm", "-r", str(place)).stderr == ""
+    assert not place.exists()
