@@ -1,8 +1,8 @@
 """How much of root's image storage a job and its user may have.
 
 Counted are the blocks that files take, so holes cost nothing. What each job of a user has, and what
-is promised to it for the save that it is about to make, stands in one small file a user. Entries of
-jobs whose directory is gone mean nothing.
+is promised to it for its next save, stands in one small file a user. Promises hold: what was
+promised to one is no room for the others. Entries of jobs whose directory is gone mean nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class Room:
             raise Refused(f"no room: {need >> 20} MiB needed, {there} MiB left by {self.limit}")
 
 
+@dataclass(frozen=True)
+class Part:
+    """A job's: bytes that it ``has``, and that are promised to its ``next`` save."""
+
+    has: int = 0
+    next: int = 0
+
+
 class Quota:
     """One job's part. ``path`` is its directory."""
 
@@ -54,51 +62,64 @@ class Quota:
         self._path = path
 
     def room(self, need: int) -> Room:
-        """What may come to it now, of which ``need`` is promised to it until ``settle``; Refused
-        where there is less.
+        """What may come to it now, of which ``need`` is promised to it from now on; Refused where
+        there is less, and the promise before stands.
         """
         with self._entries() as entries:
-            has = allocated(self._path)
-            others = sum(size for job, size in entries.items() if job != self._job)
-            room = self._room(has, others)
-            entries[self._job] = has
+            before, has = entries.get(self._job, Part()), allocated(self._path)
+            entries[self._job] = Part(has, before.next)
+            room = self._room(has, entries)
             room.check(need)
-            entries[self._job] = has + need
+            entries[self._job] = Part(has, need)
         return room
 
     def settle(self) -> None:
         """What it has is what counts from now on. Refused where that is more than it may have."""
         with self._entries() as entries:
-            has = entries[self._job] = allocated(self._path)
-            others = sum(entries.values()) - has
-            self._room(has, others).check(0)
+            before, has = entries.get(self._job, Part()), allocated(self._path)
+            entries[self._job] = Part(has, before.next)
+            self._room(has, entries).check(0)
 
     def forget(self) -> None:
-        """Its directory has become another user's."""
+        """It has nothing any more, or its directory has become another user's."""
         with self._entries() as entries:
             entries.pop(self._job, None)
 
-    def _room(self, has: int, others: int) -> Room:
+    def _room(self, has: int, entries: dict[str, Part]) -> Room:
         site, there = self._site, os.statvfs(self._site.jobs)
         total = there.f_blocks * there.f_frsize
         free = there.f_bavail * there.f_frsize
         job, user = site.job_quota.of(total), site.user_quota.of(total)
+        others = [part for name, part in entries.items() if name != self._job]
+        had = has + sum(part.has for part in others)
+        own = sum(part.next for part in others)
+        promised = own + self._strangers()
         rooms = (
             Room(job - has, f"job_quota = {site.job_quota}, the job has {has >> 20} MiB"),
             Room(
-                user - has - others,
-                f"user_quota = {site.user_quota}, jobs of uid {self._uid} have"
-                f" {(has + others) >> 20} MiB",
+                user - had - own,
+                f"user_quota = {site.user_quota}, jobs of uid {self._uid} have {had >> 20} MiB,"
+                f" {own >> 20} MiB are promised to other saves of theirs",
             ),
             Room(
-                free - site.keep_free.of(total),
-                f"keep_free = {site.keep_free} of {site.jobs}, {free >> 20} MiB are free",
+                free - site.keep_free.of(total) - promised,
+                f"keep_free = {site.keep_free} of {site.jobs}, {free >> 20} MiB are free,"
+                f" {promised >> 20} MiB promised to other saves",
             ),
         )
         return min(rooms, key=lambda room: room.size)
 
+    def _strangers(self) -> int:
+        """Bytes that are promised to other users' saves."""
+        promised = 0
+        for path in self._place.iterdir():
+            if path.name.isdigit() and path != self._file:
+                with contextlib.suppress(Refused, FileNotFoundError):
+                    promised += sum(part.next for part in _parts(path).values())
+        return promised
+
     @contextlib.contextmanager
-    def _entries(self) -> Iterator[dict[str, int]]:
+    def _entries(self) -> Iterator[dict[str, Part]]:
         """What all jobs of the user have, to be changed; written in the end, also for a refusal."""
         with contextlib.suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
@@ -113,24 +134,37 @@ class Quota:
         finally:
             os.close(lock)
 
-    def _read(self) -> dict[str, int]:
+    def _read(self) -> dict[str, Part]:
         try:
-            found = files.json_of(files.read(self._file, _MOST, owners=(0,)))
-            entries = {str(job): int(size) for job, size in found.items()}
+            parts = _parts(self._file)
         except FileNotFoundError:
             return {}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise Refused(f"{self._file}: cannot be read: {error}") from error
-        return {job: size for job, size in entries.items() if (self._site.jobs / job).is_dir()}
+        return {job: part for job, part in parts.items() if (self._site.jobs / job).is_dir()}
 
-    def _write(self, entries: dict[str, int]) -> None:
+    def _write(self, entries: dict[str, Part]) -> None:
         new = self._file.with_suffix(".new")
         new.unlink(missing_ok=True)
         with open(files.opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(json.dumps(entries).encode())
+            content = {job: (part.has, part.next) for job, part in entries.items()}
+            file.write(json.dumps(content).encode())
             file.flush()
             os.fsync(file.fileno())
         new.rename(self._file)
+
+
+def tidy(site: Site) -> None:
+    """Entries of jobs whose directory is gone go: what was promised to them is room again."""
+    for path in sorted((site.jobs / "quota").glob("*[0-9]")):
+        if path.name.isdigit():
+            Quota(site, 0, int(path.name), site.jobs).forget()
+
+
+def _parts(path: Path) -> dict[str, Part]:
+    try:
+        found = files.json_of(files.read(path, _MOST, owners=(0,)))
+        return {str(job): Part(int(has), int(next_)) for job, (has, next_) in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Refused(f"{path}: cannot be read: {error}") from error
 
 
 def allocated(path: Path) -> int:

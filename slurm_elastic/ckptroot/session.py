@@ -31,6 +31,8 @@ from slurm_elastic.ckptroot.store import Meta, Request, Store
 
 _AGAIN = 10.0
 """Seconds until slurmctld is asked again about a held job that nobody requeued."""
+_PROMISES = 60.0
+"""Seconds between two looks at how much its next save will take."""
 _SENT = (signal.SIGTERM, signal.SIGKILL)
 _ENDING = {"COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "FAILED", "NODE_FAIL", "PENDING",
            "COMPLETED", "DEADLINE", "OUT_OF_MEMORY", "REQUEUED", "GONE"}  # fmt: skip
@@ -101,6 +103,8 @@ class Session:
         self._answer: dict[str, object] = {}
         self._keep = store.path / "keep"
         self._quota = Quota(site, caller.job, caller.uid, store.path)
+        self._promised = 0
+        self._no_room = ""
         self._shared: dict[str, int] = {}
         self._stays = ""
         self._node = caller.node or os.uname().nodename
@@ -128,7 +132,7 @@ class Session:
 
     def run(self) -> int:
         """The payload's wait status, or that of the signal that ended a held job."""
-        look = 0.0
+        look = promise = 0.0
         while True:
             for number in self._relay.wait(min(self._site.poll, 0.5)):
                 self._take(number)
@@ -140,6 +144,9 @@ class Session:
             if time.monotonic() >= look:
                 look = time.monotonic() + self._site.poll
                 self._serve(self._store.request())
+            if self._held_until is None and time.monotonic() >= promise:
+                promise = time.monotonic() + _PROMISES
+                self._reserve()
 
     def abandon(self) -> None:
         """After a ``begin`` that failed: nothing of ours stays, images of earlier runs do."""
@@ -158,6 +165,7 @@ class Session:
                 self._publish("ended")
                 return
             self._store.remove()
+            self._quota.forget()
         except Exception as error:  # noqa: BLE001 - the job's own exit code comes first
             self._say(f"the job's directory stays for the sweeper: {error}")
 
@@ -302,6 +310,35 @@ class Session:
             raise Refused(f"image {image.name} is good, but late by the deadline: the job goes on")
         text = f"image {image.name}: {manifest.size} bytes in {manifest.seconds:.3f} s"
         return text, manifest.number
+
+    def _reserve(self) -> None:
+        """Have room promised for the next save, as the job is now or as it was at its last image;
+        that there is none is said once.
+        """
+        try:
+            need = max(self._method.need(), self._last_size())
+            if abs(need - self._promised) <= need // 10:
+                return
+            self._quota.room(need)
+        except (OSError, Refused) as error:
+            why = str(error)
+            kind = why.partition(":")[0]
+            if isinstance(error, Refused) and kind != self._no_room:
+                self._no_room = kind
+                self._say(f"its next save could not be made now: {why}")
+                self._publish("running")
+            return
+        self._promised = need
+        if self._no_room:
+            self._no_room = ""
+            self._say(f"{need >> 20} MiB are promised to its next save")
+            self._publish("running")
+
+    def _last_size(self) -> int:
+        for image in self._store.images()[:1]:
+            with contextlib.suppress(Refused):
+                return manifests.read(image, self._site.key).size
+        return 0
 
     def _settle(self) -> None:
         """Older images or a half-made one went; what is left is small, or said at the next save."""

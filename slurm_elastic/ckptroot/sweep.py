@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot import caller as callers
 from slurm_elastic.ckptroot.caller import CLEAN
+from slurm_elastic.ckptroot.quota import tidy
 from slurm_elastic.ckptroot.site import Refused, Site, trust
 from slurm_elastic.ckptroot.store import Store
 
@@ -25,7 +26,12 @@ def sweep(site: Site) -> list[str]:
     if not site.jobs.exists() or not _answers(site):
         return []
     trust(site.jobs, directory=True)
-    return [line for path in sorted(site.jobs.iterdir()) if (line := _guarded(site, path))]
+    lines = [line for path in sorted(site.jobs.iterdir()) if (line := _guarded(site, path))]
+    try:
+        tidy(site)
+    except (OSError, Refused) as error:
+        lines.append(f"quotas stay as they are: {error}")
+    return lines
 
 
 def _guarded(site: Site, path: Path) -> str:

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from needs import ROOT_PART
@@ -59,13 +60,52 @@ def test_all_jobs_of_a_user_have_one_limit_and_others_theirs(site: Site) -> None
     assert other.room(9 * MIB).size > 9 * MIB
 
 
-def test_what_is_promised_to_a_save_is_no_others_until_it_is_done(site: Site) -> None:
+def test_what_is_promised_to_a_save_is_no_others(site: Site) -> None:
     one, two = job(site, 1), job(site, 2)
     one.room(9 * MIB)
-    with pytest.raises(Refused, match="user_quota"):
+    with pytest.raises(Refused, match=r"user_quota = 15M, .* 9 MiB are promised to other saves"):
         two.room(9 * MIB)
+    two.room(5 * MIB)
+    assert one.room(9 * MIB).size >= 9 * MIB  # its own
     one.settle()
+    with pytest.raises(Refused, match="promised"):
+        two.room(9 * MIB)
+    one.forget()
     two.room(9 * MIB)
+
+
+def test_what_is_promised_to_one_user_is_no_other_users(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system has 20 MiB left, of which 1 stays free."""
+    there = SimpleNamespace(f_blocks=100, f_frsize=MIB, f_bavail=20)
+    monkeypatch.setattr(quotas.os, "statvfs", lambda path: there)
+    one, other = job(site, 1), job(site, 2, uid=BOB)
+    other.room(9 * MIB)
+    other.room(10 * MIB - 65536)
+    with pytest.raises(Refused, match=r"keep_free = 1M .* 9 MiB promised to other saves"):
+        one.room(10 * MIB - 65536)
+    one.room(8 * MIB)
+
+
+def test_a_refused_promise_leaves_the_one_before(site: Site) -> None:
+    one, two = job(site, 1), job(site, 2)
+    one.room(8 * MIB)
+    with pytest.raises(Refused):
+        one.room(11 * MIB)
+    with pytest.raises(Refused, match="8 MiB are promised"):
+        two.room(9 * MIB)
+
+
+def test_the_sweeper_takes_back_what_was_promised_to_jobs_that_are_gone(site: Site) -> None:
+    one, other = job(site, 1), job(site, 2, uid=BOB)
+    one.room(9 * MIB)
+    other.room(MIB)
+    shutil.rmtree(site.jobs / "1")
+    assert other._strangers() == 9 * MIB
+    quotas.tidy(site)
+    assert other._strangers() == 0
+    assert one._strangers() == MIB
 
 
 def test_what_grew_beyond_is_refused_afterwards(site: Site) -> None:

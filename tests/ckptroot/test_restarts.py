@@ -16,6 +16,7 @@ from needs import ROOT_PART
 from slurm_elastic.ckptroot import session as sessions
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.manifest import Manifest
+from slurm_elastic.ckptroot.quota import Quota
 from slurm_elastic.ckptroot.session import Session
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Store
@@ -165,3 +166,29 @@ def test_nor_after_a_save_that_failed_half_way(job: Job, monkeypatch: pytest.Mon
 
 def refuse(*_: object) -> None:
     raise OSError("no space")
+
+
+def test_room_for_the_next_save_is_promised_at_the_start_or_said_to_be_missing(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(job.store, "say", said.append)
+    total = os.statvfs(job.store.path)
+    size = total.f_blocks * total.f_frsize
+    job.run()
+    monkeypatch.setattr(Node, "need", lambda _: size)
+    for _ in range(2):
+        job.session._reserve()
+    (line,) = said
+    assert line.startswith("its next save could not be made now: no room: ")
+    monkeypatch.setattr(Node, "need", lambda _: 3 << 20)
+    job.session._reserve()
+    assert said[1:] == ["3 MiB are promised to its next save"]
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == 3 << 20
+
+
+def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> None:
+    job.run()
+    job.save()
+    job.session._reserve()
+    assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == len(b"memory")
