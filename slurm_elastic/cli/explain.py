@@ -1,4 +1,4 @@
-"""``slurm-elastic explain NODE|JOBID``: why things happened, from the decisions in the ledger."""
+"""``slurm-elastic explain``: why things happened to a node, job, pool or cloud, by the ledger."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.text import Text
 from slurm_elastic.audit_trail import jobs_of, nodes_of
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.streams import write_json
+from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.config.document import shown
@@ -73,9 +74,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "decided again and again for one cause is told once, by its last time, in at most "
         f"{LINES} lines; --all prints every decision whole.",
     )
-    parser.add_argument("subject", metavar="NODE|JOBID|POOL", help="a node, a job id or a pool")
+    parser.add_argument(
+        "subject",
+        metavar="NODE|JOB|POOL|CLOUD",
+        help=f"a node or a hostlist (at most {MOST} nodes); a job as Slurm's commands write it: "
+        "18, 18_3 (a task of an array), 18.batch (a step); a pool; a cloud, for all of its pools",
+    )
     parser.add_argument("--all", action="store_true", help="the whole chain, however long")
-    parser.add_argument("--json", action="store_true", help="one JSON document: the whole chain")
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document a node, job or pool: the whole chain"
+    )
     parser.set_defaults(run=run)
 
 
@@ -100,14 +108,21 @@ def show(
     if why and not as_json:
         # Before anything is read: without a ledger there may be nothing else to print.
         (console or plain()).print(Text(why, style="bold red"))
-    explanation = explain(config, slurm, subject)
+    console = console or plain()
+    for one in subjects(config, slurm, subject):
+        _show_one(explain(config, slurm, one), why, console, as_json=as_json, whole=whole)
+    return 0
+
+
+def _show_one(
+    explanation: Explanation, why: str, console: Console, *, as_json: bool, whole: bool
+) -> None:
     if explanation.end_only and not why and not as_json:  # told by the daemon
-        (console or plain()).print(Text(explanation.end_only, style="bold red"))
+        console.print(Text(explanation.end_only, style="bold red"))
     if as_json:
         write_json(structs.replace(explanation, end_only=why or explanation.end_only))
     else:
-        (render if whole else render_short)(explanation, console or plain())
-    return 0
+        (render if whole else render_short)(explanation, console)
 
 
 def explain(config: Config, slurm: Slurm, subject: str) -> Explanation:
@@ -156,7 +171,7 @@ def _explain_node(config: Config, slurm: Slurm, name: str, *, known: bool) -> Ex
     if not known and not chain.decisions:
         raise SlurmElasticError(
             f"nothing is known about {shown(name)}: it is neither a node of a configured pool nor "
-            "the number of a job (an array task goes by its own number: squeue -o '%A %i')"
+            "a pool, a cloud or the number of a job (18, 18_3, 18.batch)"
         )
     return _explanation(name, "node", _node_now(slurm, name), chain)
 

@@ -13,8 +13,10 @@ from slurm_elastic.audit_trail import FOLLOWED, tell_job, tell_node
 from slurm_elastic.cli import explain
 from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
+from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.fake import FakeSlurm
 
 
@@ -240,3 +242,58 @@ def test_a_pools_chain_is_what_its_policies_did(ledger: Ledger, tmp_path: Path) 
     assert "[policy]  pub[1-2]" in shown
     assert "queue" not in shown, "what was measured is for programs"
     assert "5 policy" in chain(explained(tmp_path, "pub1"))
+
+
+# what it is asked about
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("pub1", ("pub1",)),
+        ("general", ("general",)),
+        ("aws", ("general",)),
+        ("onprem", ("rack",)),
+        ("pub[1-2],op1", ("pub1", "pub2", "op1")),
+        ("18", ("18",)),
+        ("18.batch", ("18",)),
+        ("18.0", ("18",)),
+        ("18_3", ("21",)),
+        ("18_3.extern", ("21",)),
+        ("18_9", ("18",)),
+        ("job:18", ("job:18",)),
+        ("ghost", ("ghost",)),
+        ("node.example", ("node.example",)),
+    ],
+)
+def test_what_slurms_commands_show_may_be_asked_about(
+    tmp_path: Path, asked: str, meant: tuple[str, ...]
+) -> None:
+    job = SlurmJob(id=21, states=frozenset({"RUNNING"}), array=18, task=3)
+    assert subjects(config(tmp_path), FakeSlurm(jobs=[job]), asked) == meant
+
+
+def test_a_task_of_an_array_is_asked_for_by_the_array_while_slurm_is_away(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.broken = SlurmError(("squeue",), 1, "away")
+    assert subjects(config(tmp_path), slurm, "18_3") == ("18",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"), [("pub[1-17]", "17 nodes, and 16 at most"), ("pub[1-", "hostlist")]
+)
+def test_a_hostlist_that_is_none_or_too_long_gets_a_sentence(
+    tmp_path: Path, asked: str, said: str
+) -> None:
+    with pytest.raises(SlurmElasticError, match=said):
+        subjects(config(tmp_path), FakeSlurm(), asked)
+
+
+def test_each_node_of_a_hostlist_is_explained(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert explain.show(config(tmp_path), busy_slurm(), "pub[1-2]", as_json=True) == 0
+    documents = [
+        msgspec.json.decode(x, type=Explanation) for x in capsys.readouterr().out.splitlines()
+    ]
+    assert [d.subject for d in documents] == ["pub1", "pub2"]

@@ -1,0 +1,55 @@
+"""What ``explain`` is asked about: nodes, jobs, pools, in the words that Slurm's commands use."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.hostlist import HostlistError, expand
+from slurm_elastic.protocols import Slurm
+
+MOST = 16
+"""Nodes that are explained at once."""
+_STEP = re.compile(r"(?P<job>[0-9]{1,10}(_[0-9]{1,10})?)\.(batch|extern|interactive|[0-9]{1,10})")
+_TASK = re.compile(r"(?P<array>[0-9]{1,10})_(?P<task>[0-9]{1,10})")
+_LIST = re.compile(r"[A-Za-z0-9_.,\[\]-]*[,\[][A-Za-z0-9_.,\[\]-]*")
+
+
+def subjects(config: Config, slurm: Slurm, text: str) -> tuple[str, ...]:
+    """The nodes, jobs and pools that ``text`` means: one as it is, a hostlist's nodes, a cloud's
+    pools, the job of a step (``18.batch``), the number of an array's task (``18_3``).
+    """
+    ours = {node for pool in domain_pools(config, expand) for node in pool.nodes}
+    if text in ours or any(text == pool.name for pool in config.pools):
+        return (text,)
+    if any(text == cloud.name for cloud in config.clouds):
+        return tuple(pool.name for pool in config.pools if pool.cloud == text)
+    if step := _STEP.fullmatch(text):
+        text = step["job"]
+    if task := _TASK.fullmatch(text):
+        return (_task(slurm, int(task["array"]), int(task["task"])),)
+    return _nodes(text) if _LIST.fullmatch(text) else (text,)
+
+
+def _task(slurm: Slurm, array: int, task: int) -> str:
+    """Tasks that have not started yet are one job with the array's number."""
+    with contextlib.suppress(SlurmError):  # the explanation says that it does not answer
+        for job in slurm.jobs(ended=True):
+            if (job.array, job.task) == (array, task):
+                return str(job.id)
+    return str(array)
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    try:
+        found = expand(text)
+    except HostlistError as error:
+        raise SlurmElasticError(str(error)) from error
+    if len(found) > MOST:
+        raise SlurmElasticError(
+            f"{text!r} is {len(found)} nodes, and {MOST} at most are explained at once; "
+            "`slurm-elastic status` shows them all"
+        )
+    return tuple(found)
