@@ -14,17 +14,16 @@ other.
 
 from __future__ import annotations
 
-import sqlite3
-import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from slurm_elastic.ckptstate.rows import Rescue, Warned
 from slurm_elastic.ledger.rows import to_json
-from slurm_elastic.ledger.schema import Schema, open_reader, open_writer
 from slurm_elastic.model import Image
+from slurm_elastic.store.files import Schema, open_reader, open_writer
+from slurm_elastic.store.store import Store, Write
 
 FILE = "checkpoints.db"
 _MIGRATIONS = (
@@ -64,7 +63,6 @@ _MIGRATIONS = (
 )
 SCHEMA = Schema("file of checkpoints", "slurm-elastic-ckptman", _MIGRATIONS)
 
-Write = tuple[str, tuple[object, ...]]
 _RESCUE = (
     "insert or replace into rescues (job, attempt, step, over, changed, body) values (?,?,?,?,?,?)"
 )
@@ -81,16 +79,7 @@ _COUNT = (
 )
 
 
-class Ticket:
-    """Writes of one caller that go to the disk together with those of others."""
-
-    def __init__(self, writes: Sequence[Write]) -> None:
-        self.writes = writes
-        self.done = False
-        self.error: sqlite3.Error | None = None
-
-
-class CheckpointState:
+class CheckpointState(Store):
     """Each write is on the disk when its method returns; many threads' writes share one sync.
 
     sqlite3.Error passes through. ``read_only`` makes nothing, and raises SlurmElasticError where
@@ -98,15 +87,7 @@ class CheckpointState:
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._db = open_reader(path, SCHEMA) if read_only else open_writer(path, SCHEMA)
-        self._lock = threading.Lock()
-        self._gather = threading.Lock()
-        self._tickets: list[Ticket] = []
-
-    def close(self) -> None:
-        """Close the file; closing twice is no error."""
-        with self._lock:
-            self._db.close()
+        super().__init__(open_reader(path, SCHEMA) if read_only else open_writer(path, SCHEMA))
 
     @property
     def trouble(self) -> tuple[str, str, float]:
@@ -126,7 +107,7 @@ class CheckpointState:
     def known(self, keys: Sequence[str]) -> frozenset[str]:
         """Those of these keys that were taken in before, over or not."""
         sql = "select key from notices where key in (select value from json_each(?))"
-        rows = self._read(sql, to_json(list(keys)))
+        rows = self._select(sql, to_json(list(keys)))
         return frozenset(row["key"] for row in rows)
 
     def close_notice(self, warned: Warned, now: float, *, release: str = "") -> None:
@@ -138,7 +119,7 @@ class CheckpointState:
 
     def releases(self) -> tuple[str, ...]:
         """Nodes whose drain is to be undone."""
-        return tuple(row["node"] for row in self._read("select node from releases order by node"))
+        return tuple(row["node"] for row in self._select("select node from releases order by node"))
 
     def released(self, *nodes: str) -> None:
         """That was done, or is not to be done any more."""
@@ -146,7 +127,7 @@ class CheckpointState:
 
     def notices(self) -> tuple[Warned, ...]:
         """Those that are not over, oldest first."""
-        rows = self._read("select body from notices where closed is null")
+        rows = self._select("select body from notices where closed is null")
         found = (msgspec.json.decode(row["body"], type=Warned) for row in rows)
         return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
 
@@ -162,13 +143,13 @@ class CheckpointState:
         where, values = (
             ("over = 0", ()) if since is None else ("over = 0 or changed >= ?", (since,))
         )
-        rows = self._read(f"select body from rescues where {where} order by changed", *values)
+        rows = self._select(f"select body from rescues where {where} order by changed", *values)
         return tuple(msgspec.json.decode(row["body"], type=Rescue) for row in rows)
 
     def rescue(self, job: int, attempt: int) -> Rescue | None:
         """That of one run, over or not."""
         sql = "select body from rescues where job = ? and attempt = ?"
-        rows = self._read(sql, job, attempt)
+        rows = self._select(sql, job, attempt)
         return msgspec.json.decode(rows[0]["body"], type=Rescue) if rows else None
 
     # images
@@ -180,7 +161,7 @@ class CheckpointState:
     def images(self, job: int | None = None) -> tuple[Image, ...]:
         """The known good images (of one job), newest first."""
         where, values = ("", ()) if job is None else ("where job = ?", (job,))
-        rows = self._read(f"select body from images {where} order by taken desc", *values)
+        rows = self._select(f"select body from images {where} order by taken desc", *values)
         return tuple(msgspec.json.decode(row["body"], type=Image) for row in rows)
 
     def forget(self, image: Image) -> None:
@@ -202,7 +183,7 @@ class CheckpointState:
     def interruptions(self, since: float) -> Mapping[str, int]:
         """How many machines of each offer were taken since then."""
         sql = "select offer, count(*) as n from interruptions where at >= ? group by offer"
-        return {row["offer"]: row["n"] for row in self._read(sql, since)}
+        return {row["offer"]: row["n"] for row in self._select(sql, since)}
 
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
@@ -210,7 +191,7 @@ class CheckpointState:
 
     def counters(self) -> Mapping[str, float]:
         """All counters by name."""
-        rows = self._read("select name, value from counters order by name")
+        rows = self._select("select name, value from counters order by name")
         return {row["name"]: row["value"] for row in rows}
 
     def prune(self, before: float) -> None:
@@ -220,47 +201,6 @@ class CheckpointState:
             ("delete from notices where closed < ?", (before,)),
             ("delete from interruptions where at < ?", (before,)),
         ])  # fmt: skip
-
-    # inside
-
-    def _read(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
-
-    def _write(self, writes: Sequence[Write]) -> None:
-        """Whoever gets the file writes for all that wait by then."""
-        if not writes:
-            return
-        mine = Ticket(writes)
-        with self._gather:
-            self._tickets.append(mine)
-        with self._lock:
-            if not mine.done:
-                with self._gather:
-                    batch, self._tickets = self._tickets, []
-                self._commit(batch)
-        if mine.error is not None:
-            raise mine.error
-
-    def _commit(self, batch: Iterable[Ticket]) -> None:
-        tickets = list(batch)
-        try:
-            self._db.execute("begin immediate")
-            try:
-                for ticket in tickets:
-                    for sql, values in ticket.writes:
-                        self._db.execute(sql, values)
-            except BaseException:
-                if self._db.in_transaction:  # sqlite ends it itself where the disk is full
-                    self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-        except sqlite3.Error as error:
-            for ticket in tickets:
-                ticket.error = error
-        finally:
-            for ticket in tickets:
-                ticket.done = True
 
 
 def _rescue_row(rescue: Rescue) -> tuple[object, ...]:

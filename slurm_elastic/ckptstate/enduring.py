@@ -5,18 +5,18 @@ saved and requeued as ever, and only what is under way would be forgotten with t
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import SCHEMA, CheckpointState, Ticket
+from slurm_elastic.ckptstate import SCHEMA, CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Warned
-from slurm_elastic.ledger.moving import Table
-from slurm_elastic.ledger.refuge import Refuge
 from slurm_elastic.model import Image
+from slurm_elastic.store.moving import Table
+from slurm_elastic.store.refuge import Refuge
+from slurm_elastic.store.store import Store, Ticket
 
 IN_MEMORY = "in memory only"
 MEANS = (
@@ -49,10 +49,7 @@ class EnduringState(CheckpointState):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._refuge = Refuge(path, SCHEMA, TABLES, now, monotonic, IN_MEMORY, MEANS)
-        self._db = self._refuge.db
-        self._lock = threading.Lock()
-        self._gather = threading.Lock()
-        self._tickets: list[Ticket] = []
+        Store.__init__(self, self._refuge.db)
 
     @property
     def trouble(self) -> tuple[str, str, float]:
@@ -75,14 +72,14 @@ class EnduringState(CheckpointState):
         self._db = self._refuge.db
         return True
 
-    def _read(self, sql: str, *values: object) -> list[sqlite3.Row]:
+    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         try:
-            return super()._read(sql, *values)
+            return super()._select(sql, *values)
         except sqlite3.Error as error:
             with self._lock:
                 if not self._go_over(error):
                     raise
-            return super()._read(sql, *values)
+            return super()._select(sql, *values)
 
     def _commit(self, batch: Iterable[Ticket]) -> None:
         tickets = list(batch)

@@ -20,8 +20,8 @@ from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.errors import ConfigError, PassingError
-from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.slurm.cli import SlurmCli
+from slurm_elastic.store.trouble import PASSING
 
 log = logging.getLogger("slurm_elastic.ckptman")
 

@@ -22,11 +22,11 @@ from slurm_elastic.door.answers import Answers, trusted
 from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.client import open_slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.spool import Spool
+from slurm_elastic.store.trouble import PASSING
 
 if TYPE_CHECKING:
     from slurm_elastic.controller.munge_keys import MungeKeys

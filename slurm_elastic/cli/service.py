@@ -18,8 +18,8 @@ from slurm_elastic import statedir
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
-from slurm_elastic.ledger.trouble import PASSING
 from slurm_elastic.signals import on_end
+from slurm_elastic.store.trouble import PASSING
 
 log = logging.getLogger(__name__)
 

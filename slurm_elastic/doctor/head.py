@@ -25,12 +25,12 @@ from slurm_elastic.heartbeat import (
     told,
 )
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.trouble import trouble_of
 from slurm_elastic.model import Finding, Level, Location
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
+from slurm_elastic.store.trouble import trouble_of
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""

@@ -1,7 +1,7 @@
 """The memory of what was intended, launched, paid and decided: one sqlite file in WAL mode.
 
-``<state_dir>/ledger.db``, schema 6 (``pragma user_version``), made and migrated by
-``schema``; points in time are Unix seconds, prices dollars an hour, lists and offers JSON::
+``<state_dir>/ledger.db``, made and migrated by ``store`` from ``schema``; points in time are Unix
+seconds, prices dollars an hour, lists and offers JSON::
 
     launches           one launch call a row, written before the call
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
@@ -25,7 +25,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -52,6 +51,7 @@ from slurm_elastic.ledger.rows import (
     to_json,
 )
 from slurm_elastic.model import Instance, LaunchSpec
+from slurm_elastic.store.files import open_reader, open_writer
 
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
@@ -87,14 +87,8 @@ class Ledger(Machines):
         """The file has failed with ``error``: nothing is done about it here."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self._lock = threading.RLock()
-        opened = ledger_schema.open_reader if read_only else ledger_schema.open_writer
-        self._db = opened(path, ledger_schema.LEDGER)
-
-    def close(self) -> None:
-        """Close the file; closing twice is no error."""
-        with self._lock:
-            self._db.close()
+        opened = open_reader if read_only else open_writer
+        super().__init__(opened(path, ledger_schema.LEDGER))
 
     # launches
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic.errors import EndOnlyError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.moving import LEDGER_TABLES
-from slurm_elastic.ledger.refuge import Refuge
 from slurm_elastic.ledger.schema import LEDGER
+from slurm_elastic.ledger.tables import LEDGER_TABLES, add_decisions
 from slurm_elastic.model import LaunchSpec
+from slurm_elastic.store.refuge import Refuge
+from slurm_elastic.store.store import Store
 
 END_ONLY = "end-only"
 _MEANS = "nothing is bought, what Slurm has powered down is ended"
@@ -34,9 +34,10 @@ class Enduring(Ledger):
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lock = threading.RLock()
-        self._refuge = Refuge(path, LEDGER, LEDGER_TABLES, now, monotonic, END_ONLY, _MEANS)
-        self._db = self._refuge.db
+        self._refuge = Refuge(
+            path, LEDGER, LEDGER_TABLES, now, monotonic, END_ONLY, _MEANS, add_decisions
+        )
+        Store.__init__(self, self._refuge.db)
 
     @property
     def end_only(self) -> str:

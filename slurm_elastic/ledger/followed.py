@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.schema import BUSY_TIMEOUT, LEDGER, open_writer
+from slurm_elastic.ledger.schema import LEDGER
+from slurm_elastic.store.files import BUSY_TIMEOUT, open_writer
+from slurm_elastic.store.store import Store
 
 AGAIN = 5.0
 """Seconds between two tries to open it."""
@@ -25,18 +26,12 @@ class Followed(Ledger):
     """
 
     def __init__(self, path: Path) -> None:
-        self._lock = threading.RLock()
+        Store.__init__(self, sqlite3.connect(":memory:", check_same_thread=False))
         self._path = path
         self._identity: tuple[int, int] | None = None
         self._again = float("-inf")
         with contextlib.suppress(sqlite3.Error):
             self._open()
-
-    def close(self) -> None:
-        """Close the file; closing twice is no error."""
-        with self._lock:
-            if self._identity is not None:
-                self._db.close()
 
     def _look_again(self) -> None:
         try:
@@ -56,8 +51,7 @@ class Followed(Ledger):
             found = os.stat(self._path)
         except OSError as error:
             raise sqlite3.OperationalError(f"the ledger cannot be opened: {error}") from error
-        if self._identity is not None:
-            self._db.close()
+        self._db.close()
         self._db, self._identity = connection, (found.st_dev, found.st_ino)
         self._again = float("-inf")
 

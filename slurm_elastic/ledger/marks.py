@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import astuple
@@ -24,6 +23,7 @@ from slurm_elastic.ledger.rows import (
     to_json,
 )
 from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.store.store import Store
 
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
@@ -53,7 +53,7 @@ the same accounts pay in the same parts.
 """
 
 
-class Marks:
+class Marks(Store):
     """All methods are one transaction each; ``_db`` is opened by the ledger."""
 
     _db: sqlite3.Connection
@@ -215,21 +215,3 @@ class Marks:
         """The job has its own setting again, or is gone."""
         with self._transaction() as db:
             db.execute("delete from lifted_requeues where job = ?", (job,))
-
-    # inside
-
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            self._db.execute("begin immediate")
-            try:
-                yield self._db
-            except BaseException:
-                if self._db.in_transaction:  # sqlite ends it itself where the disk is full
-                    self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
-
-    def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()

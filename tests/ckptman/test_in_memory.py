@@ -16,7 +16,7 @@ from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.followed import Followed
 from tests.ckptman.world import CkptWorld
 
-FULL = "slurm_elastic.ledger.refuge.require_room"
+FULL = "slurm_elastic.store.refuge.require_room"
 
 
 class EnduringWorld(CkptWorld):
@@ -34,8 +34,8 @@ class EnduringWorld(CkptWorld):
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_elastic.ledger.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.ledger.schema.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
     monkeypatch.setattr("slurm_elastic.ledger.followed.BUSY_TIMEOUT", 0.1)
     monkeypatch.setattr("slurm_elastic.ledger.followed.SHORT", 0.1)
     monkeypatch.setattr("slurm_elastic.ledger.followed.AGAIN", 0.0)

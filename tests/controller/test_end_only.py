@@ -16,7 +16,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from tests.controller.world import World
 
-FULL = "slurm_elastic.ledger.refuge.require_room"
+FULL = "slurm_elastic.store.refuge.require_room"
 
 
 class EnduringWorld(World):
@@ -29,8 +29,8 @@ class EnduringWorld(World):
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the tests last until they are let go."""
-    monkeypatch.setattr("slurm_elastic.ledger.refuge.SHORT", 10)
-    monkeypatch.setattr("slurm_elastic.ledger.schema.BUSY_TIMEOUT", 0.1)
+    monkeypatch.setattr("slurm_elastic.store.refuge.SHORT", 10)
+    monkeypatch.setattr("slurm_elastic.store.files.BUSY_TIMEOUT", 0.1)
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from slurm_elastic.ledger import schema as files
-from slurm_elastic.ledger.moving import Rows, Table, copied, merge, put
-from slurm_elastic.ledger.quarantine import is_damaged, set_aside
-from slurm_elastic.ledger.trouble import ENOUGH, LEAST, Kind, Trouble, require_room, trouble_of
+from slurm_elastic.store import files
+from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, put
+from slurm_elastic.store.quarantine import is_damaged, set_aside
+from slurm_elastic.store.trouble import ENOUGH, LEAST, Kind, Trouble, require_room, trouble_of
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,11 @@ class Refuge:
         monotonic: Callable[[], float],
         mode: str,
         means: str,
+        also: Also | None = None,
     ) -> None:
         self._path, self._schema, self._tables = path, schema, tables
         self._now, self._monotonic = now, monotonic
-        self._mode, self._means = mode, means
+        self._mode, self._means, self._also = mode, means, also
         self._had: Rows = {}
         self._damage: sqlite3.DatabaseError | None = None
         self._again = float("-inf")
@@ -143,7 +144,7 @@ class Refuge:
             return
         memory = self.db
         try:
-            merge(memory, connection, self._tables, self._had)
+            merge(memory, connection, self._tables, self._had, self._also)
             connection.execute(f"pragma busy_timeout = {int(files.BUSY_TIMEOUT * 1000)}")
             self._take(connection)
         except TROUBLES as error:

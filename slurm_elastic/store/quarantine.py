@@ -8,7 +8,7 @@ import sqlite3
 import time
 from pathlib import Path
 
-from slurm_elastic.ledger.trouble import Kind, kind_of
+from slurm_elastic.store.trouble import Kind, kind_of
 
 _BESIDE = ("-wal", "-shm")
 

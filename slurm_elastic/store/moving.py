@@ -1,8 +1,4 @@
-"""What goes from a file of ours into memory, and what has changed there back into the file.
-
-Decisions stay in the file, as there are many of them and nothing but ``explain`` reads those of
-long ago; new ones are added to it.
-"""
+"""What goes from a file of ours into memory, and what has changed there back into the file."""
 
 from __future__ import annotations
 
@@ -11,13 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import MsgspecError, Struct
 
-from slurm_elastic.ledger.rows import aside_from, hold_from, launch_from, machine_from
+from slurm_elastic.store.transaction import transaction
 
 KEPT = 40 * 86400.0
 """Seconds: what was paid longer ago counts in no budget."""
 Key = tuple[object, ...]
 Rows = dict[str, dict[Key, tuple[object, ...]]]
 """By table and key, each row's values in the order of its columns."""
+Also = Callable[[sqlite3.Connection, sqlite3.Connection], None]
+"""From memory to the file."""
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -35,33 +33,6 @@ class Table(Struct, frozen=True, kw_only=True):
     reader: Callable[[sqlite3.Row], object] = tuple
     newer: tuple[str, ...] = ()
     doubted: bool = False
-
-
-_NEWS = ("state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered")
-LEDGER_TABLES = (
-    Table(
-        name="launches",
-        keys=("generation",),
-        where="where state = 'intent' or created >= :since",
-        reader=launch_from,
-    ),
-    Table(
-        name="machines",
-        keys=("cloud", "id"),
-        where="where ended is null or ended >= :since",
-        reader=machine_from,
-        newer=_NEWS,
-    ),
-    Table(name="cool_downs", keys=("key",)),
-    Table(name="holds", keys=("node", "kind"), reader=hold_from),
-    Table(name="breakers", keys=("pool",)),
-    Table(name="wanted_by", keys=("node",)),
-    Table(name="set_aside", keys=("job",), reader=aside_from),
-    Table(name="lifted_requeues", keys=("job",)),
-    # A cloud may have machines that are not among the rows.
-    Table(name="read_whole", keys=("cloud",), doubted=True),
-    Table(name="health", keys=("name",)),
-)
 
 
 def copied(
@@ -113,7 +84,8 @@ def _key(table: Table, row: sqlite3.Row) -> Key:
 
 def put(target: sqlite3.Connection, rows: Rows) -> None:
     """Insert these rows, or replace those of the same key, all in one transaction."""
-    _together(target, lambda: _put(target, rows))
+    with transaction(target):
+        _put(target, rows)
 
 
 def _put(target: sqlite3.Connection, rows: Rows, how: str = "insert or replace") -> None:
@@ -124,24 +96,21 @@ def _put(target: sqlite3.Connection, rows: Rows, how: str = "insert or replace")
 
 
 def merge(
-    memory: sqlite3.Connection, file: sqlite3.Connection, tables: Sequence[Table], had: Rows
+    memory: sqlite3.Connection,
+    file: sqlite3.Connection,
+    tables: Sequence[Table],
+    had: Rows,
+    also: Also | None = None,
 ) -> None:
     """Write what differs from the rows that memory ``had`` at first into the file, whole or not at
-    all. What the file has and memory never had stays, but for what is ``newer``.
+    all. What the file has and memory never had stays, but for what is ``newer``. ``also`` moves the
+    rest in the same transaction.
     """
-
-    def work() -> None:
+    with transaction(file):
         for table in tables:
             _merge(memory, file, table, had.get(table.name, {}))
-        if "decisions" in _tables_of(file):
-            _add_decisions(memory, file)
-
-    _together(file, work)
-
-
-def _tables_of(connection: sqlite3.Connection) -> set[str]:
-    rows = connection.execute("select name from sqlite_master where type = 'table'")
-    return {row["name"] for row in rows}
+        if also is not None:
+            also(memory, file)
 
 
 def _merge(
@@ -164,27 +133,3 @@ def _merge(
             f"update {table.name} set {columns} where {where}",
             [(*(row[n] for n in table.newer), *key) for key, row in strange.items()],
         )
-
-
-def _add_decisions(memory: sqlite3.Connection, file: sqlite3.Connection) -> None:
-    columns = "at, correlation, kind, subjects, reason, detail"
-    for row in memory.execute(f"select id, {columns} from decisions order by id"):
-        sql = f"insert into decisions ({columns}) values (?, ?, ?, ?, ?, ?)"
-        number = file.execute(sql, tuple(row)[1:]).lastrowid
-        subjects = memory.execute(
-            "select subject from decision_subjects where decision = ?", (row["id"],)
-        ).fetchall()
-        file.executemany(
-            "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
-            [(subject["subject"], number) for subject in subjects],
-        )
-
-
-def _together(connection: sqlite3.Connection, work: Callable[[], None]) -> None:
-    connection.execute("begin immediate")
-    try:
-        work()
-    except BaseException:
-        connection.execute("rollback")
-        raise
-    connection.execute("commit")
