@@ -19,9 +19,7 @@ from msgspec.structs import replace
 from slurm_elastic.config.access import Users, Who, effective_who
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import (
-    AnyCloud,
-    OpenNebulaCloud,
-    OpenStackCloud,
+    CloudSettings,
     default_listing_lag,
 )
 from slurm_elastic.config.joining import Join
@@ -153,7 +151,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The whole file. The order of ``clouds`` and ``pools`` is the site's rank among equals."""
 
     cluster: Cluster
-    clouds: Annotated[tuple[AnyCloud, ...], Meta(min_length=1)]
+    clouds: Annotated[tuple[CloudSettings, ...], Meta(min_length=1)]
     pools: Annotated[tuple[PoolSettings, ...], Meta(min_length=1)]
     state_dir: str = DEFAULT_STATE
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
@@ -171,19 +169,19 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         "waste",
     )
 
-    def cloud(self, name: str) -> AnyCloud:
+    def cloud(self, name: str) -> CloudSettings:
         """The cloud of that name (KeyError where there is none)."""
         return next(c for c in self.clouds if c.name == name)
 
-    def suspend_time(self, cloud: AnyCloud) -> float:
+    def suspend_time(self, cloud: CloudSettings) -> float:
         """Seconds a machine of that cloud may be idle: the cloud's own timing, else the general."""
         return _own_or(cloud.suspend_time, self.timings.suspend_time)
 
-    def resume_timeout(self, cloud: AnyCloud) -> float:
+    def resume_timeout(self, cloud: CloudSettings) -> float:
         """Seconds a machine of that cloud may take to boot; by the same rule."""
         return _own_or(cloud.resume_timeout, self.timings.resume_timeout)
 
-    def suspend_timeout(self, cloud: AnyCloud) -> float:
+    def suspend_timeout(self, cloud: CloudSettings) -> float:
         """Seconds from giving a machine of that cloud back to using its node; by the same rule."""
         return _own_or(cloud.suspend_timeout, self.timings.suspend_timeout)
 
@@ -192,7 +190,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Seconds that the slowest cloud's machines may take to boot."""
         return max(self.resume_timeout(cloud) for cloud in self.clouds)
 
-    def who_of(self, cloud: AnyCloud) -> Who:
+    def who_of(self, cloud: CloudSettings) -> Who:
         """Who may use that cloud: see ``effective_who``."""
         return effective_who(cloud.who, self.who)
 
@@ -218,9 +216,9 @@ def _own_or(own: float | None, general: float) -> float:
 def settled(config: Config) -> Config:
     """With the defaults that depend on other values, too. Pure."""
 
-    def whole(cloud: AnyCloud) -> AnyCloud:
-        if not isinstance(cloud, OpenNebulaCloud | OpenStackCloud) or cloud.listing_lag is not None:
-            return cloud
+    def whole(cloud: CloudSettings) -> CloudSettings:
+        if getattr(cloud, "listing_lag", 0.0) is not None:
+            return cloud  # it has none, or the site has set it
         return replace(cloud, listing_lag=default_listing_lag(config.resume_timeout(cloud)))
 
     return replace(config, clouds=tuple(whole(cloud) for cloud in config.clouds))
@@ -238,7 +236,7 @@ def blocked_clouds(config: Config) -> dict[str, str]:
     }
 
 
-def _missing_consents(config: Config, cloud: AnyCloud) -> list[str]:
+def _missing_consents(config: Config, cloud: CloudSettings) -> list[str]:
     missing = []
     if not config.who_of(cloud).anybody:
         missing.append("nobody is allowed to use it (set who.accounts, who.groups or who.qos)")

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
+from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.growth import GROWS
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.validate import FITS
 from slurm_elastic.config.validate_checkpoint import CHECKPOINT_FITS
-from slurm_elastic.config.validate_cloud import CLOUD_FITS
-from slurm_elastic.config.validate_docker import check_docker
 from slurm_elastic.config.validate_joining import check_images, check_join
 from slurm_elastic.config.validate_limits import LIMIT_FITS
 from slurm_elastic.hostlist import HostlistError, compress, expand
@@ -43,9 +42,15 @@ _WORD_FORM = "a name of letters, digits and _ . : @ + / - without blanks"
 
 def check(draft: Draft) -> None:
     """Add every complaint about the whole parts of a file to its problems."""
-    fits = (*CLOUD_FITS, *FITS, *LIMIT_FITS, *GROWS)
-    for one in (*_CHECKS, *fits, check_docker, check_join, check_images, *CHECKPOINT_FITS):
+    fits = (_clouds, *FITS, *LIMIT_FITS, *GROWS)
+    for one in (*_CHECKS, *fits, check_join, check_images, *CHECKPOINT_FITS):
         one(draft)
+
+
+def _clouds(draft: Draft) -> None:
+    """What each kind of cloud says of its own."""
+    for i, cloud in draft.clouds.items():
+        table().kind(cloud.provider).check(draft, i, cloud)
 
 
 def _cluster(draft: Draft) -> None:

@@ -5,8 +5,9 @@ Units are those of ``config``. No credentials are in here: each provider has its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Meta, Struct, field
 
@@ -23,11 +24,16 @@ from slurm_elastic.config.numbers import (
     SuspendSeconds,
 )
 from slurm_elastic.config.policies import CloudPolicies
-from slurm_elastic.model import Limits, Location
+from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.boot_breaker import given_up_after
 
 NETWORK_WORDS = ("none", "auto")
 """nova's own, in the place of networks."""
+LOCAL_AGENT = (
+    "systemctl enable --now slurm-elastic-local; "
+    "journalctl -u slurm-elastic-local says why it stopped"
+)
+LOCAL_ZONE = "local"
 ONE_ZONE = "default"
 """The one zone of a cloud whose scheduler chooses by itself."""
 
@@ -53,10 +59,79 @@ class CloudSettings(
     resume_timeout: SlurmSeconds | None = None
     suspend_timeout: SlurmSeconds | None = None
 
+    needs_types: ClassVar[bool] = False
+    """Whether its pools have to say which of its types they take."""
+    has_images: ClassVar[bool] = False
+    """Whether its pools may choose an image."""
+    shows_console: ClassVar[bool] = True
+    """Whether it shows what its machines print."""
+    by_user_data: ClassVar[bool] = False
+    """Whether its machines are told how to join by user data; others share a host or an image."""
+    reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
+    """What doctor says where it does not answer."""
+
+    @property
+    def provider(self) -> str:
+        """The name of its kind, as the key ``provider`` has it."""
+        return str(self.__struct_config__.tag)
+
     @property
     def partition_name(self) -> str:
         """The Slurm partition of this cloud."""
         return self.partition or self.name
+
+    @property
+    def shapes(self) -> Mapping[str, InstanceType]:
+        """Its types of machine by name; none where a machine is whatever its pool says."""
+        types: Mapping[str, InstanceType] = getattr(self, "types", {})
+        return types
+
+    @property
+    def flat_price(self) -> float | None:
+        """What every machine costs ($/h), where types have no prices of their own."""
+        return None
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """What it sells."""
+        if self.location is Location.ON_PREMISES:
+            return frozenset({Market.RESERVED, Market.ON_DEMAND})
+        return frozenset(Market)
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """All that it has; none where the cloud itself tells."""
+        return (ONE_ZONE,)
+
+    @property
+    def room(self) -> int | None:
+        """How many machines it can have by its own settings."""
+        return None
+
+    @property
+    def metadata(self) -> str:
+        """The URL of the service that tells a machine of its notices; empty without one."""
+        return ""
+
+    @property
+    def clock_url(self) -> str | None:
+        """A URL of it whose answers have a date, by which doctor compares the clocks."""
+        return None
+
+    def shares_place(self, other: CloudSettings) -> bool:
+        """Whether that cloud may see machines of this one: one account, front end or host."""
+        return other.name == self.name
+
+    def wrong_image_id(self, text: str) -> str | None:
+        """What was expected where that cannot be an id of its images."""
+        del text
+        return None
+
+
+def without_spot(location: Location) -> frozenset[Market]:
+    """What a cloud sells whose machines nobody takes back."""
+    on_premises = {Market.RESERVED} if location is Location.ON_PREMISES else set()
+    return frozenset({Market.ON_DEMAND} | on_premises)
 
 
 class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local"):
@@ -67,6 +142,23 @@ class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields
     socket: str = "/run/slurm-elastic/local.sock"
     capacity: Count | None = None
     price: float = 0.0
+
+    reach_advice: ClassVar[str] = LOCAL_AGENT
+
+    @property
+    def flat_price(self) -> float | None:
+        """Machines of one host cost alike."""
+        return self.price
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """The host."""
+        return (LOCAL_ZONE,)
+
+    @property
+    def room(self) -> int | None:
+        """``capacity``."""
+        return self.capacity
 
 
 class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -125,6 +217,32 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     launch_burst: Count | None = None
     launch_rate: PerSecond | None = None
 
+    needs_types: ClassVar[bool] = True
+    has_images: ClassVar[bool] = True
+    by_user_data: ClassVar[bool] = True
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """Spot and on demand; an endpoint on the premises sells what all do there."""
+        if self.endpoint is None or self.location is Location.PUBLIC:
+            return frozenset({Market.SPOT, Market.ON_DEMAND})
+        return super().markets
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """Those that the site uses."""
+        return self.zones or tuple(self.subnets)
+
+    @property
+    def metadata(self) -> str:
+        """EC2's own; an emulated one has none."""
+        return "http://169.254.169.254/latest/" if self.endpoint is None else ""
+
+    def shares_place(self, other: CloudSettings) -> bool:
+        """One account and region."""
+        place = (self.region, self.endpoint)
+        return isinstance(other, AwsCloud) and (other.region, other.endpoint) == place
+
 
 LISTING_LAG = 60.0
 """Seconds for which a fresh machine may be missing from the lists of a cloud that takes no token
@@ -178,6 +296,31 @@ class OpenNebulaCloud(
     threads: Annotated[int, Meta(ge=1, le=10)] = 10
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self", "oneadmin")
 
+    needs_types: ClassVar[bool] = True
+    has_images: ClassVar[bool] = True
+    by_user_data: ClassVar[bool] = True
+    shows_console: ClassVar[bool] = False
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """No spot."""
+        return without_spot(self.location)
+
+    @property
+    def clock_url(self) -> str | None:
+        """Oned's answers have a date."""
+        return self.endpoint
+
+    def shares_place(self, other: CloudSettings) -> bool:
+        """One front end."""
+        return isinstance(other, OpenNebulaCloud) and other.endpoint == self.endpoint
+
+    def wrong_image_id(self, text: str) -> str | None:
+        """Its ids are numbers."""
+        if text.isascii() and text.isdecimal():
+            return None
+        return "the number of an image, such as '7': OpenNebula's ids are numbers"
+
 
 class DockerType(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A size of container; both numbers are its limits. ``price``: power, depreciation."""
@@ -206,6 +349,24 @@ class DockerCloud(
     capabilities: tuple[str, ...] = ()
     security_options: tuple[str, ...] = ()
     threads: Annotated[int, Meta(ge=1, le=20)] = 4
+
+    needs_types: ClassVar[bool] = True
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """No spot."""
+        return without_spot(self.location)
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """The hosts."""
+        return tuple(self.hosts)
+
+    def shares_place(self, other: CloudSettings) -> bool:
+        """One engine is enough."""
+        urls = {host.url for host in self.hosts.values()}
+        hosts = other.hosts.values() if isinstance(other, DockerCloud) else ()
+        return not urls.isdisjoint(host.url for host in hosts)
 
 
 class Flavor(InstanceType, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -243,6 +404,27 @@ class OpenStackCloud(
     listing_lag: Seconds | None = None
     threads: Annotated[int, Meta(ge=1, le=20)] = 8
 
+    needs_types: ClassVar[bool] = True
+    has_images: ClassVar[bool] = True
+    by_user_data: ClassVar[bool] = True
+
+    @property
+    def markets(self) -> frozenset[Market]:
+        """No spot."""
+        return without_spot(self.location)
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """Those that the site uses; else nova chooses one."""
+        return self.zones or (ONE_ZONE,)
+
+    def shares_place(self, other: CloudSettings) -> bool:
+        """Entries of clouds.yaml do not tell which project they lead to (an application credential
+        names none), so any other OpenStack may be this one: its machines are told by the cloud's
+        name.
+        """
+        return isinstance(other, OpenStackCloud)
+
 
 class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
     """A cloud in memory, for rehearsals and tests."""
@@ -252,5 +434,7 @@ class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=
     spot_factor: float = 0.3
     stock: int | None = None
 
-
-AnyCloud = LocalCloud | AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """``zones``."""
+        return self.zones

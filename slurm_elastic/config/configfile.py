@@ -22,6 +22,8 @@ from msgspec.structs import replace
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape, render
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.errors import ConfigError
@@ -70,7 +72,7 @@ def _converted(
     if document.value is None:
         raise ConfigError(f"{source}: found an empty file, expected {keys}")
     problems = Problems(document)
-    shape = Shape(problems)
+    shape = Shape(problems, {CloudSettings: table()})
     value = shape.convert(_schema(cast(Hashable, kind)), document.value, ())
     if also:
         also(Draft(problems, shape))

@@ -9,13 +9,14 @@ its own. Nothing is raised here; what does not fit is
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec.inspect as mi
 
 from slurm_elastic.config.document import Document, KeyPath, shown
+from slurm_elastic.errors import ConfigError
 from slurm_elastic.units import (
     DURATION_FORMS,
     SIZE_FORMS,
@@ -90,12 +91,25 @@ def describe(value: object) -> str:
     return "a list" if isinstance(value, list) else "a mapping"
 
 
-class Shape:
-    """One conversion. ``built`` has every value that is whole, by its path."""
+class Family(Protocol):
+    """Structs with one base, told apart by its tag field, which are known only at run time."""
 
-    def __init__(self, problems: Problems) -> None:
+    def names(self) -> Sequence[str]:
+        """What the tag may be."""
+
+    def member(self, name: str) -> mi.StructType:
+        """The one with that tag. ConfigError: what keeps it from being used."""
+
+
+class Shape:
+    """One conversion. ``built`` has every value that is whole, by its path; ``families`` are by
+    their base.
+    """
+
+    def __init__(self, problems: Problems, families: Mapping[type, Family] | None = None) -> None:
         self.built: dict[KeyPath, object] = {}
         self._problems = problems
+        self._families = families or {}
 
     def convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
         """``raw`` as ``kind``, or BAD."""
@@ -108,6 +122,8 @@ class Shape:
         unit = _unit(kind)
         kind = _bare(kind)
         match kind:
+            case mi.StructType() if kind.cls in self._families:
+                return self._of_family(self._families[kind.cls], kind.tag_field or "", raw, at)
             case mi.StructType():
                 return self._struct(kind, raw, at)
             case mi.UnionType():
@@ -178,15 +194,33 @@ class Shape:
             return None if raw is None else self.convert(_options(kind)[0], raw, at)
         tags = _tags(kind)
         tag_field = next(iter(tags.values())).tag_field or ""
+        tag = self._tag(tag_field, list(tags), raw, at)
+        return BAD if tag is None else self.convert(tags[tag], raw, at)
+
+    def _of_family(self, family: Family, tag_field: str, raw: object, at: KeyPath) -> object:
+        tag = self._tag(tag_field, family.names(), raw, at)
+        if tag is None:
+            return BAD
+        try:
+            member = family.member(tag)
+        except ConfigError as error:
+            self._problems.add((*at, tag_field), str(error), "one that can be used")
+            return BAD
+        return self._struct(member, raw, at)
+
+    def _tag(self, tag_field: str, tags: Sequence[str], raw: object, at: KeyPath) -> str | None:
+        """The value of the tag field, if it is one of those."""
         if not isinstance(raw, dict):
-            return self._wrong(at, raw, f"a mapping with the key {tag_field!r}")
+            self._wrong(at, raw, f"a mapping with the key {tag_field!r}")
+            return None
         if tag_field not in raw:
             self._problems.add(at, f"no {tag_field!r}", _one_of(tags))
-            return BAD
+            return None
         tag = raw[tag_field]
         if not isinstance(tag, str) or tag not in tags:
-            return self._wrong_choice((*at, tag_field), tag, tags)
-        return self.convert(tags[tag], raw, at)
+            self._wrong_choice((*at, tag_field), tag, tags)
+            return None
+        return tag
 
     def _tuple(self, kind: mi.VarTupleType, raw: object, at: KeyPath) -> object:
         if not isinstance(raw, list):
@@ -365,6 +399,8 @@ def render(kind: mi.Type, value: object) -> object:
             return render(next(s for s in _tags(kind).values() if s.cls is type(value)), value)
         case mi.UnionType():
             return render(_options(kind)[0], value)
+        case mi.StructType() if kind.cls is not type(value):
+            return render(mi.type_info(type(value)), value)  # one of a family
         case mi.StructType():
             tag = {kind.tag_field: kind.tag} if kind.tag_field else {}
             fields = {f.name: render(f.type, getattr(value, f.name)) for f in kind.fields}

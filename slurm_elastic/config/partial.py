@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from slurm_elastic.config import PoolSettings, Timings
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import Problems, Shape
 from slurm_elastic.config.document import KeyPath
 from slurm_elastic.hostlist import HostlistError, expand
@@ -62,9 +62,9 @@ class Draft:
         return self.section("who", Who, Who()) or Who()
 
     @cached_property
-    def clouds(self) -> dict[int, AnyCloud]:
+    def clouds(self) -> dict[int, CloudSettings]:
         """The whole clouds by index."""
-        return {i: v for i, v in self._items("clouds") if isinstance(v, AnyCloud)}
+        return {i: v for i, v in self._items("clouds") if isinstance(v, CloudSettings)}
 
     @cached_property
     def pools(self) -> dict[int, PoolSettings]:
@@ -93,14 +93,14 @@ class Draft:
                 names[i] = expand(hostlist)
         return names
 
-    def cloud_of(self, pool: PoolSettings) -> AnyCloud | None:
+    def cloud_of(self, pool: PoolSettings) -> CloudSettings | None:
         """The pool's cloud, if it is whole and the only one of that name."""
         if self.cloud_names.count(pool.cloud) != 1:
             return None
         return next((c for c in self.clouds.values() if c.name == pool.cloud), None)
 
     @property
-    def pools_with_clouds(self) -> list[tuple[int, PoolSettings, AnyCloud]]:
+    def pools_with_clouds(self) -> list[tuple[int, PoolSettings, CloudSettings]]:
         """The whole pools whose clouds are whole too, with their indices."""
         found = [(i, pool, self.cloud_of(pool)) for i, pool in self.pools.items()]
         return [(i, pool, cloud) for i, pool, cloud in found if cloud is not None]

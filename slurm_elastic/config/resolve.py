@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec.structs import asdict, replace
 
 from slurm_elastic.config import Config, PoolSettings, max_age
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.policies import Policies
 from slurm_elastic.config.rules import BOOT
 
@@ -25,7 +25,7 @@ def effective(config: Config) -> Config:
     return replace(whole, pools=tuple(_pool(whole, pool) for pool in config.pools))
 
 
-def _cloud(config: Config, cloud: AnyCloud, site: Policies) -> AnyCloud:
+def _cloud(config: Config, cloud: CloudSettings, site: Policies) -> CloudSettings:
     return replace(
         cloud,
         partition=cloud.partition_name,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 
 from slurm_elastic.config import Config, PoolSettings
-from slurm_elastic.config.clouds import AnyCloud, InstanceType, LocalCloud
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.policies import (
     Budget,
     CloudPolicies,
@@ -52,7 +52,7 @@ def rules_of(config: Config, pool: PoolSettings) -> PoolRules:
     return rules(config.policies, config.cloud(pool.cloud), pool)
 
 
-def rules(site: SitePolicies, cloud: AnyCloud, pool: PoolSettings) -> PoolRules:
+def rules(site: SitePolicies, cloud: CloudSettings, pool: PoolSettings) -> PoolRules:
     """The same, of parts. ValueError where a policy's text means nothing."""
     sections: tuple[Policies, ...] = (pool.policies, cloud.policies, site)
     growth = next((s.growth for s in sections if s.growth is not None), None)
@@ -87,12 +87,12 @@ def bounds_of(budget: Budget) -> Bounds:
     return Bounds(per_day=budget.per_day, per_month=budget.per_month)
 
 
-def lease_of(config: Config, cloud: AnyCloud) -> int:
+def lease_of(config: Config, cloud: CloudSettings) -> int:
     """Seconds that the cloud bills at a time."""
     return round(_first((cloud.policies.lease, config.policies.lease), 1))
 
 
-def fail_safe(config: Config, cloud: AnyCloud) -> float:
+def fail_safe(config: Config, cloud: CloudSettings) -> float:
     """Slurm's own SuspendTime (s) for the cloud's partition: later than what the daemon does."""
     times = [config.suspend_time(cloud)]
     times += [_latest(rules_of(config, p)) for p in config.pools if p.cloud == cloud.name]
@@ -116,20 +116,19 @@ def _first(values: Iterable[float | None], default: float) -> float:
     return next((value for value in values if value is not None), default)
 
 
-def types_of(cloud: AnyCloud, pool: Pool) -> dict[str, InstanceType]:
+def types_of(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
     """The instance types that can be the pool's machines."""
-    types = {} if isinstance(cloud, LocalCloud) else cloud.types
     return {
         name: kind
-        for name, kind in types.items()
+        for name, kind in cloud.shapes.items()
         if (not pool.instance_types or name in pool.instance_types)
         and kind.cpus >= pool.cpus
         and kind.memory >= pool.real_memory
     }
 
 
-def cheapest(cloud: AnyCloud, pool: Pool) -> float:
+def cheapest(cloud: CloudSettings, pool: Pool) -> float:
     """The lowest price of the pool's types on demand, $/h; 0 where nothing is paid."""
-    if isinstance(cloud, LocalCloud):
-        return cloud.price
+    if cloud.flat_price is not None:
+        return cloud.flat_price
     return min((kind.price for kind in types_of(cloud, pool).values()), default=0.0)

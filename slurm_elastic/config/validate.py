@@ -6,29 +6,19 @@ being used (no allow list, no spending cap) is no mistake: see ``config.blocked_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
 from slurm_elastic.config.clouds import (
-    ONE_ZONE,
-    AnyCloud,
-    AwsCloud,
-    DockerCloud,
-    FakeCloud,
-    LocalCloud,
-    OpenNebulaCloud,
-    OpenStackCloud,
+    CloudSettings,
 )
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.model import Location, Market
+from slurm_elastic.model import Market
 from slurm_elastic.units import format_duration
 
-LOCAL_ZONE = "local"
-_TYPED = AwsCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud
-_NO_SPOT = OpenNebulaCloud | OpenStackCloud | DockerCloud
 _MARGIN = 256  # MiB that PoolSettings.slurm_memory keeps back at least
 
 
@@ -50,29 +40,18 @@ def _pool_size(draft: Draft) -> None:
 def _pool_market(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
         for n, market in enumerate(pool.markets):
-            if market in _markets_sold(cloud):
+            if market in cloud.markets:
                 continue
-            sold = ", ".join(m for m in Market if m in _markets_sold(cloud))
+            sold = ", ".join(m for m in Market if m in cloud.markets)
             expected = f"a market of cloud {cloud.name}: one of {sold}"
             draft.problems.add(("pools", i, "markets", n), shown(market), expected)
 
 
-def _markets_sold(cloud: AnyCloud) -> frozenset[Market]:
-    amazon = isinstance(cloud, AwsCloud) and cloud.endpoint is None
-    if amazon or (isinstance(cloud, AwsCloud) and cloud.location is Location.PUBLIC):
-        return frozenset({Market.SPOT, Market.ON_DEMAND})
-    if isinstance(cloud, _NO_SPOT) and cloud.location is Location.PUBLIC:
-        return frozenset({Market.ON_DEMAND})
-    if isinstance(cloud, LocalCloud) or cloud.location is Location.ON_PREMISES:
-        return frozenset({Market.RESERVED, Market.ON_DEMAND})
-    return frozenset(Market)
-
-
 def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
-        types = cloud.types if isinstance(cloud, _TYPED) else {}
+        types = cloud.shapes
         at = ("pools", i, "instance_types")
-        if isinstance(cloud, AwsCloud | _NO_SPOT) and not pool.instance_types:
+        if cloud.needs_types and not pool.instance_types:
             expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
             draft.problems.add(at, "no instance types", expected)
         for n, name in enumerate(pool.instance_types):
@@ -84,10 +63,10 @@ def _pool_types(draft: Draft) -> None:
                 _type_fits(draft, (*at, n), pool, cloud, name)
 
 
-def _type_fits(draft: Draft, at: KeyPath, pool: PoolSettings, cloud: AnyCloud, name: str) -> None:
-    kind = cloud.types[name] if isinstance(cloud, _TYPED) else None
-    if kind is None:
-        return
+def _type_fits(
+    draft: Draft, at: KeyPath, pool: PoolSettings, cloud: CloudSettings, name: str
+) -> None:
+    kind = cloud.shapes[name]
     have = {"cpus": kind.cpus, "MiB of memory": kind.memory, **kind.gres}
     need = {"cpus": pool.cpus, "MiB of memory": pool.slurm_memory, **pool.gres}
     for what, count in need.items():
@@ -99,28 +78,12 @@ def _type_fits(draft: Draft, at: KeyPath, pool: PoolSettings, cloud: AnyCloud, n
 
 def _pool_zones(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
-        zones: Iterable[str]
-        if isinstance(cloud, AwsCloud):
-            zones = cloud.zones or tuple(cloud.subnets)
-        else:
-            zones = _own_zones(cloud)
+        zones = cloud.known_zones
         for n, zone in enumerate(pool.zones):
             if zones and zone not in zones:
                 expected = f"a zone of cloud {cloud.name}: one of {', '.join(zones)}"
                 hint = nearest(zone, zones)
                 draft.problems.add(("pools", i, "zones", n), shown(zone), expected, hint)
-
-
-def _own_zones(
-    cloud: LocalCloud | OpenNebulaCloud | OpenStackCloud | DockerCloud | FakeCloud,
-) -> tuple[str, ...]:
-    if isinstance(cloud, FakeCloud):
-        return cloud.zones
-    if isinstance(cloud, DockerCloud):
-        return tuple(cloud.hosts)
-    if isinstance(cloud, OpenStackCloud):
-        return cloud.zones or (ONE_ZONE,)
-    return (LOCAL_ZONE,) if isinstance(cloud, LocalCloud) else (ONE_ZONE,)
 
 
 def _ports(draft: Draft) -> None:
@@ -143,23 +106,6 @@ def _ports(draft: Draft) -> None:
                 expected = f"no port of {whose}, which has {theirs[0]} to {theirs[-1]}"
                 draft.problems.add(at, found, expected)
         taken.append((i, ports))
-
-
-def _local_hosts(draft: Draft) -> None:
-    """All machines of provider local are on this host: own sockets, own ports."""
-    sockets: dict[str, int] = {}
-    for i, cloud in draft.clouds.items():
-        if isinstance(cloud, LocalCloud) and sockets.setdefault(cloud.socket, i) != i:
-            found = f"{shown(cloud.socket)}, which clouds[{sockets[cloud.socket]}] has already"
-            draft.problems.add(("clouds", i, "socket"), found, "a socket of its own")
-    local = [(i, p) for i, p, cloud in draft.pools_with_clouds if isinstance(cloud, LocalCloud)]
-    if sum(len(draft.nodes.get(i, ())) for i, _ in local) > 1:
-        for i, pool in local:
-            if pool.slurmd_port is None:
-                expected = (
-                    "the first of consecutive ports: the nodes of provider local share a host"
-                )
-                draft.problems.add(("pools", i), "no 'slurmd_port'", expected)
 
 
 def _timings(draft: Draft) -> None:
@@ -217,7 +163,6 @@ FITS: tuple[Callable[[Draft], None], ...] = (
     _pool_types,
     _pool_zones,
     _ports,
-    _local_hosts,
     _timings,
     _booting,
     _who_times,

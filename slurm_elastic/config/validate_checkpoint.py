@@ -9,7 +9,6 @@ from pathlib import PurePath
 
 from slurm_elastic.config import DEFAULT_STATE
 from slurm_elastic.config.checkpoint import METHODS, PRICE_SOURCES, SCOPES, CheckpointSettings
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
@@ -99,7 +98,7 @@ def _accounts(draft: Draft) -> None:
     settings = _settings(draft)
     if settings is None or not draft.all_whole:
         return
-    amazons = [c.name for c in draft.clouds.values() if isinstance(c, AwsCloud)]
+    amazons = [c.name for c in draft.clouds.values() if c.provider == "aws"]
     notices, prices = settings.notices, settings.prices
     if notices.cloud is not None and notices.cloud not in amazons:
         expected = f"a cloud of provider aws: one of {', '.join(amazons) or '(none)'}"

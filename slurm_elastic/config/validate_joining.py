@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 
-from slurm_elastic.config.clouds import AwsCloud, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.config.partial import Draft
@@ -15,7 +14,6 @@ _HEAD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:(?P<port>[1-9][0-9
 _HOST_KEY = re.compile(
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
 )
-_WITH_IMAGES = (AwsCloud, OpenNebulaCloud, OpenStackCloud)
 _MOST_PORT = 65535
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
@@ -47,10 +45,11 @@ def check_images(draft: Draft) -> None:
             expected = "one of id, name, or requirements (os, version, software)"
             draft.problems.add(at, named or "nothing", expected)
         number = choice.id or "0"
-        if isinstance(cloud, OpenNebulaCloud) and not (number.isascii() and number.isdecimal()):
-            expected = "the number of an image, such as '7': OpenNebula's ids are numbers"
-            draft.problems.add((*at, "id"), shown(number), expected)
-        if cloud is not None and not isinstance(cloud, _WITH_IMAGES):
+        if cloud is None:
+            continue
+        if (wrong := cloud.wrong_image_id(number)) is not None:
+            draft.problems.add((*at, "id"), shown(number), wrong)
+        if not cloud.has_images:
             expected = f"no image: machines of cloud {cloud.name} have theirs from elsewhere"
             draft.problems.add(at, "an image", expected)
 
@@ -96,7 +95,7 @@ def _ssh(draft: Draft, ssh: Ssh) -> None:
     if ssh.host_key != CONSOLE and not _HOST_KEY.fullmatch(ssh.host_key):
         expected = f"{CONSOLE}, or a public key such as ssh-ed25519 AAAA..."
         draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)
-    silent = [c.name for c in draft.clouds.values() if isinstance(c, OpenNebulaCloud)]
+    silent = [c.name for c in draft.clouds.values() if not c.shows_console]
     if ssh.host_key == CONSOLE and silent:
         expected = f"the public host key of the image: {', '.join(silent)} shows no console output"
         draft.problems.add((*at, "host_key"), shown(ssh.host_key), expected)

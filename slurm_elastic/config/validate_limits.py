@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.clouds import AnyCloud, LocalCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.decode import describe
 from slurm_elastic.config.document import KeyPath
 from slurm_elastic.config.partial import Draft
@@ -15,9 +15,9 @@ from slurm_elastic.model import Limits, Location, Market
 def _type_prices(draft: Draft) -> None:
     """A machine of a public cloud that costs nothing would pass under any spending cap."""
     for i, cloud in draft.clouds.items():
-        if cloud.location is not Location.PUBLIC or isinstance(cloud, LocalCloud):
+        if cloud.location is not Location.PUBLIC:
             continue
-        for name, kind in cloud.types.items():
+        for name, kind in cloud.shapes.items():
             if kind.price <= 0:
                 at = ("clouds", i, "types", name, "price")
                 expected = "a price above 0: the spending cap of a public cloud counts with it"
@@ -38,7 +38,7 @@ def _pool_price(draft: Draft) -> None:
 def _limits(draft: Draft) -> None:
     pools = [(pool, cloud) for _, pool, cloud in draft.pools_with_clouds]
     everywhere = draft.section("limits", Limits, Limits())
-    scopes: list[tuple[KeyPath, Limits, list[tuple[PoolSettings, AnyCloud]]]] = []
+    scopes: list[tuple[KeyPath, Limits, list[tuple[PoolSettings, CloudSettings]]]] = []
     if everywhere is not None:
         scopes.append((("limits",), everywhere, pools))
     for i, cloud in draft.clouds.items():
@@ -60,7 +60,7 @@ def _zero_limits(draft: Draft, at: KeyPath, limits: Limits) -> None:
 
 
 def _market_limits(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, AnyCloud]]
+    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
 ) -> None:
     bounds: Mapping[Market, tuple[str, int | None]] = {
         Market.SPOT: ("spot", limits.spot),
@@ -82,7 +82,7 @@ def _market_limits(
 
 
 def _spending_limit(
-    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, AnyCloud]]
+    draft: Draft, at: KeyPath, limits: Limits, pools: list[tuple[PoolSettings, CloudSettings]]
 ) -> None:
     for pool, cloud in pools:
         cheapest = _cheapest(pool, cloud)
@@ -92,16 +92,16 @@ def _spending_limit(
             draft.problems.add((*at, "dollars_per_hour"), found, expected)
 
 
-def _cheapest(pool: PoolSettings, cloud: AnyCloud) -> tuple[float, str] | None:
+def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | None:
     """The pool's cheapest machine at its full price ($/h) and its name; None if not known."""
-    if isinstance(cloud, LocalCloud):
-        return cloud.price, "machine"
-    names = pool.instance_types or tuple(cloud.types)
-    prices = [(cloud.types[name].price, name) for name in names if name in cloud.types]
+    if cloud.flat_price is not None:
+        return cloud.flat_price, "machine"
+    names, types = pool.instance_types or tuple(cloud.shapes), cloud.shapes
+    prices = [(types[name].price, name) for name in names if name in types]
     return min(prices, default=None)
 
 
-def _markets_used(pool: PoolSettings, cloud: AnyCloud) -> frozenset[Market]:
+def _markets_used(pool: PoolSettings, cloud: CloudSettings) -> frozenset[Market]:
     """On-premises machines count as reserved, whatever the pool says."""
     if cloud.location is Location.ON_PREMISES:
         return frozenset({Market.RESERVED})

@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Machine
@@ -53,9 +52,9 @@ def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
 def _typed_price(site: Site, instance: Instance) -> float:
     """What the configuration says of its type ($/h); 0 of one that it lacks."""
     settings = site.config.cloud(instance.cloud)
-    if isinstance(settings, LocalCloud):
-        return settings.price
-    known = settings.types.get(instance.instance_type)
+    if settings.flat_price is not None:
+        return settings.flat_price
+    known = settings.shapes.get(instance.instance_type)
     return known.price if known else 0.0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from slurm_elastic.config.clouds import AnyCloud, LocalCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.model import Instance
 from slurm_elastic.policies.sound import sound
@@ -16,11 +16,11 @@ from slurm_elastic.providers.base.tags import price_of
 log = logging.getLogger(__name__)
 
 
-def listed_price(cloud: AnyCloud, instance_type: str) -> float:
+def listed_price(cloud: CloudSettings, instance_type: str) -> float:
     """What the configuration says that a machine costs ($/h)."""
-    if isinstance(cloud, LocalCloud):
-        return cloud.price
-    return price_of(None, instance_type, cloud.types)
+    if cloud.flat_price is not None:
+        return cloud.flat_price
+    return price_of(None, instance_type, cloud.shapes)
 
 
 class Believed:

@@ -23,7 +23,7 @@ from slurm_elastic.controller.ssh_copy import PushError, Target, WrongHostKeyErr
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.providers.base.joining import KEY_MARK, Told
+from slurm_elastic.providers.base.joining import KEY_MARK
 
 log = logging.getLogger(__name__)
 
@@ -194,6 +194,6 @@ class MungeKeys:
 def takes_key(config: Config, cloud: str) -> bool:
     """Whether machines of that cloud get the key by SSH: those that are told by user data."""
     try:
-        return isinstance(config.cloud(cloud), Told)
+        return config.cloud(cloud).by_user_data
     except KeyError:  # the ledger has machines of clouds that left the configuration
         return False

@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.clouds import AnyCloud, LocalCloud, OpenNebulaCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.model import Finding, Level, Limits, Offer, Pool
@@ -19,16 +19,11 @@ from slurm_elastic.policies.ranking import mispriced
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
-REACH = "look at the endpoint, the network and the cloud's own state"
-LOCAL_AGENT = (
-    "systemctl enable --now slurm-elastic-local; "
-    "journalctl -u slurm-elastic-local says why it stopped"
-)
 SKEW = 60.0
 """Seconds that a cloud's clock may differ before it is worth a word."""
 
 
-def examine(config: Config, cloud: AnyCloud, pools: Sequence[Pool]) -> tuple[Finding, ...]:
+def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tuple[Finding, ...]:
     """All findings on one cloud. Whatever an SDK raises is a finding."""
     try:
         # What pools could ask for at most is bounded by both.
@@ -48,7 +43,7 @@ def tighter(one: Limits, other: Limits) -> Limits:
     )  # fmt: skip
 
 
-def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator[Finding]:
+def look(provider: Provider, cloud: CloudSettings, pools: Sequence[Pool]) -> Iterator[Finding]:
     """By an open provider."""
     credentials = _credentials(provider, cloud)
     yield credentials
@@ -59,11 +54,11 @@ def look(provider: Provider, cloud: AnyCloud, pools: Sequence[Pool]) -> Iterator
         yield from _pool(provider, pool)
     if isinstance(provider, Examinable):
         yield from provider.examine(pools)
-    if isinstance(cloud, OpenNebulaCloud):
-        yield from _clock(cloud.endpoint, cloud.timeout)
+    if cloud.clock_url is not None:
+        yield from _clock(cloud.clock_url, cloud.timeout)
 
 
-def _credentials(provider: Provider, cloud: AnyCloud) -> Finding:
+def _credentials(provider: Provider, cloud: CloudSettings) -> Finding:
     try:
         provider.check()
     except AuthError as error:
@@ -81,7 +76,7 @@ def _credentials(provider: Provider, cloud: AnyCloud) -> Finding:
             level=Level.WRONG,
             found=f"{error.code}: {error.message}",
             expected="an answer",
-            advice=LOCAL_AGENT if isinstance(cloud, LocalCloud) else REACH,
+            advice=cloud.reach_advice,
         )
     return Finding(what="credentials", level=Level.OK, found="accepted")
 

@@ -18,7 +18,8 @@ import msgspec
 import yaml
 
 from slurm_elastic import nodeproc, statedir
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.sandbox.endpoints import require_emulated
 from slurm_elastic.sandbox.layout import MARKER, Layout
@@ -183,8 +184,11 @@ def slurm_version() -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _clouds(config: dict[str, Any]) -> list[AnyCloud]:
-    return msgspec.convert(config["clouds"], type=list[AnyCloud])
+def _clouds(config: dict[str, Any]) -> list[CloudSettings]:
+    return [
+        msgspec.convert(cloud, type=table().kind(cloud["provider"]).settings)
+        for cloud in config["clouds"]
+    ]
 
 
 def _search_path() -> str:

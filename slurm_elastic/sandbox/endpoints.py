@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from slurm_elastic.config.clouds import (
-    AnyCloud,
     AwsCloud,
+    CloudSettings,
     DockerCloud,
     OpenNebulaCloud,
     OpenStackCloud,
@@ -57,7 +57,7 @@ def require_loopback(url: str) -> str:
     return url
 
 
-def require_emulated(clouds: Iterable[AnyCloud]) -> None:
+def require_emulated(clouds: Iterable[CloudSettings]) -> None:
     """SandboxError unless each cloud that has an API is an emulated one, reached by loopback."""
     for cloud in clouds:
         if isinstance(cloud, OpenNebulaCloud):

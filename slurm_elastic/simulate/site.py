@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.clouds import (
-    AnyCloud,
+    CloudSettings,
 )
 from slurm_elastic.config.rules import cheapest, rules_of
 from slurm_elastic.errors import ConfigError
@@ -168,7 +168,7 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
     )
 
 
-def _most(config: Config, cloud: AnyCloud, pool: Pool, price: float, *, on_spot: bool) -> int:
+def _most(config: Config, cloud: CloudSettings, pool: Pool, price: float, *, on_spot: bool) -> int:
     """The most machines that every limit leaves the pool alone."""
     most = [len(pool.nodes)]
     if pool.max_nodes is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import compress, expand
@@ -210,7 +210,7 @@ def _partitions(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[s
         yield f"{_partition(config, cloud, nodes, site)} State={state}"
 
 
-def _partition(config: Config, cloud: AnyCloud, nodes: Sequence[str], site: Site) -> str:
+def _partition(config: Config, cloud: CloudSettings, nodes: Sequence[str], site: Site) -> str:
     resets = (_PARTITION_RESETS[k] for k in site.partition_defaults if k in _PARTITION_RESETS)
     return " ".join(
         (
@@ -225,7 +225,7 @@ def _partition(config: Config, cloud: AnyCloud, nodes: Sequence[str], site: Site
     )
 
 
-def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
+def _who(config: Config, cloud: CloudSettings) -> Iterator[str]:
     """Slurm wants every list to hold: account and group and QOS (slurm.conf(5))."""
     who = config.who_of(cloud)
     for name, allowed in (
@@ -241,7 +241,7 @@ def _who(config: Config, cloud: AnyCloud) -> Iterator[str]:
         yield f"MaxTime={slurm_time(who.max_time)}"
 
 
-def _times(config: Config, cloud: AnyCloud) -> Iterator[str]:
+def _times(config: Config, cloud: CloudSettings) -> Iterator[str]:
     for name, seconds in (
         ("SuspendTime", fail_safe(config, cloud)),
         ("ResumeTimeout", config.resume_timeout(cloud)),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
-from slurm_elastic.config.clouds import AnyCloud, LocalCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
@@ -195,16 +195,15 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
     )
 
 
-def _cloud(join: _Join, cloud: AnyCloud, blocked: str | None) -> CloudView:
+def _cloud(join: _Join, cloud: CloudSettings, blocked: str | None) -> CloudView:
     pools = [p for p in join.pools if p.cloud == cloud.name]
     health = next((h for h in join.facts.health if h.name == cloud.name), None)
     scope = f"cloud:{cloud.name}"
-    capacity = cloud.capacity if isinstance(cloud, LocalCloud) else None
-    limits = [n for n in (cloud.limits.nodes, capacity) if n is not None]
+    limits = [n for n in (cloud.limits.nodes, cloud.room) if n is not None]
     return CloudView(
         name=cloud.name,
         location=str(cloud.location),
-        provider=str(cloud.__struct_config__.tag),
+        provider=cloud.provider,
         partition=cloud.partition_name,
         nodes=sum(len(p.nodes) for p in pools),
         states=join.states(pools),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe, rules_of
 from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -95,7 +95,7 @@ CALM = (
 class Outlook:
     """What will happen next to the machines of one cloud."""
 
-    def __init__(self, config: Config, cloud: AnyCloud | None, now: float) -> None:
+    def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
         self._timings = config.timings
         self._now = now
         self._suspend = fail_safe(config, cloud) if cloud else 0.0

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from slurm_elastic.config import Cluster, Config, PoolSettings, SlurmSettings, Timings, configfile
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import (
-    AnyCloud,
     AwsCloud,
+    CloudSettings,
     DockerCloud,
     DockerType,
     FakeCloud,
@@ -110,7 +110,7 @@ def docker_types(draw: st.DrawFn) -> dict[str, DockerType]:
 
 
 @st.composite
-def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
+def clouds(draw: st.DrawFn, number: int) -> CloudSettings:
     kinds = [LocalCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud, DockerCloud, FakeCloud]
     kind = draw(st.sampled_from(kinds))
     name = f"cloud{number}"
@@ -185,7 +185,7 @@ def clouds(draw: st.DrawFn, number: int) -> AnyCloud:
 
 
 @st.composite
-def pools(draw: st.DrawFn, number: int, cloud: AnyCloud) -> PoolSettings:
+def pools(draw: st.DrawFn, number: int, cloud: CloudSettings) -> PoolSettings:
     count = draw(st.integers(1, 20))
     names = () if isinstance(cloud, LocalCloud) else tuple(cloud.types)
     on_premises = cloud.location is Location.ON_PREMISES

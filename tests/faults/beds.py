@@ -22,7 +22,7 @@ from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
 
-from slurm_elastic.config.clouds import AnyCloud, DockerType, Strategy
+from slurm_elastic.config.clouds import CloudSettings, DockerType, Strategy
 from slurm_elastic.errors import AuthError, QuotaError
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
@@ -46,7 +46,7 @@ class Aws(AwsBed):
         "terminate", ("TerminateInstances",),
     )  # fmt: skip
 
-    def settings(self, **more: object) -> AnyCloud:
+    def settings(self, **more: object) -> CloudSettings:
         return super().settings(**({"timeout": TIMEOUT, "zones": ("us-east-1a",)} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
@@ -70,7 +70,7 @@ class Aws(AwsBed):
 class AwsFleet(Aws):
     """Launches by CreateFleet."""
 
-    def settings(self, **more: object) -> AnyCloud:
+    def settings(self, **more: object) -> CloudSettings:
         return super().settings(**({"strategy": Strategy.FLEET} | more))
 
 
@@ -78,7 +78,7 @@ class One(OneBed):
     name = "opennebula"
     ACTIONS = {"launch": INSTANTIATE, "list": "one.vmpool.*", "terminate": "one.vm.action"}  # noqa: RUF012
 
-    def settings(self, **more: object) -> AnyCloud:
+    def settings(self, **more: object) -> CloudSettings:
         return super().settings(**({"timeout": TIMEOUT} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
@@ -115,7 +115,7 @@ class Stack(StackBed):
         "slow answer": Kind.SLOW,
     }
 
-    def settings(self, **more: object) -> AnyCloud:
+    def settings(self, **more: object) -> CloudSettings:
         return super().settings(**({"timeout": TIMEOUT, "schedule_wait": 1.0} | more))
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
@@ -173,7 +173,7 @@ class Local(LocalBed):
         "wrong data": "page",
     }
 
-    def settings(self) -> AnyCloud:
+    def settings(self) -> CloudSettings:
         return local_bed.settings(self.socket, timeout=TIMEOUT)
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
@@ -229,7 +229,7 @@ class Docker(DockerBed):
         super().close()
         self._stack.close()
 
-    def settings(self, **more: object) -> AnyCloud:  # type: ignore[override]
+    def settings(self, **more: object) -> CloudSettings:  # type: ignore[override]
         types = {"small": DockerType(cpus=1, memory=1024, price=0.02)}
         return super().settings(**({"timeout": self.ANSWER_IN, "types": types} | more))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.hostlist import compress
@@ -45,7 +45,7 @@ class Bed(Protocol):
     name: str
     pool: Pool
 
-    def settings(self) -> AnyCloud: ...
+    def settings(self) -> CloudSettings: ...
 
     def open(self, clock: Callable[[], float]) -> Provider: ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from slurm_elastic.config.clouds import AnyCloud, FakeCloud, InstanceType
+from slurm_elastic.config.clouds import CloudSettings, FakeCloud, InstanceType
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
@@ -54,7 +54,7 @@ class Fake:
         self.account = FakeAccount()
         self.provider: _Babbling | None = None
 
-    def settings(self) -> AnyCloud:
+    def settings(self) -> CloudSettings:
         types = {"small": InstanceType(cpus=2, memory=4096, price=0.1)}
         return FakeCloud(name="rehearsal", location=Location.PUBLIC, types=types)
 

@@ -1,1 +1,25 @@
 """EC2, by boto3."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.aws.validate import check
+from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.ownership import ownership_of
+
+
+def _open(settings: AwsCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.aws.provider import AwsProvider
+
+    return AwsProvider(
+        settings,
+        cluster,
+        ownership=ownership_of(settings, cluster, config),
+        joining=program_of(config, settings) if config else "",
+    )
+
+
+CLOUD = CloudKind(settings=AwsCloud, open=_open, check=check)

@@ -8,12 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud, AwsCloud
+from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.convert import Record
-from slurm_elastic.providers.base import ownership
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 
@@ -71,13 +69,3 @@ class Machines:
                 ",".join(sorted(unclear)),
             )
         self._unclear |= unclear
-
-
-def ownership_of(settings: AwsCloud, cluster: Cluster, config: Config | None) -> Ownership:
-    """What a cloud shares its place with; without a ``config`` it is alone there."""
-
-    def there(other: AnyCloud) -> bool:
-        place = (settings.region, settings.endpoint)
-        return isinstance(other, AwsCloud) and (other.region, other.endpoint) == place
-
-    return ownership.ownership_of(settings, cluster, config, there)

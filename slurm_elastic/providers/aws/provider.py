@@ -39,13 +39,13 @@ from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import MISMATCH
 from slurm_elastic.providers.aws.fleet import ALTERNATIVES, Fleet
 from slurm_elastic.providers.aws.images import Images
-from slurm_elastic.providers.aws.instances import Machines, ownership_of
+from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
 from slurm_elastic.providers.base import tags as machine_tags
-from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.user_data import read_parts
 
 log = logging.getLogger(__name__)

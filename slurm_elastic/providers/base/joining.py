@@ -11,15 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud, AwsCloud, OpenNebulaCloud, OpenStackCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base.user_data import KINDS, read_part
 
-Told = AwsCloud | OpenStackCloud | OpenNebulaCloud
-"""Clouds whose machines are told by user data; those of the others share a host or an image."""
 _PROGRAMS = Path(__file__).parents[2] / "programs"
-IMDS = "http://169.254.169.254/latest/"
 KEY_MARK = "/var/lib/slurm-elastic-node/munge-key"
 """The file that says that the munge key has come; slurmd starts after it. It outlives a reboot."""
 
@@ -28,13 +25,13 @@ _PLACEHOLDER = re.compile(r"@(?:@(?=\{)|\{(?P<name>[^{}\s]*)\})")
 """``@{name}``; ``@@{`` is ``@{``. All else, ``$`` too, is the text's own."""
 
 
-def program_of(config: Config, cloud: AnyCloud) -> str:
+def program_of(config: Config, cloud: CloudSettings) -> str:
     """The part of user data that makes a machine of ``cloud`` join; empty without ``join.head``.
 
     ConfigError where the site's template cannot be used.
     """
     join = config.join
-    if join.head is None or not isinstance(cloud, Told):
+    if join.head is None or not cloud.by_user_data:
         return ""
     values = {
         "agent": _code((_PROGRAMS / "agent.py").read_text(encoding="utf-8")),
@@ -43,7 +40,7 @@ def program_of(config: Config, cloud: AnyCloud) -> str:
         "head": join.head,
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": KEY_MARK if join.ssh else "",
-        "metadata": IMDS if isinstance(cloud, AwsCloud) and cloud.endpoint is None else "",
+        "metadata": cloud.metadata,
         "stop_command": join.stop_command,
     }
     if join.template is None:

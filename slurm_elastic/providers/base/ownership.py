@@ -7,12 +7,12 @@ Clouds that spell their tags otherwise translate the keys (``tags``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec import Struct, field
 
 from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.providers.base.tags import CLOUD, CLUSTER, POOL
 
 AMBIGUOUS = ""
@@ -44,13 +44,11 @@ class Ownership(Struct, frozen=True, kw_only=True):
         return self.pools.get(tags.get(named.get(POOL, POOL), ""), AMBIGUOUS)
 
 
-def ownership_of(
-    settings: AnyCloud, cluster: Cluster, config: Config | None, there: Callable[[AnyCloud], bool]
-) -> Ownership:
-    """What a cloud shares with the others that are ``there``; without a ``config`` it is alone."""
+def ownership_of(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Ownership:
+    """What a cloud shares with the others at its place; without a ``config`` it is alone there."""
     clouds = {settings.name}
     if config is not None:
-        clouds |= {other.name for other in config.clouds if there(other)}
+        clouds |= {other.name for other in config.clouds if settings.shares_place(other)}
     pools = config.pools if config is not None else ()
     return Ownership(
         cluster=cluster.uuid or "",

@@ -1,1 +1,21 @@
 """Containers on Docker engines, by the docker SDK."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import DockerCloud
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.base.ownership import ownership_of
+from slurm_elastic.providers.docker.validate import check
+
+
+def _open(settings: DockerCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.docker.provider import DockerProvider
+
+    ownership = ownership_of(settings, cluster, config)
+    head = config.join.head if config else None
+    return DockerProvider(settings, cluster, ownership=ownership, head=head)
+
+
+CLOUD = CloudKind(settings=DockerCloud, open=_open, check=check)

@@ -8,10 +8,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud, DockerCloud, DockerType
+from slurm_elastic.config.clouds import DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState
-from slurm_elastic.providers.base import ownership
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import market_of, price_of
@@ -122,17 +120,6 @@ def room(
     if by_cpus <= by_memory:
         return max(0, by_cpus), f"{used_cpus} of {cpus} cpus are given out"
     return max(0, by_memory), f"{used_memory} of {memory} MiB are given out"
-
-
-def ownership_of(settings: DockerCloud, cluster: Cluster, config: Config | None) -> Ownership:
-    """What a cloud shares an engine with; without a ``config`` it is alone there."""
-    urls = {host.url for host in settings.hosts.values()}
-
-    def there(other: AnyCloud) -> bool:
-        hosts = other.hosts.values() if isinstance(other, DockerCloud) else ()
-        return not urls.isdisjoint(host.url for host in hosts)
-
-    return ownership.ownership_of(settings, cluster, config, there)
 
 
 def owner(of: Ownership, labels: Mapping[str, str]) -> str | None:

@@ -24,7 +24,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
-from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
+from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.docker import convert, preflight, requests
 from slurm_elastic.providers.docker.client import Client, left
@@ -56,7 +56,7 @@ class DockerProvider:
         self.name = settings.name
         self._settings = settings
         self._cluster = cluster
-        self._ownership = ownership or convert.ownership_of(settings, cluster, None)
+        self._ownership = ownership or ownership_of(settings, cluster, None)
         self._head = head
         self._clock = clock
         self._engines = Engines(settings)

@@ -1,1 +1,19 @@
 """slurmd processes on this host."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import LocalCloud
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.local.validate import check
+
+
+def _open(settings: LocalCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.local.provider import LocalProvider
+
+    del config
+    return LocalProvider(settings, cluster)
+
+
+CLOUD = CloudKind(settings=LocalCloud, open=_open, check=check)

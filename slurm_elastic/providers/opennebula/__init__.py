@@ -1,1 +1,25 @@
 """OpenNebula, by pyone."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import OpenNebulaCloud
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.ownership import ownership_of
+from slurm_elastic.providers.opennebula.validate import check
+
+
+def _open(settings: OpenNebulaCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
+
+    return OpenNebulaProvider(
+        settings,
+        cluster,
+        ownership=ownership_of(settings, cluster, config),
+        joining=program_of(config, settings) if config else "",
+    )
+
+
+CLOUD = CloudKind(settings=OpenNebulaCloud, open=_open, check=check)

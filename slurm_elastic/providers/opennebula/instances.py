@@ -8,10 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud, OpenNebulaCloud
 from slurm_elastic.errors import InstanceNotFound, TransientError
-from slurm_elastic.providers.base import ownership
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
@@ -161,15 +158,6 @@ _KEYS = {
     machine_tags.CLOUD: requests.CLOUD,
     machine_tags.POOL: requests.POOL,
 }
-
-
-def ownership_of(settings: OpenNebulaCloud, cluster: Cluster, config: Config | None) -> Ownership:
-    """What a cloud shares its front end with; without a ``config`` it is alone there."""
-
-    def there(other: AnyCloud) -> bool:
-        return isinstance(other, OpenNebulaCloud) and other.endpoint == settings.endpoint
-
-    return ownership.ownership_of(settings, cluster, config, there)
 
 
 def owner(of: Ownership, tags: Mapping[str, str]) -> str | None:

@@ -25,7 +25,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.model import Finding, Instance, LaunchSpec, Market, Notice, Offer, Pool
-from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.base.tags import decided
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
@@ -36,7 +36,7 @@ from slurm_elastic.providers.opennebula.client import open_server
 from slurm_elastic.providers.opennebula.convert import Vm
 from slurm_elastic.providers.opennebula.errors import is_refusal, translated
 from slurm_elastic.providers.opennebula.images import Images
-from slurm_elastic.providers.opennebula.instances import Machines, ownership_of
+from slurm_elastic.providers.opennebula.instances import Machines
 from slurm_elastic.providers.opennebula.requests import read_parts
 from slurm_elastic.providers.opennebula.scheduling import Placements, given_up, in_line
 

@@ -1,1 +1,25 @@
 """OpenStack, by openstacksdk's session."""
+
+from __future__ import annotations
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.clouds import OpenStackCloud
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.ownership import ownership_of
+from slurm_elastic.providers.openstack.validate import check
+
+
+def _open(settings: OpenStackCloud, cluster: Cluster, config: Config | None) -> Provider:
+    from slurm_elastic.providers.openstack.provider import OpenStackProvider
+
+    return OpenStackProvider(
+        settings,
+        cluster,
+        ownership=ownership_of(settings, cluster, config),
+        joining=program_of(config, settings) if config else "",
+    )
+
+
+CLOUD = CloudKind(settings=OpenStackCloud, open=_open, check=check)

@@ -12,14 +12,11 @@ from urllib.parse import quote, urlencode
 
 from msgspec.structs import replace
 
-from slurm_elastic.config import Cluster, Config
-from slurm_elastic.config.clouds import AnyCloud, OpenStackCloud
 from slurm_elastic.errors import (
     InstanceNotFound,
     ProviderError,
     TransientError,
 )
-from slurm_elastic.providers.base import ownership
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.openstack import convert
@@ -137,16 +134,3 @@ class Servers:
                 ",".join(sorted(self._ownership.clouds)), ",".join(sorted(new)),
             )  # fmt: skip
         return [s for whose, s in owned if whose == self.name]
-
-
-def ownership_of(settings: OpenStackCloud, cluster: Cluster, config: Config | None) -> Ownership:
-    """What a cloud shares its project with; without a ``config`` it is alone there.
-
-    Entries of clouds.yaml do not tell which project they lead to (an application credential names
-    none), so any other OpenStack may be this one: its machines are told by the cloud's name.
-    """
-
-    def there(other: AnyCloud) -> bool:
-        return isinstance(other, OpenStackCloud)
-
-    return ownership.ownership_of(settings, cluster, config, there)

@@ -28,7 +28,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.providers.base.ownership import Ownership
+from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.openstack import convert, preflight, requests
@@ -37,7 +37,7 @@ from slurm_elastic.providers.openstack.catalog import Catalog
 from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.convert import Server
 from slurm_elastic.providers.openstack.errors import is_refusal, translated
-from slurm_elastic.providers.openstack.instances import Servers, ownership_of
+from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.launch import Launch
 from slurm_elastic.providers.openstack.notices import Notices
 

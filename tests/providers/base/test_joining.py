@@ -16,8 +16,8 @@ from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import (
-    AnyCloud,
     AwsCloud,
+    CloudSettings,
     Flavor,
     InstanceType,
     OneTemplate,
@@ -118,7 +118,7 @@ def test_every_cloud_with_user_data_gives_it_to_its_machines(tmp_path: Path) -> 
     site = tmp_path / "user-data"
     site.write_text("#!/bin/sh\necho site\n")
     common: dict[str, Any] = {"location": Location.ON_PREMISES, "user_data": str(site)}
-    clouds: tuple[AnyCloud, ...] = (
+    clouds: tuple[CloudSettings, ...] = (
         replace(AWS, user_data=str(site)),
         OpenNebulaCloud(
             name="one", endpoint="http://127.0.0.1:9/RPC2",

@@ -16,7 +16,6 @@ from typing import Any
 from imds import ADDRESS
 
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.providers.base.joining import IMDS
 from slurm_elastic.sandbox.ec2_cloud import MachineView
 from slurm_elastic.sandbox.ec2_events import ACCOUNT, QUEUE
 from slurm_elastic.sandbox.runner import ALIVE
@@ -195,7 +194,7 @@ class Hypervisor:
             lambda: host.run(LISTENS, check=False).stdout, "the metadata service listens"
         )
         settings = {"node": machine.node, "heartbeat_timeout": "900", "stop_command": "true",
-                    "metadata": IMDS}  # fmt: skip
+                    "metadata": "http://169.254.169.254/latest/"}  # fmt: skip
         host.put("/etc/agent", "".join(f"{k}={v}\n" for k, v in settings.items()))
         host.start(AGENT, f"{machine.node}.agent")
         return host

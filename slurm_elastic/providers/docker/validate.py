@@ -19,17 +19,14 @@ _WORD = re.compile(r"[^\s]+")
 _TLS = ("ca_file", "cert_file", "key_file")
 
 
-def check_docker(draft: Draft) -> None:
-    """All complaints about clouds of provider docker."""
-    for i, cloud in draft.clouds.items():
-        if not isinstance(cloud, DockerCloud):
-            continue
-        at: KeyPath = ("clouds", i)
-        for name, host in cloud.hosts.items():
-            _host(draft, (*at, "hosts", name), host)
-        _own_urls(draft, at, cloud)
-        _options(draft, at, cloud)
-        _sizes(draft, at, cloud)
+def check(draft: Draft, i: int, cloud: DockerCloud) -> None:
+    """All complaints about a cloud of provider docker."""
+    at: KeyPath = ("clouds", i)
+    for name, host in cloud.hosts.items():
+        _host(draft, (*at, "hosts", name), host)
+    _own_urls(draft, at, cloud)
+    _options(draft, at, cloud)
+    _sizes(draft, at, cloud)
 
 
 def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:

@@ -1,0 +1,133 @@
+"""The kinds of clouds, each described by its own folder: one table, filled when it is asked.
+
+A kind of ours is a folder of ``slurm_elastic.providers`` that has a ``CLOUD``; one of others is an
+entry point of the group ``slurm_elastic.providers`` that leads to one, and is imported only where a
+configuration names it. No other file knows which kinds there are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, cast
+
+import msgspec.inspect as mi
+from msgspec import Struct
+
+from slurm_elastic.config import Cluster, Config
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.protocols import Provider
+
+GROUP = "slurm_elastic.providers"
+API = 1
+"""What a kind must have been written for; it grows when CloudKind, CloudSettings or Provider change
+in a way that breaks one.
+"""
+_SHARED = "base"
+
+
+def _no_complaint(draft: Draft, index: int, cloud: Any) -> None:  # noqa: ANN401 - the kind's settings
+    del draft, index, cloud
+
+
+class CloudKind(Struct, frozen=True, kw_only=True):
+    """A kind of cloud. The tag of ``settings`` is its name, the value of the key ``provider``.
+
+    ``open`` makes a provider from settings, the cluster and, where there is one, the whole
+    configuration; it imports the SDK. ``check`` adds what makes no sense in a cloud of the kind, at
+    its index in the file, to the draft's problems.
+    """
+
+    settings: type[CloudSettings]
+    open: Callable[[Any, Cluster, Config | None], Provider]
+    check: Callable[[Draft, int, Any], None] = _no_complaint
+    api: int = API
+
+    @property
+    def name(self) -> str:
+        """What the key ``provider`` has."""
+        return str(self.settings.__struct_config__.tag)
+
+
+class CloudTable:
+    """All kinds that there are, by name; each is imported when it is first asked for."""
+
+    def __init__(self, own: Mapping[str, str], others: Mapping[str, tuple[str, ...]]) -> None:
+        self._own = own
+        self._others = others
+        self._known: dict[str, CloudKind] = {}
+
+    def names(self) -> tuple[str, ...]:
+        """What ``provider`` may be."""
+        return (*self._own, *(name for name in self._others if name not in self._own))
+
+    def kind(self, name: str) -> CloudKind:
+        """ConfigError where it cannot be used: the sentence says why; KeyError of none."""
+        if name not in self._known:
+            self._known[name] = self._loaded(name)
+        return self._known[name]
+
+    def member(self, name: str) -> mi.StructType:
+        """The schema of a cloud of that kind; errors as of ``kind``."""
+        return _schema(self.kind(name).settings)
+
+    def _loaded(self, name: str) -> CloudKind:
+        own = (self._own[name],) if name in self._own else ()
+        places = (*own, *self._others.get(name, ()))
+        if not places:
+            raise KeyError(name)
+        if len(places) > 1:
+            raise ConfigError(f"several packages have a provider {name}: {', '.join(places)}")
+        found = _imported(name, places[0])
+        if not isinstance(found, CloudKind):
+            raise ConfigError(f"provider {name}: {places[0]} is no CloudKind")
+        if found.api != API:
+            raise ConfigError(
+                f"provider {name}: {places[0]} is made for interface {found.api}, this release has "
+                f"{API}; install a release of it that fits"
+            )
+        if found.name != name:
+            raise ConfigError(f"provider {name}: {places[0]} calls itself {found.name}")
+        return found
+
+
+def _imported(name: str, place: str) -> object:
+    module, _, attribute = place.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a stranger's code may raise anything
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"provider {name}: {place} cannot be imported: {why}") from error
+
+
+@cache
+def table() -> CloudTable:
+    """The kinds of this installation."""
+    return CloudTable(_own(), _installed())
+
+
+def _own() -> dict[str, str]:
+    """By name, where the kinds of this package are. None of them is imported for that."""
+    found = importlib.util.find_spec("slurm_elastic.providers")
+    folders = found.submodule_search_locations if found else None
+    names = [m.name for m in pkgutil.iter_modules(folders) if m.ispkg and m.name != _SHARED]
+    return {name: f"slurm_elastic.providers.{name}:CLOUD" for name in sorted(names)}
+
+
+def _installed() -> dict[str, tuple[str, ...]]:
+    """By name, what other packages say that they have."""
+    found: dict[str, tuple[str, ...]] = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        found[point.name] = (*found.get(point.name, ()), point.value)
+    return found
+
+
+@cache
+def _schema(settings: type[CloudSettings]) -> mi.StructType:
+    return cast(mi.StructType, mi.type_info(settings))

@@ -1,0 +1,75 @@
+"""Whether a cloud of EC2 makes sense by itself: endpoint, zones, launches. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_elastic.config.clouds import Allocation, AwsCloud, Strategy
+from slurm_elastic.config.decode import describe, nearest
+from slurm_elastic.config.document import shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.model import Location
+
+
+def check(draft: Draft, i: int, cloud: AwsCloud) -> None:
+    """All complaints about a cloud of provider aws."""
+    # An endpoint of one's own may be EC2's protocol in the next room; amazon's never is.
+    if cloud.endpoint is None and cloud.location is not Location.PUBLIC:
+        expected = f"{Location.PUBLIC}: provider aws costs money unless it has an own endpoint"
+        draft.problems.add(("clouds", i, "location"), shown(cloud.location), expected)
+    _places(draft, i, cloud)
+    _launches(draft, i, cloud)
+    _rates(draft, i, cloud)
+
+
+def _places(draft: Draft, i: int, cloud: AwsCloud) -> None:
+    at = ("clouds", i)
+    if cloud.endpoint is not None and not cloud.endpoint.startswith(("http://", "https://")):
+        expected = "a URL that starts with http:// or https://"
+        draft.problems.add((*at, "endpoint"), shown(cloud.endpoint), expected)
+    for key, zones in (("zones", cloud.zones), ("subnets", cloud.subnets)):
+        for n, zone in enumerate(zones):
+            place = (*at, key, n if key == "zones" else zone)
+            if cloud.endpoint is None and not zone.startswith(cloud.region):
+                expected = f"a zone of region {cloud.region}, such as {cloud.region}a"
+                draft.problems.add(place, shown(zone), expected)
+    for n, zone in enumerate(cloud.zones if cloud.subnets else ()):
+        if zone not in cloud.subnets:
+            expected = f"a zone with a subnet: one of {', '.join(cloud.subnets)}"
+            draft.problems.add((*at, "zones", n), shown(zone), expected)
+
+
+def _launches(draft: Draft, i: int, cloud: AwsCloud) -> None:
+    at = ("clouds", i)
+    if cloud.allocation is Allocation.RANK and cloud.strategy is not Strategy.FLEET:
+        expected = "strategy fleet, too: there is nothing to choose among"
+        draft.problems.add((*at, "allocation"), shown(str(cloud.allocation)), expected)
+    template = cloud.launch_template
+    if template is not None and not re.fullmatch(r"[A-Za-z0-9().\-/_]{3,128}", template):
+        expected = "the id (lt-...) or the name of a launch template"
+        draft.problems.add((*at, "launch_template"), shown(template), expected)
+    for name in cloud.interruption_rates:
+        if name not in cloud.types:
+            expected = f"a type of the cloud: one of {', '.join(cloud.types)}"
+            hint = nearest(name, cloud.types)
+            place = (*at, "interruption_rates", name)
+            draft.problems.add(place, shown(name), expected, hint)
+
+
+def _rates(draft: Draft, i: int, cloud: AwsCloud) -> None:
+    """EC2's limits are an account's in a region, whose clouds share them."""
+    first = next(
+        (n, c) for n, c in draft.clouds.items()
+        if isinstance(c, AwsCloud) and _account(c) == _account(cloud)
+    )  # fmt: skip
+    number, other = first
+    for key in ("launch_burst", "launch_rate"):
+        mine, theirs = getattr(cloud, key), getattr(other, key)
+        if mine != theirs:
+            words = "no such key" if theirs is None else describe(theirs)
+            expected = f"{words}, as in clouds[{number}] of the same account and region"
+            draft.problems.add(("clouds", i, key), describe(mine), expected)
+
+
+def _account(cloud: AwsCloud) -> tuple[str | None, ...]:
+    return cloud.region, cloud.endpoint, cloud.profile

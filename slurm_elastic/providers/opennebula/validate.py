@@ -1,0 +1,31 @@
+"""Whether a cloud of OpenNebula makes sense by itself: endpoint, waits. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_elastic.config.clouds import OpenNebulaCloud
+from slurm_elastic.config.document import shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.providers.base.validate import check_listing_lag
+from slurm_elastic.units import format_duration
+
+
+def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
+    """All complaints about a cloud of provider opennebula."""
+    at = ("clouds", i)
+    if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", cloud.endpoint):
+        expected = "the URL of oned, such as http://front-end:2633/RPC2, without a password"
+        # What stands before an @ may be a password, which nobody wants to see again.
+        found = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
+        draft.problems.add((*at, "endpoint"), found, expected)
+    elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):
+        expected = "no ca_file: the endpoint is not https"
+        draft.problems.add((*at, "ca_file"), shown(cloud.ca_file), expected)
+    longest = cloud.resume_timeout or draft.timing("resume_timeout")
+    if longest is not None and cloud.pending_limit >= longest:
+        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
+        draft.problems.add(
+            (*at, "pending_limit"), str(format_duration(cloud.pending_limit)), expected
+        )
+    check_listing_lag(draft, i, cloud)

@@ -1,0 +1,27 @@
+"""Whether a cloud of OpenStack makes sense by itself: names, networks, waits. Pure."""
+
+from __future__ import annotations
+
+from slurm_elastic.config.clouds import NETWORK_WORDS, OpenStackCloud
+from slurm_elastic.config.document import shown
+from slurm_elastic.config.partial import Draft
+from slurm_elastic.providers.base.validate import check_listing_lag
+from slurm_elastic.units import format_duration
+
+
+def check(draft: Draft, i: int, cloud: OpenStackCloud) -> None:
+    """All complaints about a cloud of provider openstack."""
+    at = ("clouds", i)
+    for key, text in (("cloud", cloud.cloud), ("image", cloud.image)):
+        if not text.strip():
+            draft.problems.add((*at, key), shown(text), "a name")
+    for n, word in enumerate(cloud.networks):
+        if word in NETWORK_WORDS and len(cloud.networks) > 1:
+            draft.problems.add((*at, "networks", n), shown(word), "that word alone")
+    longest = cloud.resume_timeout or draft.timing("resume_timeout")
+    if longest is not None and cloud.schedule_wait >= longest:
+        expected = f"less than {format_duration(longest)}, the resume_timeout of the cloud"
+        draft.problems.add(
+            (*at, "schedule_wait"), str(format_duration(cloud.schedule_wait)), expected
+        )
+    check_listing_lag(draft, i, cloud)
