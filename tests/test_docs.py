@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.cli.main import parsed
+from slurm_elastic.config import blocked_clouds, configfile
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -33,6 +34,18 @@ def test_the_index_lists_every_page() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     assert [str(target) for target in links(page) if not target.exists()] == []
+
+
+def test_the_first_configurations_are_whole_and_short(tmp_path: Path) -> None:
+    """Each is valid as it is, and no cloud in it is shut."""
+    page = (ROOT / "docs" / "first-burst.md").read_text()
+    texts = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(texts) == 3
+    for text in texts:
+        (tmp_path / "slurm-elastic.yaml").write_text(text)
+        made = configfile.load(tmp_path / "slurm-elastic.yaml")
+        assert blocked_clouds(made) == {}
+        assert len(text.splitlines()) <= 20, made.clouds[0].name
 
 
 def command_lines(page: Path) -> Iterator[str]:

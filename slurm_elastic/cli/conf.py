@@ -44,6 +44,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action.set_defaults(run=runs[name])
         if name == "join":
             action.add_argument("cloud", metavar="CLOUD")
+        if name == "diff":
+            action.add_argument("--all", action="store_true", help="new programs of ours, too")
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
@@ -98,7 +100,8 @@ def run_check(args: argparse.Namespace) -> int:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the difference; nothing where there is none."""
-    print(install.diff(plan.make(configfile.load(Path(args.config)))), end="")
+    planned = plan.make(configfile.load(Path(args.config)))
+    print(install.diff(planned, whole=args.all), end="")
     return 0
 
 

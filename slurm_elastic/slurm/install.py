@@ -133,9 +133,21 @@ def _all_or_nothing() -> Iterator[Transaction]:
         ) from error
 
 
-def diff(planned: Plan) -> str:
-    """A unified diff of what ``install`` would change; empty for nothing."""
-    return "".join(_diff(file) for file in planned.changes())
+def diff(planned: Plan, *, whole: bool = True) -> str:
+    """A unified diff of what ``install`` would change; empty for nothing. Programs of ours that are
+    not there yet are named in a line each unless ``whole``.
+    """
+    shown = {planned.site.directory / fragment.FILE_NAME, Path(planned.config.slurm.conf)}
+    return "".join(
+        _diff(file) if whole or file.path in shown or file.current() is not None else _named(file)
+        for file in planned.changes()
+    )
+
+
+def _named(file: PlannedFile) -> str:
+    return (
+        f"new file {file.path}: {len(_text_lines(file.content))} lines of ours (--all shows them)\n"
+    )
 
 
 def manifest_path(config_path: Path) -> Path:

@@ -92,7 +92,13 @@ def test_render_check_diff_install_uninstall(
     assert admin("check") == 0
     assert "Slurm's parser reads slurm.conf with the fragment" in capsys.readouterr().out
     assert admin("diff") == 0
-    assert "+include slurm-elastic.conf" in capsys.readouterr().out
+    short = capsys.readouterr().out
+    assert "+include slurm-elastic.conf" in short
+    assert "slurm-elastic-resume: " in short
+    assert len(short.splitlines()) < 200
+    assert admin("diff", "--all") == 0
+    whole = capsys.readouterr().out
+    assert len(whole.splitlines()) > 3 * len(short.splitlines())
     assert admin.conf.read_bytes() == before
 
     assert admin("install") == 0

@@ -465,6 +465,20 @@ def test_install_says_where_slurmctld_does_not_ping(host: Host, timeout: str, to
     assert any(f"SlurmdTimeout is {timeout}: slurmctld finds" in n for n in notices) is told
 
 
+def test_more_than_one_controller_is_warned_of(host: Host) -> None:
+    def told() -> list[str]:
+        notices = plan.make(host.config, version=VERSION).notices
+        return [n for n in notices if "controllers" in n]
+
+    assert told() == []
+    conf = Path(host.config.slurm.conf)
+    conf.write_text(f"{conf.read_text()}\nSlurmctldHost=spare(10.0.0.2)\n")
+    (notice,) = told()
+    assert "names 2 controllers (" in notice
+    assert ", spare)" in notice
+    assert "nothing is launched or ended" in notice
+
+
 def test_install_says_that_the_daemon_is_to_be_restarted(host: Host) -> None:
     for _ in range(2):
         text = "\n".join(host.install().lines)
