@@ -38,13 +38,16 @@ _BROKEN = refused("slurm-elasticd could not answer this; its log says why")
 
 class Bounds(Struct, frozen=True, kw_only=True):
     """``clients`` at once, of them ``each`` of one user; root and SlurmUser (``trusted``) have
-    ``kept`` more. Seconds: for the request, until its answer, and for taking that. ``rest``: times
-    what an answer took; ``flood``: a pause when somebody was turned away.
+    ``kept`` more. ``held``: bytes of answers that are not taken yet.
+
+    Seconds: for the request, until its answer, and for taking that. ``rest``: times what an answer
+    took; ``flood``: a pause when somebody was turned away.
     """
 
     clients: int = 64
     each: int = 4
     kept: int = 8
+    held: int = 128 << 20
     trusted: frozenset[int] = frozenset({0})
     request: float = 5.0
     answer: float = 30.0
@@ -81,6 +84,7 @@ class Door:
         self._answered: deque[tuple[int, bytes]] = deque()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
+        self._trouble = ""
 
     def start(self) -> None:
         """Listen until ``close`` (OSError where the socket cannot be made)."""
@@ -154,8 +158,8 @@ class Door:
                 break
             except OSError as error:  # out of descriptors or memory
                 log.warning("cannot accept a user at the read door: %s", error)
-                turned_away = True
-                break
+                self._closing.wait(1.0)
+                return
             turned_away |= not self._let_in(link)
         if turned_away:
             self._closing.wait(self._bounds.flood)
@@ -217,6 +221,8 @@ class Door:
                 number, document = self._answered.popleft()
             client = self._clients.get(number)
             if client is not None:
+                if sum(len(one.rest) for one in self._clients.values()) > self._bounds.held:
+                    document = _BUSY
                 client.rest = memoryview(document)
                 client.until = time.monotonic() + self._bounds.taking
                 self._selector.modify(client.link, selectors.EVENT_WRITE, client)
@@ -253,9 +259,11 @@ class Door:
             began = time.monotonic()
             try:
                 document = self._answer(peer, line)
-            except Exception:
-                log.exception("no answer at the read door uid=%d", peer.uid)
+            except Exception as error:
                 document = _BROKEN
+                if repr(error) != self._trouble:  # users may ask the same again and again
+                    log.exception("no answer at the read door uid=%d", peer.uid)
+                self._trouble = repr(error)
             with self._changed:
                 self._answered.append((number, document))
             self._ring()

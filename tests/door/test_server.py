@@ -169,6 +169,18 @@ def test_who_does_not_take_the_answer_is_sent_away_and_others_are_served(tmp_pat
         assert len(rest_of(stuck)) < 8 << 20
 
 
+def test_answers_that_nobody_takes_fill_no_memory(tmp_path: Path) -> None:
+    bounds = Bounds(taking=SECONDS, rest=0.0, held=1 << 20)
+    with serving(tmp_path, lambda _peer, line: line * (2 << 20), bounds) as path:
+        stuck = connect(path)
+        stuck.sendall(b"x\n")
+        until = time.monotonic() + SECONDS
+        while b"ask again in a moment" not in ask(path, b"y"):
+            assert time.monotonic() < until
+        assert rest_of(stuck) == b"x" * (2 << 20)
+        assert ask(path, b"y") == b"y" * (2 << 20)
+
+
 def is_open(link: socket.socket) -> bool:
     """Whether the other end may still send: a write fails once it is gone."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_elastic import nodeproc
 from slurm_elastic.sandbox.cluster import Sandbox
+from slurm_elastic.sandbox.daemons import SLURMCTLD
 from tests.e2e.world import running_nodes
 
 pytestmark = pytest.mark.e2e
@@ -44,6 +47,21 @@ def test_a_user_sees_own_jobs_alone_and_the_machines_and_opens_no_file(site: San
     for path in Path(site.layout.dir / "state").iterdir():
         opened = site.run([sys.executable, "-c", OPENS, str(path)], user="nobody", check=False)
         assert "PermissionError" in opened.stderr, path
+
+
+def test_a_slurmctld_that_hangs_is_said_and_makes_no_machine_an_orphan(site: Sandbox) -> None:
+    running_nodes(site, [site.submit("sleep 120", "--partition=onprem")])
+    slurmctld = site.processes.get(SLURMCTLD)
+    assert slurmctld is not None
+    nodeproc.send(slurmctld, signal.SIGSTOP)
+    try:
+        view = json.loads(as_user(site, "status", "--json").stdout)
+    finally:
+        nodeproc.send(slurmctld, signal.SIGCONT)
+    assert "no answer in 5 s" in view["slurm_error"]
+    assert view["instances"]
+    assert {one["next"] for one in view["instances"]} == {"unknown: Slurm does not answer"}
+    assert "does not list it" not in json.dumps(view)
 
 
 def test_users_are_answered_again_by_a_daemon_that_was_killed_and_started(site: Sandbox) -> None:
