@@ -17,7 +17,8 @@ from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first, usage_of
+from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first
+from slurm_elastic.policies.reserve import usage_of_steps
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.portfolio import Plan, plan_of
@@ -119,7 +120,7 @@ def _pool(name: str | None, pools: Sequence[tuple[str, bool]]) -> int:
 def _plan(
     outcome: Outcome, pool: int, classes: tuple[ReservedClass, ...], on_demand: float
 ) -> Plan:
-    usage = usage_of(outcome.machines_by_hour(pool))
+    usage = usage_of_steps(outcome.paid_steps(pool))
     if len(usage) < WEEKS:
         raise ConfigError(
             f"the history keeps machines of the pool for {len(usage)} whole weeks, expected {WEEKS}"

@@ -233,18 +233,31 @@ def bill(
     hours = [0.0] * (len(classes) + 1)
     cost = upfront = 0.0
     for week, row in enumerate(usage):
-        active = _active(week, bought, classes)
+        machines = active(week, bought, classes)
         rank = 0
-        for index, kind in enumerate(classes):
-            used = sum(row[rank : rank + active[index]])
-            rank += active[index]
-            hours[index] += used
-            cost += (active[index] * WEEK if kind.always else used) * kind.price
-            cost += active[index] * kind.upfront / kind.weeks
+        for index, count in enumerate(machines):
+            hours[index] += sum(row[rank : rank + count])
+            rank += count
         hours[-1] += sum(row[rank:])
+        cost += week_cost(row, machines, classes, on_demand)
     for week, index, count in bought:
         upfront += count * classes[index].upfront if week < len(usage) else 0.0
-    return Bill(cost=cost + hours[-1] * on_demand, upfront=upfront, hours=tuple(hours))
+    return Bill(cost=cost, upfront=upfront, hours=tuple(hours))
+
+
+def week_cost(
+    row: Sequence[float],
+    machines: Sequence[int],
+    classes: Sequence[ReservedClass],
+    on_demand: float,
+) -> float:
+    """Dollars of a week with so many machines of each class; heavier classes are used first."""
+    cost, rank = 0.0, 0
+    for kind, count in zip(classes, machines, strict=True):
+        used = count * WEEK if kind.always else sum(row[rank : rank + count])
+        cost += used * kind.price + count * kind.upfront / kind.weeks
+        rank += count
+    return cost + sum(row[rank:]) * on_demand
 
 
 def bound(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) -> float:
@@ -260,6 +273,15 @@ def bound(usage: Usage, classes: Sequence[ReservedClass], on_demand: float) -> f
                 ),
             )
     return total
+
+
+def active(week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> list[int]:
+    """How many machines of each class are reserved in a week."""
+    machines = [0] * len(classes)
+    for begin, index, count in bought:
+        if begin <= week < begin + classes[index].weeks:
+            machines[index] += count
+    return machines
 
 
 def shrunk(usage: Usage, factor: float) -> list[list[float]]:
@@ -297,14 +319,6 @@ def _share(
 ) -> float:
     lighter = classes[kept[-1]] if kept else None
     return breakeven(classes[index], lighter, on_demand)
-
-
-def _active(week: int, bought: Sequence[Bought], classes: Sequence[ReservedClass]) -> list[int]:
-    active = [0] * len(classes)
-    for begin, index, count in bought:
-        if begin <= week < begin + classes[index].weeks:
-            active[index] += count
-    return active
 
 
 def _buy(
@@ -348,5 +362,5 @@ def _uncovered(
 ) -> list[list[float]]:
     """Step 3: what the active reservations leave of the forecast."""
     return [
-        list(row[sum(_active(week + step, bought, classes)) :]) for step, row in enumerate(expected)
+        list(row[sum(active(week + step, bought, classes)) :]) for step, row in enumerate(expected)
     ]

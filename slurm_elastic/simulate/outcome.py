@@ -96,6 +96,24 @@ class Outcome:
             steps[first + hours] = steps.get(first + hours, 0) - count
         return _running_sum(steps)
 
+    def paid_steps(self, pool: int = 0) -> dict[int, int]:
+        """Seconds of the run at which machines begin or cease to be paid, and by how many more."""
+        machines = self.pools[pool]
+        begin = min(self.jobs.submit, default=0)
+        steps: dict[int, int] = {}
+        for batch, end, count, reclaimed in zip(
+            machines.lease_batch,
+            machines.lease_end,
+            machines.lease_count,
+            machines.lease_reclaimed,
+            strict=True,
+        ):
+            start = machines.batch_start[batch] - begin
+            seconds, _ = machines.bill(batch, end, reclaimed=bool(reclaimed))
+            steps[start] = steps.get(start, 0) + count
+            steps[start + seconds] = steps.get(start + seconds, 0) - count
+        return steps
+
 
 def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int) -> list[str]:
     """What does not add up of work, machines and money; empty if all does."""

@@ -16,6 +16,7 @@ from slurm_elastic.policies.portfolio import (
     online,
     shrunk,
 )
+from slurm_elastic.policies.reserve import by_rank, trailing
 
 FALLS = (0.75, 0.5, 0.25)
 STEPS = 40
@@ -34,7 +35,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Fall(Struct, frozen=True, kw_only=True):
-    """The purchases of ``online`` if demand had been only ``left`` (share of 1) all the time."""
+    """The purchases of ``trailing`` if demand had been only ``left`` (share of 1) all the time."""
 
     left: float
     cost: float
@@ -72,10 +73,11 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
             regret=found.cost / least - 1 if least else 0.0,
         )
 
-    foreseen = choice("hindsight", offline(usage, classes, on_demand))
-    all_bought = online(usage, classes, on_demand)
-    past = tuple(one for one in all_bought if one.week < len(usage))
-    stepwise = choice("week by week", past)
+    def until_now(bought: tuple[Bought, ...]) -> tuple[Bought, ...]:
+        return tuple(one for one in bought if one.week < len(usage))
+
+    all_bought = trailing(usage, classes, on_demand)
+    past = until_now(all_bought)
     shares = breakevens(classes, on_demand)
     return Plan(
         weeks=len(usage),
@@ -83,7 +85,13 @@ def plan_of(usage: Usage, classes: tuple[ReservedClass, ...], on_demand: float) 
         shares=tuple(share if share <= 1 else None for share in shares),
         on_demand=bare,
         bound=least,
-        choices=(choice("on demand only", ()), foreseen, stepwise),
+        choices=(
+            choice("on demand only", ()),
+            choice("best of each rank, all known", by_rank(usage, classes, on_demand)[0]),
+            choice("greedy, all known", offline(usage, classes, on_demand)),
+            choice("week by week", past),
+            choice("week by week by forecast", until_now(online(usage, classes, on_demand))),
+        ),
         now=tuple(one for one in all_bought if one.week == len(usage)),
         falls=tuple(_fall(usage, left, past, classes, on_demand) for left in FALLS),
         breakeven_left=_breakeven_left(usage, past, classes, on_demand) if past else None,

@@ -176,6 +176,18 @@ def test_what_never_changes_is_foretold(value: float, count: int) -> None:
     assert smoothed([value] * count).ahead(156, 168) == pytest.approx(value)
 
 
+def test_errors_of_the_level_count_with_their_sign() -> None:
+    """By hand: 10 is expected and 20 comes, then 32.811875 and 15: errors of two signs."""
+    state = smoothed([10.0, 20.0])
+    assert (state.level, state.slope, state.change) == pytest.approx((19.5, 9.025, 8.57375))
+    assert tuple(state.alpha) == pytest.approx((2.0, 2.0))
+    state = state.after(15.0)
+    assert tuple(state.alpha) == pytest.approx((0.8 * 2 - 0.2 * 17.811875, 5.162375))
+    assert state.alpha.value == pytest.approx(1.962375 / 5.162375)
+    level = state.alpha.value * 15 + (1 - state.alpha.value) * 32.811875
+    assert state.level == pytest.approx(level)
+
+
 def test_a_trend_is_followed_and_kept_within_reason() -> None:
     rising = smoothed([float(10 * week) for week in range(20)])
     assert rising.ahead(1, 1000) == pytest.approx(200, rel=0.1)

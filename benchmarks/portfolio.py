@@ -1,0 +1,146 @@
+"""Reserving by trailing use on public histories, beside a forecast and the best of each rank.
+
+Prices: EC2's cc2.8xlarge of 2014 (on demand $2.40), and savings plans as they are sold in 2026, at
+typical discounts on the same price. The best of each rank knows all; a point is one percent of the
+cost on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.report import Report, Row, report
+from benchmarks.traces import history
+from slurm_elastic.policies.capacity import Slurm
+from slurm_elastic.policies.portfolio import (
+    Bought,
+    ReservedClass,
+    Usage,
+    bill,
+    heaviest_first,
+    offline,
+    online,
+)
+from slurm_elastic.policies.release import Delayed, Idle
+from slurm_elastic.policies.reserve import by_rank, trailing, usage_of_steps
+from slurm_elastic.simulate import swf
+from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
+from slurm_elastic.simulate.boot import BootTimes
+from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.jobs import Jobs
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
+
+HISTORIES = {
+    "SDSC-DS-2004-2.1-cln": 16,
+    "SDSC-SP2-1998-4.2-cln": 8,
+    "KTH-SP2-1996-2.1-cln": 8,
+    "lublin_256": 16,
+}
+"""And the processors of a machine."""
+ON_DEMAND = 2.40
+YEAR = 8760
+POINTS = 3.0
+
+
+def _plan(name: str, years: int, share: float, upfront: float) -> ReservedClass:
+    hourly = ON_DEMAND * share
+    return ReservedClass(
+        name=name, term=years * YEAR, upfront=hourly * upfront * years * YEAR,
+        price=hourly * (1 - upfront), always=True,
+    )  # fmt: skip
+
+
+CLASSES = {
+    "2014": heaviest_first(
+        [
+            ReservedClass(
+                name=f"{years}Y {name}",
+                term=years * YEAR,
+                upfront=upfront[years],
+                price=price,
+                always=name == "heavy",
+            )
+            for name, price, upfront in (
+                ("light", 0.904, {1: 1762, 3: 2710}),
+                ("medium", 0.54, {1: 4146, 3: 6378}),
+                ("heavy", 0.361, {1: 5000, 3: 7670}),
+            )
+            for years in (1, 3)
+        ]
+    ),
+    "2026": heaviest_first(
+        [
+            _plan("1Y no upfront", 1, 0.73, 0),
+            _plan("1Y all upfront", 1, 0.68, 1),
+            _plan("3Y no upfront", 3, 0.50, 0),
+            _plan("3Y all upfront", 3, 0.46, 1),
+        ]
+    ),
+}
+BILLING: dict[str, tuple[Billing, Delayed | Idle]] = {
+    "by the hour": (Hourly(), Delayed(before_end=60)),
+    "by the second": (PerSecond(), Idle(600)),
+}
+
+
+def main(arguments: Sequence[str]) -> Report:
+    """All histories that are at hand, under both ways of paying."""
+    del arguments
+    rows: list[Row] = []
+    near = 0
+    for name, processors in HISTORIES.items():
+        path = history(name)
+        jobs = swf.load(path).jobs if path else None
+        for billing in BILLING if jobs else ():
+            usage = _usage(jobs, processors, billing)
+            for year, classes in CLASSES.items():
+                found = list(_compared(f"{name} {billing}, {year}", usage, classes))
+                near += found[0].ours <= POINTS
+                rows += found
+    cases = sum(row.goal is not None for row in rows)
+    if cases:
+        rows.append(_row(f"within {POINTS:g} points of the best", near, "cases", cases / 2))
+    return report("portfolio", rows)
+
+
+def _usage(jobs: Jobs | None, processors: int, billing: str) -> Usage:
+    counted, release = BILLING[billing]
+    pool = PoolModel(
+        name="cloud", machines=10**6, procs=processors, price=ON_DEMAND, billing=counted,
+        release=release, boot=BootTimes(((1, 120),)), check=60,
+    )  # fmt: skip
+    assert jobs is not None
+    return usage_of_steps(simulate(jobs, Scenario(pools=(pool,), growth=Slurm())).paid_steps())
+
+
+def _compared(case: str, usage: Usage, classes: tuple[ReservedClass, ...]) -> Iterator[Row]:
+    def cost(bought: tuple[Bought, ...]) -> float:
+        return bill(usage, bought, classes, ON_DEMAND).cost
+
+    bare, (_, best) = cost(()), by_rank(usage, classes, ON_DEMAND)
+
+    def points(bought: tuple[Bought, ...]) -> float:
+        return 100 * (cost(bought) - best) / bare
+
+    ours = points(trailing(usage, classes, ON_DEMAND))
+    dearest = 100 * (bare - best) / bare
+    yield Row(
+        case=f"{case}: trailing use, over the best", ours=ours, reference=dearest, unit="points",
+        ratio=ours / dearest if dearest else None, goal="not dearer than on demand",
+        ok=ours <= dearest,
+    )  # fmt: skip
+    for name, bought in (
+        ("the paper's forecast", online(usage, classes, ON_DEMAND)),
+        ("greedy, all known", offline(usage, classes, ON_DEMAND)),
+    ):
+        yield Row(
+            case=f"{case}: {name}", ours=points(bought), reference=dearest, unit="points",
+            ratio=None, goal=None, ok=None,
+        )  # fmt: skip
+
+
+def _row(case: str, ours: float, unit: str, least: float) -> Row:
+    return Row(
+        case=case, ours=ours, reference=None, unit=unit, ratio=None, goal=f"> {least:g}",
+        ok=ours > least,
+    )  # fmt: skip
