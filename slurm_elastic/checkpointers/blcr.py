@@ -137,11 +137,14 @@ class BlcrCheckpointer:
         return image
 
     def release(self, run: JobRun) -> None:
-        """Have all processes of the batch step go on."""
+        """Have all processes of the batch step go on: by their user, whose own are all that such a
+        number can have become another's of meanwhile.
+        """
         deadline = time.time() + SIGNAL_PATIENCE
         host = run.nodes[0]
         pids = [str(pid) for pid in self._pids(host, run.job, deadline)]
-        answer = self._shells.run(host, ("kill", "-CONT", *pids), deadline=deadline)
+        goes_on = ("sh", "-c", 'kill -CONT "$@"', "slurm-elastic", *pids)
+        answer = self._shells.run(host, (*self._as(run), *goes_on), deadline=deadline)
         if answer.code != 0:
             raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
 

@@ -3,12 +3,13 @@
 The launcher's session on the node makes the job's directory on the shared file system, with a file
 ``request`` that is SlurmUser's: a request is written there in place, and answered in
 ``status.json``. What the directory holds is described in ``ckptroot.store``. Images are root's; the
-head may read those of ``criu``, to verify them, and see how long those of ``dmtcp`` are.
+head may read them, to verify them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -131,13 +132,13 @@ class LaunchedCheckpointer:
         return tuple(image for image in found if self._whole(image))
 
     def verify(self, image: Image) -> None:
-        """Sizes of all files, and the digests of those that SlurmUser may read."""
+        """Sizes and digests of all files, which SlurmUser may read."""
         for name, (size, sha) in self._files(image).items():
             path = Path(image.path) / name
             try:
                 if path.lstat().st_size != size:
                     raise CheckpointError(f"{path}: not {size} bytes long")
-                if self.name == "criu" and _digest(path) != sha:
+                if _digest(path, size) != sha:
                     raise CheckpointError(f"{path}: changed since the checkpoint")
             except OSError as error:
                 raise CheckpointError(f"{path}: {error.strerror}") from error
@@ -197,7 +198,7 @@ class LaunchedCheckpointer:
 
     def _removed(self, job: int) -> bool:
         try:
-            content = (self._directory / str(job) / "request").read_bytes()
+            content = _read(self._directory / str(job) / "request")
             return msgspec.json.decode(content, type=_Request).verb == "remove"
         except (OSError, msgspec.DecodeError):
             return False
@@ -244,19 +245,26 @@ class LaunchedCheckpointer:
             return False
 
 
-def _read(path: Path) -> bytes:
-    """A small regular file; never a link or a pipe that somebody put there."""
+def _open(path: Path) -> int:
+    """A regular file; never a link or a pipe that somebody put there."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(0, "not a regular file", str(path))
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def _read(path: Path) -> bytes:
+    """A small one."""
+    with open(_open(path), "rb") as opened:
         return opened.read(_MOST)
 
 
-def _digest(path: Path) -> str:
-    sha = hashlib.sha256()
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, "rb", buffering=0) as opened:
-        while block := opened.read(_BLOCK):
+def _digest(path: Path, size: int) -> str:
+    """That of a file of ``size`` bytes; of what is longer, no more is read than shows that."""
+    sha, left = hashlib.sha256(), size + 1
+    with open(_open(path), "rb", buffering=0) as opened:
+        while left > 0 and (block := opened.read(min(_BLOCK, left))):
             sha.update(block)
+            left -= len(block)
     return sha.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -162,6 +163,21 @@ def test_cr_checkpoint_runs_as_the_jobs_user(bed: BlcrBed) -> None:
     assert all(call.startswith(f"uid={USER} ") for call in bed.calls())
     image = bed.home / "shared" / "blcr" / "7" / "1"
     assert (image.stat().st_uid, image.stat().st_mode & 0o777) == (USER, 0o600)
+
+
+def test_a_number_that_has_become_anothers_is_not_signalled(bed: BlcrBed) -> None:
+    """Between Slurm's list and the signal, which is sent over SSH from root's shell."""
+    run = bed.run()
+    with subprocess.Popen(["/bin/sleep", "600"]) as other:
+        other.send_signal(signal.SIGSTOP)
+        with (bed.home / "pids-7").open("a") as table:
+            table.write(f"{other.pid} 7 batch - -\n")
+        with pytest.raises(CheckpointError, match="kill on"):
+            bed.checkpointer.release(run)
+        state = Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        other.kill()
+    assert state == "T"
+    assert bed.works(run)
 
 
 def test_a_save_that_hangs_ends_by_its_deadline_and_the_job_goes_on(bed: BlcrBed) -> None:

@@ -62,6 +62,27 @@ def test_an_image_that_was_changed_is_not_used(bed: NodeBed) -> None:
     assert f"goes on from image {first.number}" in log
 
 
+@pytest.mark.parametrize("kind", ["other bytes", "longer", "pipe", "link"])
+def test_the_head_sees_an_image_that_was_changed(bed: NodeBed, kind: str) -> None:
+    image = save(bed, bed.run())
+    bed.checkpointer.verify(image)
+    path = next(Path(image.path).glob("ckpt_*"))
+    content = path.read_bytes()
+    path.unlink()
+    match kind:
+        case "other bytes":
+            path.write_bytes(b"X" * len(content))
+        case "longer":
+            path.write_bytes(content + b"X")
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            (bed.home / "elsewhere").write_bytes(content)
+            path.symlink_to(bed.home / "elsewhere")
+    with pytest.raises(CheckpointError):
+        bed.checkpointer.verify(image)
+
+
 def test_with_no_good_image_the_job_starts_anew(bed: NodeBed) -> None:
     image = save(bed, bed.run(), stop=True)
     (Path(image.path) / "manifest.json").write_text("{}")
