@@ -183,7 +183,7 @@ class CoolDown(Struct, frozen=True, kw_only=True):
 
 
 class Breaker(Struct, frozen=True, kw_only=True):
-    """Machines of a pool that booted but never registered with Slurm, in a row.
+    """Machines of a pool that never registered with Slurm, or that it refused, in a row.
 
     ``until`` is set where they were too many: the pool is paused until then, and one machine is
     tried afterwards.

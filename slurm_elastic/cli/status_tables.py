@@ -294,7 +294,7 @@ def _cool_downs(cool_downs: Sequence[CoolDownView]) -> RenderableType:
 
 
 def _breaker(breaker: BreakerView) -> Text:
-    failed = f"{breaker.failures} machine(s) in a row booted but never registered"
+    failed = f"{breaker.failures} machine(s) in a row {breaker.how}"
     if breaker.left is None:
         return Text(f"Pool {breaker.pool}: {failed} (paused at {breaker.limit})", style=_WARN)
     if breaker.left > 0:

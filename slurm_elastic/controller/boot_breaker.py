@@ -13,13 +13,27 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Breaker, Pool
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.boot_breaker import Boot, after_failures, paused, to_rest
+from slurm_elastic.policies.boot_breaker import (
+    NEVER_REGISTERED,
+    TAKEN_OUT,
+    Boot,
+    after_failures,
+    paused,
+    sickly,
+    to_rest,
+)
+from slurm_elastic.policies.node_health import ill
 from slurm_elastic.policies.power_state import Phase, is_down, phase
 from slurm_elastic.policies.ranking import rest_key
 from slurm_elastic.spool import Request
 
 log = logging.getLogger(__name__)
 
+DAY = 86400.0
+SOUND = 600.0
+"""Seconds in service after which a machine is a proof that Slurm takes its pool's as they are."""
+OUT_OF_SERVICE = "Slurm took it out of service: "
+"""What the end of such a machine starts with."""
 CODE = "BootFailed"
 """Of the cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
@@ -35,7 +49,8 @@ def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None
         return
     if view is None:
         view = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
-    up = [m for m in booting if _is_up(view.get(m.instance.node))]
+    user = site.config.slurm.user
+    up = [m for m in booting if _is_up(view.get(m.instance.node), user)]
     if not up:
         return
     site.ledger.registered(cloud, [m.instance.id for m in up], site.now())
@@ -43,14 +58,44 @@ def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None
         _note_works(site, pool, [m.instance.node for m in up if m.pool == pool])
 
 
-def _is_up(node: SlurmNode | None) -> bool:
-    return node is not None and phase(node) is Phase.UP and not is_down(node)
+def _is_up(node: SlurmNode | None, slurm_user: str) -> bool:
+    """Whether it has registered, and Slurm takes it as it is."""
+    if node is None or phase(node) is not Phase.UP or is_down(node):
+        return False
+    return ill(node, slurm_user) is None
 
 
-def _note_works(site: Site, name: str, nodes: Sequence[str]) -> None:
-    """What its failed boots have brought upon the pool is over."""
+def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    """A pool whose machines Slurm took out of service works again when one that registered since
+    has been in service for a while (``SOUND``): a Prolog fails at the first job only.
+    """
+    sick = {b.pool for b in site.ledger.breakers() if sickly(b)}
+    if not sick:
+        return
+    user, now = site.config.slurm.user, site.now()
+    machines = site.ledger.machines(ended_since=now - DAY)
+    for name in sick:
+        mine = [m for m in machines if m.pool == name and m.instance.cloud == cloud]
+        failed = [_boot(m).launched for m in mine if (m.why or "").startswith(OUT_OF_SERVICE)]
+        since = max(failed, default=0.0)
+        well = [
+            m.instance.node
+            for m in mine
+            if m.ended is None
+            and m.suspending is None
+            and m.registered is not None
+            and _boot(m).launched > since
+            and now - m.registered >= SOUND
+            and _is_up(view.get(m.instance.node), user)
+        ]
+        if well:
+            _note_works(site, name, well, sound=True)
+
+
+def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = False) -> None:
+    """What its failed machines have brought upon the pool is over."""
     breaker = next((b for b in site.ledger.breakers() if b.pool == name), None)
-    if breaker is None:
+    if breaker is None or (sickly(breaker) and not sound):
         return
     site.ledger.clear_breaker(name)
     rested = name in site.pools and site.ledger.clear_cool_down(rest_key(site.pools[name]))
@@ -84,8 +129,10 @@ def note_failures(
     correlation: str,
     jobs: Iterable[int] = (),
     mates: Iterable[str] = (),
+    taken_out: str = "",
 ) -> None:
     """Count them against their pools, and keep Slurm from what is not to be tried at once again.
+    ``taken_out``: why Slurm took them out of service; else they did not register in time.
 
     After one the pool, or its offer, rests for a short while, so that ``jobs`` go elsewhere first;
     a pool that has too many in a row is paused. ``mates`` are further nodes of these jobs, which
@@ -99,7 +146,7 @@ def note_failures(
             by_pool.setdefault(machine.pool, []).append(machine)
     # All are counted before Slurm, which may not answer, is asked for anything.
     whys = {
-        name: _count(site, site.pools[name], failed, correlation, about)
+        name: _count(site, site.pools[name], failed, correlation, about, taken_out)
         for name, failed in by_pool.items()
     }
     for name, why in whys.items():
@@ -115,7 +162,12 @@ def _nodes_of(machines: Sequence[Machine]) -> list[str]:
 
 
 def _count(
-    site: Site, pool: Pool, failed: Sequence[Machine], correlation: str, about: Sequence[str]
+    site: Site,
+    pool: Pool,
+    failed: Sequence[Machine],
+    correlation: str,
+    about: Sequence[str],
+    taken_out: str,
 ) -> str:
     """The breaker and the rest of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
@@ -123,16 +175,22 @@ def _count(
     before, now = known.get(pool.name, Breaker(pool=pool.name)), site.now()
     timings = site.config.timings
     after = after_failures(
-        before, len(failed), now, limit=timings.boot_failures, cool_down=timings.boot_cooldown
+        before,
+        len(failed),
+        now,
+        limit=timings.boot_failures,
+        cool_down=timings.boot_cooldown,
+        words=f"{TAKEN_OUT}{taken_out}" if taken_out else NEVER_REGISTERED,
     )
     site.ledger.set_breaker(after)
     row = f"{after.failures} in a row in pool {pool.name}"
-    why = f"booted but not registered in time; {row}{_cause(site, failed)}"
+    how = f"{OUT_OF_SERVICE}{taken_out}" if taken_out else "booted but not registered in time"
+    why = f"{how}; {row}{_cause(site, failed)}"
     log.warning(
         "boot failed pool=%s nodes=%s", pool.name, compress(m.instance.node for m in failed)
     )
     site.record(correlation, "boot-failed", subjects, why)
-    if (rest := _rest(site, pool, failed)) is not None:
+    if (rest := _rest(site, pool, failed, taken_out)) is not None:
         site.record(correlation, "rests", subjects, rest)
         why = rest
     if paused(after, now) is None:
@@ -148,15 +206,22 @@ def _count(
     return why
 
 
-def _rest(site: Site, pool: Pool, failed: Sequence[Machine]) -> str | None:
+def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> str | None:
     """Cool down what is to be left alone for a while, and say what; None where nothing is."""
     since = min(_boot(m).launched for m in failed)
-    others = [m for m in site.ledger.machines(ended_since=since) if m.pool == pool.name]
+    ids = {m.instance.id for m in failed}
+    others = [
+        m
+        for m in site.ledger.machines(ended_since=since)
+        if m.pool == pool.name and m.instance.id not in ids
+    ]
     keys = to_rest([_boot(m) for m in failed], [_boot(m) for m in others], rest_key(pool))
     now, told = site.now(), []
     standing = {c.key: c for c in site.ledger.cool_downs(now)}
     nodes = compress(m.instance.node for m in failed)
     reason = f"the machine of {nodes} did not register{_cause(site, failed)}"
+    if taken_out:
+        reason = f"Slurm took {nodes} out of service: {taken_out}"
     for key in keys:
         if key in standing:  # these were on their way already: it counts once
             cooling = standing[key]

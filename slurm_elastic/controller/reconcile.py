@@ -12,6 +12,7 @@ from slurm_elastic.controller.adoption import CORRELATION, adopt
 from slurm_elastic.controller.believed import Believed
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
+from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.controller.provision import provision
 from slurm_elastic.controller.reject import give_back
 from slurm_elastic.controller.snapshot import all_nodes, full, machines_of, world
@@ -60,6 +61,7 @@ _BY_NODE = frozenset(
         "restore",
         "power-down",
         "power-down-asap",
+        "recycle",
     }
 )
 """Repairs that hang on a node's state, which somebody may have changed since the round read it."""
@@ -111,6 +113,7 @@ class Round:
             site.ledger.read_whole(self._cloud, site.now())
         self._addresses(view)
         boot_breaker.note_registered(site, self._cloud, view)
+        boot_breaker.note_sound(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
     @property
@@ -186,6 +189,7 @@ class Round:
             "fail-node": lambda some: _fail_nodes(self._site, some),
             "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
             "give-back": self._give_back,
+            "recycle": lambda some: recycle(self._site, self._cloud, some, CORRELATION),
             "power-down": lambda some: self._set(some, node_updates.power_down),
             "clear": lambda some: self._set(some, node_updates.power_down_from_nowhere),
             "power-down-asap": lambda some: self._set(some, node_updates.power_down_when_idle),

@@ -60,6 +60,7 @@ def world(
         elsewhere=_elsewhere(site, cloud, view, machines),
         at_others=at_anothers_address([m.instance for m in machines], view.values()),
         pings=is_pinged(site.slurm.slurmd_timeout()),
+        slurm_user=site.config.slurm.user,
     )
 
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic import statedir
@@ -24,9 +24,13 @@ from slurm_elastic.heartbeat import (
     read_mark,
     told,
 )
+from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Finding, Level, Location
+from slurm_elastic.model import Breaker, Finding, Level, Location
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.boot_breaker import sickly
 from slurm_elastic.policies.leaked_instances import CODE
+from slurm_elastic.policies.node_health import ill
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
@@ -192,14 +196,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
                     )
             for breaker in ledger.breakers():
                 if breaker.until is not None:
-                    yield Finding(
-                        what=f"pool {breaker.pool}",
-                        level=Level.WRONG,
-                        found=f"paused: {breaker.reason}",
-                        expected="machines that register with Slurm",
-                        advice="look at a machine's console: image, network to slurmctld, munge "
-                        f"key; then slurm-elastic clear {breaker.pool}",
-                    )
+                    yield _paused(breaker)
             cooling = [c.key for c in ledger.cool_downs(now)]
             if cooling:
                 found = ", ".join(cooling)
@@ -242,6 +239,38 @@ def told_by(name: str, error: str) -> str:
     return error if error.startswith(f"{name}: ") else f"{name}: {error}"
 
 
+def _paused(breaker: Breaker) -> Finding:
+    """What to do is a part of the reason where Slurm took the machines out of service."""
+    found, _, remedy = breaker.reason.partition("; do: ")
+    looks = "look at a machine's console: image, network to slurmctld, munge key"
+    if sickly(breaker) and not remedy:
+        looks = "look into slurmd's log on a machine of the pool"
+    return Finding(
+        what=f"pool {breaker.pool}",
+        level=Level.WRONG,
+        found=f"paused: {found}",
+        expected="machines that register with Slurm, and that it takes as they are",
+        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.pool}",
+    )
+
+
+def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
+    """Nodes of ours that Slurm itself has taken out of service, by its words."""
+    by_words: dict[str, list[str]] = {}
+    for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
+        if name in nodes and (ails := ill(nodes[name], config.slurm.user)) is not None:
+            by_words.setdefault(str(ails), []).append(name)
+    for text, names in by_words.items():
+        found, _, remedy = text.partition("; do: ")
+        yield Finding(
+            what=f"nodes {compress(names)}",
+            level=Level.NOTE,
+            found=f"Slurm took them out of service: {found}",
+            expected="nodes in service; slurm-elasticd gives them other machines",
+            advice=remedy,
+        )
+
+
 def _alive(config: Config, beat: tuple[float, int] | None, now: float) -> Finding:
     limit = config.timings.heartbeat_stale
     if beat is not None and alive(beat, process_exists(beat[1]), now, limit):
@@ -276,6 +305,7 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
         return
     found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
     yield Finding(what="slurmctld", level=Level.OK, found=found)
+    yield from _failed(config, nodes)
     ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
     lacks = [n for n in ours if n not in nodes]
     if lacks:

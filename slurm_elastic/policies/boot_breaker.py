@@ -34,10 +34,21 @@ def given_up_after(resume_timeout: float) -> float:
     return resume_timeout - min(margin, resume_timeout / 2)
 
 
+NEVER_REGISTERED = "booted but never registered with Slurm"
+TAKEN_OUT = "were taken out of service by Slurm: "
+"""How the machines of a breaker have failed, as its reason says it."""
+
+
 def after_failures(
-    before: Breaker, count: int, now: float, *, limit: int, cool_down: float
+    before: Breaker,
+    count: int,
+    now: float,
+    *,
+    limit: int,
+    cool_down: float,
+    words: str = NEVER_REGISTERED,
 ) -> Breaker:
-    """The pool's breaker when ``count`` more machines have not registered in time.
+    """The pool's breaker when ``count`` more machines have failed: ``words`` say how.
 
     It opens at ``limit`` in a row, and anew when the machine that was tried fails, too. One that is
     open stays so no longer for the machines that were on their way.
@@ -45,13 +56,16 @@ def after_failures(
     failures = before.failures + count
     tried = before.until is not None and before.until <= now
     if not tried and (before.until is not None or failures < limit):
-        return replace(before, failures=failures)
-    return Breaker(
-        pool=before.pool,
-        failures=failures,
-        until=now + cool_down,
-        reason=f"{failures} machines in a row booted but never registered with Slurm",
-    )
+        return replace(before, failures=failures, reason=before.reason if before.until else words)
+    reason = f"{failures} machines in a row {words}"
+    return Breaker(pool=before.pool, failures=failures, until=now + cool_down, reason=reason)
+
+
+def sickly(breaker: Breaker) -> bool:
+    """Whether its last machines did register, and Slurm took them out of service after that: the
+    next one that registers proves nothing then.
+    """
+    return TAKEN_OUT in breaker.reason
 
 
 class Boot(Struct, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ two machines     two                 there                    terminate the one 
 another cloud's  machine             there                    as above, which leaves it while it may
                                                               serve the node; terminate (double) if
                                                               that is at its own cloud's machine
+ill, no job      any                 any                      recycle (``node_health``)
+ill, powered off any                 any                      restore (to the powered-down nodes)
 down, ours       any                 any                      clear (never leave a node DOWN)
 down~, ours      any                 any                      restore (to the powered-down nodes)
 up, idle         machine over age    there                    power-down
@@ -49,6 +51,7 @@ up, busy         machine over age    there                    power-down-asap (a
 either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
 the node up and answering, and pings it (``policies.absence``): with a SlurmdTimeout of 0, or a very
 long one, no node counts as heard, unless the list lacks all of many machines that were there.
+"Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_health``.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are
 capped per round at 20 % of the live machines or 10, whichever is more (an error in a view must not
@@ -64,6 +67,7 @@ from slurm_elastic.model import Action, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.inventory_check import Listing, answers, cap, is_heard, served, weigh
+from slurm_elastic.policies.node_health import Ill, ill
 from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
 from slurm_elastic.policies.unneeded import POWERED_DOWN, is_unneeded
@@ -82,6 +86,7 @@ _CAPPED = frozenset(
         "relaunch",
         "terminate-stopped",
         "fail-node",
+        "recycle",
     }
 )
 """What a wrong view would make us destroy: machines, what we know of them, and jobs."""
@@ -338,7 +343,9 @@ def _nodes(view: View, *, hears: bool) -> list[Action]:
     actions: list[Action] = []
     for name, node in view.nodes.items():
         action = None
-        if is_down(node):
+        if (ails := ill(node, view.slurm_user)) is not None:
+            action = _ill(node, ails)
+        elif is_down(node):
             action = _down(node, phase(node))
         elif view.seen is not None and name not in has:
             action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
@@ -366,6 +373,21 @@ def _node(view: View, node: SlurmNode, *, lost: bool, heard: bool) -> Action | N
             reason="Slurm has it up and its machine is gone",
         )
     return None
+
+
+def _ill(node: SlurmNode, ails: Ill) -> Action | None:
+    """A node that Slurm has taken out of service gets another machine; its jobs end before that,
+    unless Slurm has ended them.
+    """
+    where = phase(node)
+    if where is Phase.POWERED_DOWN:
+        why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
+        return Action(kind="restore", subject=node.name, reason=why)
+    if where is not Phase.UP or (is_busy(node) and not is_down(node)):
+        return None
+    if "POWER_DOWN" in node.states:
+        return None  # it goes
+    return Action(kind="recycle", subject=node.name, reason=str(ails))
 
 
 def _down(node: SlurmNode, where: Phase) -> Action | None:

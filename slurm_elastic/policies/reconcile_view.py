@@ -46,6 +46,7 @@ class View(Struct, frozen=True, kw_only=True):
     ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
     address of another node or its machine (``phase.is_anothers_address``). ``pings``: whether
     slurmctld finds out by itself, and soon, that a node does not answer (``absence.is_pinged``).
+    ``slurm_user`` is as whom slurmctld itself takes nodes out of service.
     """
 
     now: float
@@ -57,6 +58,7 @@ class View(Struct, frozen=True, kw_only=True):
     elsewhere: frozenset[str] = field(default_factory=frozenset)
     at_others: frozenset[str] = field(default_factory=frozenset)
     pings: bool = True
+    slurm_user: str = ""
 
 
 class Patience(Struct, frozen=True, kw_only=True):

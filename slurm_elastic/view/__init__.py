@@ -15,6 +15,7 @@ from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
+from slurm_elastic.policies.boot_breaker import TAKEN_OUT
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.leaked_instances import stray, unending
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
@@ -327,7 +328,14 @@ def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
         limit=config.timings.boot_failures,
         until=breaker.until,
         left=None if breaker.until is None else max(0.0, breaker.until - now),
+        how=_how(breaker),
     )
+
+
+def _how(breaker: Breaker) -> str:
+    """How its machines have failed."""
+    _, taken_out, words = breaker.reason.partition(TAKEN_OUT)
+    return f"{taken_out}{words}" if taken_out else "booted but never registered"
 
 
 def _holds(facts: Facts) -> tuple[HoldView, ...]:

@@ -10,6 +10,7 @@ from slurm_elastic.config.rules import fail_safe, rules_of
 from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.node_health import ill
 from slurm_elastic.policies.power_state import (
     Phase,
     is_answering,
@@ -97,6 +98,7 @@ class Outlook:
 
     def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
         self._timings = config.timings
+        self._slurm_user = config.slurm.user
         self._now = now
         self._suspend = fail_safe(config, cloud) if cloud else 0.0
         self._rules = {pool.name: rules_of(config, pool) for pool in config.pools} if cloud else {}
@@ -120,6 +122,8 @@ class Outlook:
         if node is None:
             return "orphan: Slurm has no such node; will be deleted"
         where = phase(node)
+        if where is Phase.UP and (ails := ill(node, self._slurm_user)) is not None:
+            return f"Slurm took it out of service ({ails.words}): another machine replaces it"
         if is_down(node):
             return f"node is down: {node.reason}" if node.reason else "node is down"
         if where is Phase.POWERED_DOWN:

@@ -182,7 +182,7 @@ class CoolDownView(Struct, frozen=True, kw_only=True):
 
 
 class BreakerView(Struct, frozen=True, kw_only=True):
-    """A pool whose last machines booted but never registered, ``failures`` in a row. ``left`` is
+    """A pool whose last machines failed, ``failures`` in a row: ``how`` in words. ``left`` is
     how long it is still paused: 0 when the next machine is on trial, None if it is not paused.
     """
 
@@ -191,6 +191,7 @@ class BreakerView(Struct, frozen=True, kw_only=True):
     limit: int
     until: float | None
     left: float | None
+    how: str = "booted but never registered"
 
 
 class HoldView(Struct, frozen=True, kw_only=True):

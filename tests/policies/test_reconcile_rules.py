@@ -43,7 +43,37 @@ def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) 
     return replace(base, **changes)
 
 
+REBOOTED = "Node unexpectedly rebooted"
+INVALID = UP | {"DRAIN", "INVALID_REG"}
+
+
+def ailing(states: frozenset[str], reason: str = REBOOTED, user: str = "slurm") -> View:
+    """A node that ``user`` has taken out of service, with its machine there."""
+    node = SlurmNode(name="pub1", states=states, reason=reason, reason_user=user)
+    base = view(states, known=(KNOWN,), seen=(SEEN,), slurm_user="slurm")
+    return replace(base, nodes={"pub1": node})
+
+
 CASES = {
+    "rebooted": (ailing(UP | {"DOWN"}), [("recycle", "pub1")]),
+    "rebooted, jobs not yet gone": (ailing(frozenset({"DOWN", "CLOUD", "COMPLETING"})),
+                                    [("recycle", "pub1")]),
+    "refused as it registered": (ailing(INVALID, "Low CPUs"), [("recycle", "pub1")]),
+    "draining by Slurm, a job runs": (ailing(BUSY | {"DRAIN"}, "Epilog error"), []),
+    "drained by Slurm": (ailing(UP | {"DRAIN"}, "Kill task failed", "root"),
+                         [("recycle", "pub1")]),
+    "drained by Slurm, going down": (ailing(GOING | {"DRAIN"}, "Kill task failed"), []),
+    "drained by Slurm, told to go down": (
+        ailing(UP | {"DRAIN", "POWER_DOWN"}, "Kill task failed"), []),
+    "drained by Slurm, powered down": (
+        replace(ailing(OFF | {"DRAIN"}, "Low CPUs"), known=(), seen=()), [("restore", "pub1")]),
+    "down by Slurm, powered down": (
+        replace(ailing(DOWN_OFF, "Low CPUs"), known=(), seen=()), [("restore", "pub1")]),
+    "drained by a person in Slurm's words": (ailing(UP | {"DRAIN"}, "Low CPUs", "ann"), []),
+    "drained by a person": (ailing(UP | {"DRAIN"}, "Low CPUs, I guess", "root"), []),
+    "down by a person": (ailing(UP | {"DOWN"}, "fan broken", "root"), []),
+    "drained by a person, powered down": (
+        replace(ailing(OFF | {"DRAIN"}, "Low CPUs", "ann"), known=(), seen=()), []),
     "unknown machine is adopted": (view(UP, seen=(SEEN,)), [("adopt", "i-1")]),
     "stopped, ours": (view(UP, known=(KNOWN,), seen=(replace(SEEN, state=InstanceState.STOPPING),)),
                       [("terminate-stopped", "i-1")]),

@@ -1,0 +1,96 @@
+"""Which drains are Slurm's own, whose fault they are, and what is to be done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_health import CAUSES, Strike, ill, told_by
+
+LOW = "Low RealMemory (reported:22987 < 90.00% of configured:30000)"
+
+SAID = {
+    LOW: (Strike.POOL, "set `real_memory: 22900` in the pool (slurmd reports 22987 MiB)"),
+    "Low RealMemory (reported:64 < 100.00% of configured:128)": (Strike.POOL, "real_memory: 64`"),
+    "Low RealMemory": (Strike.POOL, "slurmd -C"),
+    "Low socket*core*thread count": (Strike.POOL, "`cpus`"),
+    "Low socket*core*thread count, Low CPUs": (Strike.POOL, "`cpus`"),
+    f"Low CPUs, {LOW}": (Strike.POOL, "real_memory: 22900"),
+    "CoreSpec differ": (Strike.POOL, "`cpus`"),
+    "Low TmpDisk": (Strike.POOL, "TmpDisk"),
+    "gres/gpu count reported lower than configured (0 < 1)": (Strike.POOL, "machines have 0"),
+    "gres/gpu count too low (1 < 4)": (Strike.POOL, "machines have 1"),
+    "Could not unpack gres data": (Strike.POOL, "release of Slurm"),
+    "Prolog error": (Strike.POOL, "Prolog"),
+    "Job env setup error": (Strike.POOL, "Prolog"),
+    "Epilog error": (Strike.MACHINE, "slurmd's log"),
+    "Prolog/Epilog failure": (Strike.MACHINE, "slurmd's log"),
+    "SlurmdSpoolDir is full": (Strike.MACHINE, "disk"),
+    "Node unexpectedly rebooted": (Strike.MACHINE, ""),
+    "Kill task failed": (Strike.MACHINE, ""),
+    "batch job complete failure": (Strike.MACHINE, "slurmd's log"),
+    "Duplicate jobid": (Strike.MACHINE, "slurmd's log"),
+    f"Prolog error, {LOW}": (Strike.POOL, "Prolog fails on these machines: slurmd's log there"),
+}
+
+
+def node(reason: str, user: str = "slurm", *states: str) -> SlurmNode:
+    words = frozenset(states or ("IDLE", "DRAIN", "CLOUD"))
+    return SlurmNode(name="pub1", states=words, reason=reason, reason_user=user)
+
+
+@pytest.mark.parametrize("reason", SAID)
+def test_what_slurm_says_has_a_cause_a_strike_and_a_remedy(reason: str) -> None:
+    strike, remedy = SAID[reason]
+    for user in ("slurm", "root", ""):
+        found = ill(node(reason, user), "slurm")
+        assert found is not None
+        assert (found.words, found.strike) == (reason, strike)
+        assert remedy in found.remedy
+        assert str(found).startswith(f"{reason}: {found.why}")
+
+
+def test_every_cause_of_the_table_is_tried_here() -> None:
+    told = {one.why for reason in SAID if (one := told_by(reason)) is not None}
+    assert told == {cause.why for cause in CAUSES}
+
+
+def test_the_table_for_people_has_every_cause() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    for cause in CAUSES:
+        (row,) = [line for line in rows if f"| {cause.why} |" in line]
+        counts = "its pool" if cause.strike is Strike.POOL else "nobody"
+        assert f"| {counts} |" in row
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "", "fan broken", "Low RealMemory, says Ann", "low memory", "prolog error seen by Bob",
+        "Prolog errors", "gres/gpu is broken", "Node unexpectedly rebooted again, ask Bob",
+        "slurm-elastic:hold:no room", "NHC: check_fs: / is full", "Reboot ASAP", "reboot complete",
+        "Not responding", "ResumeTimeout reached",
+    ],
+)  # fmt: skip
+def test_a_persons_reason_is_nobody_elses(reason: str) -> None:
+    """Nor ours; and those that end by themselves, or by other rows, are not told here."""
+    assert ill(node(reason), "slurm") is None
+
+
+def test_slurms_own_words_by_another_user_are_that_persons() -> None:
+    assert ill(node(LOW, "ann"), "slurm") is None
+    assert ill(node(LOW, "slurm"), "hpcslurm") is None
+    assert ill(node(LOW, "hpcslurm"), "hpcslurm") is not None
+
+
+@pytest.mark.parametrize(("states", "is_ill"), [
+    (("IDLE", "CLOUD"), False), (("DOWN", "CLOUD"), True), (("MIXED", "CLOUD"), False),
+    (("ALLOCATED", "DRAIN"), True), (("IDLE", "DRAIN", "INVALID_REG"), True),
+])  # fmt: skip
+def test_a_reason_that_was_left_on_a_node_in_service_counts_for_nothing(
+    states: tuple[str, ...], is_ill: bool
+) -> None:
+    assert (ill(node(LOW, "slurm", *states), "slurm") is not None) is is_ill
