@@ -10,8 +10,12 @@ import contextlib
 import math
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+ANSWER = 128 << 20
+"""Bytes of a cloud's answer: a list of ten thousand machines has some 80 MB where it is longest."""
+_CHUNK = 1 << 16
 
 
 class Exceeded(OSError):  # noqa: N818 - read as a word
@@ -109,3 +113,52 @@ def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
         pieces.append(piece)
         if not piece or b"\n" in piece:
             return b"".join(pieces).partition(b"\n")[0]
+
+
+def pieces(raw: Any, budget: Budget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
+    """The body of an answer, as it comes: none is waited for once there is one."""
+    one = getattr(raw, "read1", raw.read)
+    while piece := one(_CHUNK, **read):
+        budget.take(len(piece))
+        yield piece
+
+
+def bound_boto(client: Any, seconds: float, most: int = ANSWER) -> None:  # noqa: ANN401 - boto3's
+    """Have each answer of a boto3 client whole within so many seconds and bytes: botocore's own
+    time-out is for one read.
+    """
+    client._endpoint.http_session = _BoundedHttp(client._endpoint.http_session, seconds, most)
+
+
+class _BoundedHttp:
+    """In place of botocore's HTTP session. All but ``send`` is that one's."""
+
+    def __init__(self, inner: Any, seconds: float, most: int) -> None:  # noqa: ANN401
+        self._inner, self._seconds, self._most = inner, seconds, most
+
+    def send(self, request: Any) -> Any:  # noqa: ANN401
+        """The answer, whole; botocore's errors where it does not become so."""
+        from botocore.exceptions import ConnectionClosedError, HTTPClientError, ReadTimeoutError
+        from urllib3.exceptions import HTTPError, ProtocolError
+        from urllib3.exceptions import TimeoutError as PoolTimeoutError
+
+        budget = Budget(self._most, self._seconds)
+        request.stream_output = True
+        response = self._inner.send(request)
+        try:
+            response._content = b"".join(pieces(response.raw, budget))
+        except (TimeoutError, PoolTimeoutError) as error:
+            raise ReadTimeoutError(endpoint_url=request.url, error=error) from error
+        except ProtocolError as error:
+            raise ConnectionClosedError(
+                error=error, request=request, endpoint_url=request.url
+            ) from error
+        except (OSError, HTTPError) as error:
+            raise HTTPClientError(error=error) from error
+        finally:
+            if response._content is None:
+                response.raw.close()
+        return response
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._inner, name)

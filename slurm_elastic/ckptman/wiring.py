@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.bounded import bound_boto
 from slurm_elastic.checkpointers import open_checkpointer
 from slurm_elastic.ckptman.context import Site, pools_by_node
 from slurm_elastic.ckptman.job_settings import policy_of
@@ -152,6 +153,8 @@ def client_maker(config: Config, service: str) -> Callable[[], Any]:
             connect_timeout=cloud.timeout, read_timeout=cloud.timeout,
             retries={"total_max_attempts": 2, "mode": "standard"},
         )  # fmt: skip
-        return session.client(service, endpoint_url=cloud.endpoint, config=limits)  # type: ignore[call-overload]
+        client = session.client(service, endpoint_url=cloud.endpoint, config=limits)  # type: ignore[call-overload]
+        bound_boto(client, cloud.timeout * 2)
+        return client
 
     return make

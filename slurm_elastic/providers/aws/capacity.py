@@ -16,6 +16,7 @@ import boto3
 from botocore.config import Config
 from msgspec import Struct
 
+from slurm_elastic.bounded import bound_boto
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Limits, Market, Pool
@@ -145,6 +146,7 @@ def _read(settings: AwsCloud, codes: Iterable[str]) -> Mapping[str, float]:
         retries={"total_max_attempts": 2, "mode": "standard"},
     )
     client = session.client("service-quotas", endpoint_url=settings.endpoint, config=limits)
+    bound_boto(client, settings.timeout * 2)
     try:
         return {code: _value(client, code) for code in codes}
     finally:

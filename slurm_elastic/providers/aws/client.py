@@ -22,6 +22,7 @@ import botocore.session
 from botocore.config import Config
 from botocore.utils import parse_timestamp
 
+from slurm_elastic.bounded import bound_boto
 from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
@@ -148,6 +149,7 @@ def open_client(settings: AwsCloud, config: Config) -> EC2Client:
         profile_name=settings.profile, region_name=settings.region, botocore_session=core
     )
     client = session.client("ec2", endpoint_url=settings.endpoint, config=config)
+    bound_boto(client, settings.timeout)
     _trim(client.meta.service_model)
     return client
 

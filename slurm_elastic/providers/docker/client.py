@@ -7,6 +7,7 @@ the SDK has no limit at all.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import socket
@@ -24,6 +25,7 @@ import docker
 import requests
 from docker.tls import TLSConfig
 
+from slurm_elastic.bounded import ANSWER, Budget, pieces
 from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.providers.base.errors import causes
 
@@ -76,9 +78,19 @@ class Client(docker.APIClient):
         """Requests sets its own default, which is not ours."""
 
     def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:  # noqa: ANN401
-        """As the session's, in what time is left."""
-        kwargs["timeout"] = left()
-        return super().send(request, **kwargs)
+        """As the session's, in what time is left, and whole on return: the session's own time-out
+        is for one read.
+        """
+        budget = Budget(ANSWER, left())
+        whole = not kwargs.get("stream")
+        response = super().send(request, **kwargs | {"timeout": left(), "stream": True})
+        if whole:
+            try:
+                body = b"".join(pieces(response.raw, budget, decode_content=True))
+            finally:
+                response.close()
+            response.raw = io.BytesIO(body)
+        return response
 
 
 def open_client(host: DockerHost) -> Client:

@@ -12,12 +12,12 @@ import os
 import socket
 import ssl
 import stat
-import time
 import xmlrpc.client
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_elastic.bounded import ANSWER, Budget
 from slurm_elastic.config.clouds import OpenNebulaCloud
 
 try:
@@ -77,20 +77,21 @@ class Transport(xmlrpc.client.Transport):
         return answer
 
     def _post(self, host: str, handler: str, body: bytes) -> bytes:
-        deadline = time.monotonic() + self._timeout
+        budget = Budget(ANSWER, self._timeout)
         connection = self._opened(host)
         try:
             _connect(connection)
             sock: socket.socket = connection.sock
-            sock.settimeout(_left(deadline))
+            sock.settimeout(budget.left())
             headers = {"Content-Type": "text/xml", "User-Agent": self.user_agent}
             connection.request("POST", handler, body, headers)
             with connection.getresponse() as response:
                 # Bounded as a whole: a byte now and then must not hold us either.
                 chunks = []
                 while chunk := response.read1(_CHUNK):
+                    budget.take(len(chunk))
                     chunks.append(chunk)
-                    left = _left(deadline)
+                    left = budget.left()
                     if not response.isclosed():  # with the last byte, from Python 3.13 on
                         sock.settimeout(left)
         finally:
@@ -148,10 +149,3 @@ def _connect(connection: http.client.HTTPConnection) -> None:
         raise
     except OSError as error:
         raise NotConnected(str(error)) from error
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the answer took too long")
-    return left

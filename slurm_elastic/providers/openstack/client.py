@@ -26,6 +26,7 @@ from openstack.config import OpenStackConfig
 from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
+from slurm_elastic.bounded import ANSWER, Budget, pieces
 from slurm_elastic.config.clouds import OpenStackCloud
 
 MICROVERSION = "2.69"
@@ -49,7 +50,6 @@ _SECRETS = frozenset(
 )
 _CONNECT = 0.3
 """The part of the time-out that connecting may take."""
-_CHUNK = 1 << 16
 
 
 class Refused(Exception):  # noqa: N818 - it is the cloud's answer, not a failure of ours
@@ -105,20 +105,16 @@ class BoundedSession(requests.Session):
                 raise NotConnected(str(error)) from error
             raise
         try:
-            body = b"".join(self._pieces(response.raw))
+            # A byte now and then must not hold us either, nor more than memory has.
+            body = b"".join(pieces(response.raw, Budget(ANSWER, self._left()), decode_content=True))
+        except TimeoutError as error:
+            raise requests.exceptions.Timeout(str(error)) from error
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise requests.exceptions.ConnectionError(error) from error
         finally:
             response.close()
         response.raw = io.BytesIO(body)
         return response
-
-    def _pieces(self, raw: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's response
-        # A byte now and then must not hold us either, so none is waited for once one is there.
-        read = getattr(raw, "read1", raw.read)
-        while piece := read(_CHUNK, decode_content=True):
-            yield piece
-            self._left()
 
     def _left(self) -> float:
         left: float = self._thread.until - time.monotonic()
