@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger.marks import Marks
 from slurm_elastic.ledger.rows import (
@@ -108,6 +110,8 @@ class Machines(Marks):
         """
         with self._transaction() as db:
             before = self._machine(instance.cloud, instance.id)
+            if before is not None:  # a tag is anybody's to change, its launch was written down
+                instance = replace(instance, generation=before.instance.generation)
             launch = self._launch(instance.generation)
             if clouds is not None and launch is not None and launch.cloud not in clouds:
                 self._follow(launch, instance.cloud, now)

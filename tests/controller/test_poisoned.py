@@ -133,3 +133,16 @@ def test_a_launchs_answer_with_a_poisoned_price_is_kept_at_the_offers(
     (machine,) = world.ledger.machines()
     assert machine.instance.price == pytest.approx(0.03)
     assert "RUNNING" in world.slurm.queue()[1].states
+
+
+def test_a_machine_whose_generation_was_changed_comes_back_under_its_own(world: World) -> None:
+    """The ledger had it as ended: it would be paid for ever, and in no limit."""
+    world.slurm.submit(1, ("pub1",))
+    world.advance(30)
+    (machine,) = world.alive("pub")
+    world.ledger.ended("pub", [machine.id], "somebody thought so", world.now)
+    record = world.accounts["pub"].machines[machine.id]
+    record.instance = replace(machine, generation="g-of-nobody", state=InstanceState.STOPPING)
+    world.advance(300)
+    known = machines(world)[machine.id]
+    assert known.instance.generation == machine.generation
