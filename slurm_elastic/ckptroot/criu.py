@@ -25,6 +25,10 @@ from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
 
 _CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
+_DUMPS = (1, 2, 5, 12, 19, _CAP_SYS_RESOURCE)
+"""What a dump takes besides (capabilities(7)): CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL,
+CAP_NET_ADMIN (sockets' states), CAP_SYS_PTRACE.
+"""
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MOST_GROUPS = 128
 """CRIU compares no more before it calls setgroups(2) (criu/pie/restorer.c, groups_match)."""
@@ -100,7 +104,7 @@ class Criu:
         work = self._work()
         command = [
             "/usr/bin/nsenter", f"--mount=/proc/self/fd/{self._mounts}",
-            f"--pid=/proc/self/fd/{self._processes}", "--", *self._real_user(),
+            f"--pid=/proc/self/fd/{self._processes}", "--", *self._rights(),
             self._site.criu, "dump", "-t", str(self.pid), "-D", str(image), "-W", str(work),
             "-o", "dump.log", "--network-lock", "skip", "--leave-stopped", *_BOTH,
         ]  # fmt: skip
@@ -180,18 +184,23 @@ class Criu:
         """Where CRIU writes its logs: of root's, on this machine."""
         return self._scratch.path()
 
-    def _real_user(self) -> list[str]:
-        """prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers.
+    def _rights(self) -> list[str]:
+        """What keeps a dump from more than it takes: CRIU reads what the job's processes hold.
 
-        CRIU's own check of the kernel then has to come first, as plain root: it keeps what it finds
-        in /run, and would fail in libnftables.
+        prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers. CRIU's
+        own check of the kernel then has to come first, as plain root: it keeps what it finds in
+        /run, and would fail in libnftables.
         """
-        if _capabilities(os.getpid(), "CapEff") >> _CAP_SYS_RESOURCE & 1:
-            return []
-        if not Path("/run/criu.kdat").exists():
-            _run([self._site.criu, "check"])
-        user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
-        return ["/usr/bin/setpriv", *user, "--keep-groups"]
+        have, words = _capabilities(os.getpid(), "CapEff"), list[str]()
+        if not have >> _CAP_SYS_RESOURCE & 1:
+            if not Path("/run/criu.kdat").exists():
+                _run([self._site.criu, "check"])
+            user = ("--ruid", str(self._caller.uid), "--rgid", str(self._caller.gid))
+            words += [*user, "--keep-groups"]
+        if have >> _CAP_SETPCAP & 1:
+            keeps = [number for number in (*_DUMPS, _restores()) if have >> number & 1]
+            words += ["--bounding-set", ",".join(["-all", *(f"+cap_{n}" for n in keeps)])]
+        return ["/usr/bin/setpriv", *words] if words else []
 
     def _tasks(self) -> list[int]:
         """The job's processes, by their numbers out here; the keeper is not one of them."""

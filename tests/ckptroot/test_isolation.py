@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.ckptroot.proc import status_of
+
 pytestmark = [ROOT_PART, pytest.mark.timeout(600)]
 
 JOB = """
@@ -45,6 +47,40 @@ while True:
     seen = [opened.read(4) if opened.seek(0) == 0 else b""] if not opened.closed else []
     seen += [mapped[:4]] if mapped else []
     print("step", step, *(text.decode() for text in seen), file=out)
+    step += 1
+    time.sleep(0.05)
+"""
+
+MANY = """
+import ctypes, mmap, os, select, signal, socket, subprocess, threading, time
+out, libc = open("out", "a", buffering=1), ctypes.CDLL(None)
+unix = socket.socket(socket.AF_UNIX)
+unix.bind("sock")
+unix.listen()
+client = socket.socket(socket.AF_UNIX)
+client.connect("sock")
+os.mkfifo("fifo")
+ghost = open("ghost", "w+b")
+ghost.write(b"g" * 1000)
+ghost.flush()
+os.unlink("ghost")
+poll, watch, memory = select.epoll(), libc.inotify_init(), os.memfd_create("m")
+read, write = os.pipe()
+poll.register(read, select.EPOLLIN)
+libc.inotify_add_watch(watch, b".", 2)
+os.write(memory, b"x" * 4096)
+threading.Thread(target=lambda: time.sleep(1e6), daemon=True).start()
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 1000)
+keep = [
+    unix.accept(), socket.socketpair(), os.open("fifo", os.O_RDWR), os.eventfd(0), libc.timerfd_create(1, 0),
+    libc.signalfd(-1, ctypes.byref(ctypes.c_ulong(1 << 9)), 8), mmap.mmap(-1, 1 << 20), os.openpty(),
+    os.open(".", os.O_DIRECTORY), os.open(".", os.O_PATH), open("/proc/self/status"),
+    subprocess.Popen(["/bin/sleep", "100000"]), subprocess.Popen(["/bin/sleep", "100000"], start_new_session=True),
+]
+step = 0
+while True:
+    print("step", step, file=out)
     step += 1
     time.sleep(0.05)
 """
@@ -145,6 +181,13 @@ def home() -> Iterator[Path]:
 
 def moved(home: Path, program: str, kind: str, swap: str = "true") -> dict[str, Any]:
     """What became of a job whose user did ``swap`` between its image and its restore."""
+    wrapper = (
+        home / "criu"
+    )  # bash -p: else it gives up root's rights where the real user is another
+    note = f'[ "$1" != dump ] || grep CapEff /proc/self/status >{home}/rights'
+    wrapper.write_text(f'#!/bin/bash -p\n{note}\nexec {program} "$@"\n')
+    wrapper.chmod(0o755)
+    program = str(wrapper)
     words = ["unshare", "--mount", sys.executable, "-c", ATTACK, str(home), program, kind, swap]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=300, cwd="/",
@@ -171,6 +214,25 @@ def test_a_job_comes_back_as_it_was_with_its_users_rights_and_no_others(
         assert path.stat().st_uid == 0
         assert path.stat().st_mode & 0o022 == 0
     assert image.parent.stat().st_mode & 0o007 == 0  # the way to them is closed
+
+
+def test_a_job_that_holds_much_of_what_a_program_can_comes_back(home: Path, program: str) -> None:
+    (home / "job").write_text(MANY)
+    told = moved(home, program, "many")
+    assert "refused" not in told
+    assert told["lines"] == [f"step {n}" for n in range(len(told["lines"]))]
+    assert len(told["rights"]) == 3
+
+
+def test_criu_saves_with_few_capabilities(home: Path, program: str) -> None:
+    """It reads what a job's processes hold: who misleads it is not to have all that root may do."""
+    moved(home, program, "fd")
+    rights = int((home / "rights").read_text().split()[1], 16)
+    own = int(status_of(os.getpid())["CapEff"], 16)
+    few = {"DAC_OVERRIDE": 1, "DAC_READ_SEARCH": 2, "KILL": 5, "NET_ADMIN": 12, "SYS_PTRACE": 19,
+           "SYS_RESOURCE": 24}  # fmt: skip
+    restores = 40 if own >> 40 & 1 else 21  # CHECKPOINT_RESTORE, which SYS_ADMIN had in it before
+    assert rights == own & sum(1 << number for number in (*few.values(), restores))
 
 
 SWAPS = {

@@ -138,7 +138,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
         ("_work", lambda: tmp_path),
-        ("_real_user", list),
+        ("_rights", list),
         ("go_on", lambda: went_on.append(True)),
     ):
         monkeypatch.setattr(method, name, value)
