@@ -60,6 +60,8 @@ PASSING = (SlurmError, sqlite3.Error, NotLearntError, EndOnlyError)
 MAX_BACKOFF = 30.0
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
+PRUNING = 3600.0
+"""Seconds between two times that old decisions are forgotten."""
 KEEP_HISTORY = 30 * 86400.0
 
 
@@ -114,6 +116,7 @@ class Daemon:
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
+        self._next_pruning = float("-inf")
         self._trouble = ""
         self._markless = ""
         self._served: set[str] = set()
@@ -158,6 +161,7 @@ class Daemon:
         exist are adopted before others are bought for the same nodes.
         """
         self._beat()
+        self._site.ledger.refresh()
         self._collect()
         self._repair()
         self._dispatch()
@@ -312,7 +316,9 @@ class Daemon:
                 self._repairing[name] = self._workers[name].submit(self._reconcile, round_)
         self._strays.report()
         end_far(self._site)
-        self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+        if clock >= self._next_pruning:
+            self._next_pruning = clock + PRUNING
+            self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
 
     def _unusable(self) -> dict[tuple[str, str], str]:
         rounds = self._rounds.items()

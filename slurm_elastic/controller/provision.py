@@ -200,9 +200,10 @@ def _decide(
             startable=provider.startable() if isinstance(provider, Limited) else None,
             keys=site.config.ranking,
         )  # fmt: skip
-        if not told and not decided.waiting:
-            record_ranking(site, decided.placement, enough=bool(decided.nodes))
+        keep = not told and not decided.waiting
         if not decided.nodes:
+            if keep:
+                record_ranking(site, decided.placement, enough=False)
             return decided, None
         spec = LaunchSpec(
             generation=new_generation(now),
@@ -213,7 +214,10 @@ def _decide(
             alternatives=decided.alternatives(_choices(provider)),
         )
         reach("launch.before-intent")
-        site.ledger.intend(spec, request.id, now)
+        with site.ledger.together():
+            if keep:
+                record_ranking(site, decided.placement, enough=True)
+            site.ledger.intend(spec, request.id, now)
     return decided, spec
 
 

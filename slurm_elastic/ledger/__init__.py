@@ -26,13 +26,14 @@ seconds, prices dollars an hour, lists and offers JSON::
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.machines import Machines
+from slurm_elastic.ledger.machines import IN_ORDER, Machines
 from slurm_elastic.ledger.marks import STRIKES_KEPT
 from slurm_elastic.ledger.rows import (
     DONE,
@@ -45,6 +46,8 @@ from slurm_elastic.ledger.rows import (
     Launch,
     Machine,
     decision_from,
+    health_from,
+    launch_from,
     launch_of_spec,
     launch_row,
     same_call,
@@ -56,6 +59,10 @@ from slurm_elastic.store.files import open_reader, open_writer
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
 
+NO_NEWS = 60.0
+"""Seconds for which an answer of a cloud or of Slurm that did not change is not written anew."""
+
+
 class Ledger(Machines):
     """All methods are one transaction each. sqlite3.Error passes through: a daemon that cannot
     remember must not spend. Safe for several threads and processes (busy time-out 10 s).
@@ -64,6 +71,10 @@ class Ledger(Machines):
     SlurmElasticError where there is no ledger. Such a reader should not be kept open for long.
     ``end_only`` is why nothing may be bought, and ``since`` from when on: see ``ledger.enduring``.
     """
+
+    REMEMBERED = (
+        "machines", "launches", "holds", "cool_downs", "breakers", "complete", "health",
+    )  # fmt: skip
 
     @property
     def end_only(self) -> str:
@@ -100,18 +111,18 @@ class Ledger(Machines):
         or its machines would have no open intent).
         """
         new = launch_of_spec(spec, request, now, self._wanted_by(spec.nodes))
-        with self._transaction() as db:
-            old = self._launch(spec.generation)
-            if old is None:
-                values = ", ".join("?" * len(launch_row(new)))
-                sql = f"insert into launches ({LAUNCH_COLUMNS}) values ({values})"
-                db.execute(sql, launch_row(new))
-            elif not same_call(old, new):
+        with self._transaction("launches") as db:
+            values = ", ".join("?" * len(launch_row(new)))
+            sql = f"insert or ignore into launches ({LAUNCH_COLUMNS}) values ({values})"
+            if db.execute(sql, launch_row(new)).rowcount:
+                return
+            old = self._known(spec.generation)
+            if not same_call(old, new):
                 raise SlurmElasticError(
                     f"generation {spec.generation} already stands for another launch, of "
                     f"{len(old.nodes)} nodes of pool {old.pool} from {old.offer.key}"
                 )
-            elif old.state == FAILED:
+            if old.state == FAILED:
                 raise SlurmElasticError(
                     f"generation {spec.generation} has failed: {old.error}; "
                     "a new call needs a new generation"
@@ -124,7 +135,7 @@ class Ledger(Machines):
         launch that was given up as failed becomes done too: its machines exist. Raises
         SlurmElasticError for an unknown generation or a machine known from another launch.
         """
-        with self._transaction() as db:
+        with self._transaction("machines", "launches") as db:
             launch = self._known(generation)
             for instance in instances:
                 self._insert(instance, launch.pool, launch, now)
@@ -136,7 +147,7 @@ class Ledger(Machines):
 
     def failed(self, generation: str, error: str, now: float) -> None:
         """Nothing was started, in the cloud's words ``error``. A finished launch stays as it is."""
-        with self._transaction() as db:
+        with self._transaction("launches") as db:
             self._known(generation)
             db.execute(
                 "update launches set state = ?, finished = ?, error = ? "
@@ -150,12 +161,13 @@ class Ledger(Machines):
         A request may be refused by hundreds of offers, and a refused launch costs nothing.
         """
         rows = [(generation, FAILED) for generation in generations]
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.executemany("delete from launches where generation = ? and state = ?", rows)
 
     def open_launches(self) -> tuple[Launch, ...]:
         """Intents whose call is not known to have answered, oldest first."""
-        return self._launches("state = 'intent'")
+        sql = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
+        return self._remembered("launches", sql, launch_from)
 
     def launch(self, generation: str) -> Launch | None:
         """The launch of that generation."""
@@ -175,7 +187,7 @@ class Ledger(Machines):
 
     def record(self, *decisions: Decision) -> None:
         """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             for d in decisions:
                 detail = None if d.detail is None else to_json(d.detail)
                 row = (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
@@ -201,7 +213,7 @@ class Ledger(Machines):
 
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
             db.execute(sql, (service, now, pid))
 
@@ -211,33 +223,41 @@ class Ledger(Machines):
         return (float(rows[0]["at"]), int(rows[0]["pid"])) if rows else None
 
     def report_health(self, health: Health) -> None:
-        """How a cloud or ``slurm`` answered just now."""
-        with self._transaction() as db:
+        """How a cloud or ``slurm`` answered just now; what it said a moment ago is no news."""
+        with self._lock:
+            last = next((h for h in self._healths() if h.name == health.name), None)
+        is_news = last is None or (last.error, last.code) != (health.error, health.code)
+        if not is_news and last is not None and 0 <= health.checked - last.checked < NO_NEWS:
+            return
+        with self._transaction("health") as db:
             sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
             db.execute(sql, astuple(health))
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
-        rows = self._select("select name, checked, error, code from health order by name")
-        return tuple(Health(name=r[0], checked=r[1], error=r[2], code=r[3]) for r in rows)
+        return self._healths()
+
+    def _healths(self) -> tuple[Health, ...]:
+        sql = "select name, checked, error, code from health order by name"
+        return self._remembered("health", sql, health_from)
 
     def read_whole(self, cloud: str, now: float) -> None:
         """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
-        with self._transaction() as db:
+        with self._transaction("complete") as db:
             db.execute("insert or ignore into read_whole (cloud, at) values (?, ?)", (cloud, now))
 
     def was_read_whole(self, cloud: str) -> bool:
         """Whether the ledger has had what there is of ``cloud``. A new ledger, and one to which the
         cloud is new, have not: it may have machines of ours.
         """
-        return bool(self._select("select 1 from read_whole where cloud = ?", cloud))
+        return cloud in self._remembered("complete", "select cloud from read_whole", itemgetter(0))
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.
 
         Launches and machines stay: they are what was paid.
         """
-        with self._transaction() as db:
+        with self._transaction("cool_downs") as db:
             db.execute("delete from cool_downs where until < ?", (before - STRIKES_KEPT,))
             db.execute(
                 "delete from decision_subjects where decision in "
@@ -249,7 +269,8 @@ class Ledger(Machines):
     # inside
 
     def _known(self, generation: str) -> Launch:
-        launch = self._launch(generation)
+        is_open = (row for row in self.open_launches() if row.generation == generation)
+        launch = next(is_open, None) or self._launch(generation)
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch

@@ -67,17 +67,17 @@ class Enduring(Ledger):
         """Go over to memory where the file cannot be used, and back where it can."""
         with self._lock:
             self._refuge.check()
-            self._db = self._refuge.db
+            self._use(self._refuge.db)
 
     def give_up(self, error: Exception) -> None:
         """The file has failed with ``error``: go on in memory."""
         with self._lock:
             self._refuge.give_up(error)
-            self._db = self._refuge.db
+            self._use(self._refuge.db)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._refuge.noticing(), super()._transaction() as db:
+    def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
+        with self._refuge.noticing(), super()._transaction(*changes) as db:
             yield db
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:

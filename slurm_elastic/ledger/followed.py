@@ -52,14 +52,15 @@ class Followed(Ledger):
         except OSError as error:
             raise sqlite3.OperationalError(f"the ledger cannot be opened: {error}") from error
         self._db.close()
-        self._db, self._identity = connection, (found.st_dev, found.st_ino)
+        self._use(connection)
+        self._identity = (found.st_dev, found.st_ino)
         self._again = float("-inf")
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
         with self._lock:
             self._look_again()
-            with super()._transaction() as db:
+            with super()._transaction(*changes) as db:
                 yield db
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:

@@ -32,17 +32,20 @@ from slurm_elastic.ledger.rows import (
 from slurm_elastic.model import Instance, InstanceState, Pool
 from slurm_elastic.policies.clock_guard import AHEAD
 
+IN_ORDER = "order by created, generation"
+
 
 class Machines(Marks):
     """All methods are one transaction each."""
 
     def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
         """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
-        where, values = "ended is null", ()  # type: tuple[str, tuple[float, ...]]
-        if ended_since is not None:
-            where, values = "ended is null or ended >= ?", (ended_since,)
-        sql = f"select {MACHINE_COLUMNS} from machines where {where} order by launched, id"
-        return tuple(machine_from(row) for row in self._select(sql, *values))
+        sql = f"select {MACHINE_COLUMNS} from machines where ended is null"
+        order = "order by launched, id"
+        if ended_since is None:
+            return self._remembered("machines", f"{sql} {order}", machine_from)
+        rows = self._select(f"{sql} or ended >= ? {order}", ended_since)
+        return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
         """Those that have machines, or had some at ``since`` or later, by name."""
@@ -54,11 +57,7 @@ class Machines(Marks):
 
     def booting(self, cloud: str) -> tuple[Machine, ...]:
         """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
-        sql = (
-            f"select {MACHINE_COLUMNS} from machines where cloud = ? and ended is null "
-            "and suspending is null and registered is null order by launched, id"
-        )
-        return tuple(machine_from(row) for row in self._select(sql, cloud))
+        return tuple(m for m in self.machines() if m.instance.cloud == cloud and m.boots)
 
     def observe(
         self,
@@ -77,9 +76,9 @@ class Machines(Marks):
         inserted: see ``adopt``.
         """
         ids = to_json([i.id for i in seen])
-        sql = "select id from machines where cloud = ? and ended is null and node = ''"
-        nameless = {row["id"] for row in self._select(sql, cloud)}
-        with self._transaction() as db:
+        mine = (m.instance for m in self.machines() if m.instance.cloud == cloud)
+        nameless = {i.id for i in mine if not i.node}
+        with self._transaction("machines") as db:
             db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
             for instance in seen:
                 if instance.id in nameless:
@@ -108,7 +107,7 @@ class Machines(Marks):
         goes on under the new one, so that it is paid once. ``worst`` is what it may come to
         ($/h), for where its launch is not known. Returns its row as it was before, if any.
         """
-        with self._transaction() as db:
+        with self._transaction("machines", "launches") as db:
             before = self._machine(instance.cloud, instance.id)
             if before is not None:  # a tag is anybody's to change, its launch was written down
                 instance = replace(instance, generation=before.instance.generation)
@@ -124,7 +123,7 @@ class Machines(Marks):
 
     def registered(self, cloud: str, ids: Sequence[str], now: float) -> None:
         """Slurm has the nodes of these machines up; the first time counts."""
-        with self._transaction() as db:
+        with self._transaction("machines") as db:
             db.executemany(
                 "update machines set registered = ? "
                 "where cloud = ? and id = ? and registered is null",
@@ -136,7 +135,7 @@ class Machines(Marks):
 
         The first intent stands; machines that have ended or are not known are left alone.
         """
-        with self._transaction() as db:
+        with self._transaction("machines") as db:
             db.executemany(
                 "update machines set suspending = ?, why = ? "
                 "where cloud = ? and id = ? and suspending is null and ended is null",
@@ -147,7 +146,7 @@ class Machines(Marks):
         """These are gone and no longer paid. An earlier ``why`` (of ``suspending``) and an earlier
         end stand.
         """
-        with self._transaction() as db:
+        with self._transaction("machines") as db:
             db.executemany(
                 "update machines set ended = ?, state = ?, why = coalesce(why, ?) "
                 "where cloud = ? and id = ? and ended is null",
@@ -199,7 +198,7 @@ class Machines(Marks):
         )
 
     def _launches(self, where: str, *values: object) -> tuple[Launch, ...]:
-        sql = f"select {LAUNCH_COLUMNS} from launches where {where} order by created, generation"
+        sql = f"select {LAUNCH_COLUMNS} from launches where {where} {IN_ORDER}"
         return tuple(launch_from(row) for row in self._select(sql, *values))
 
     def _launch(self, generation: str) -> Launch | None:
@@ -215,16 +214,6 @@ class Machines(Marks):
         worst: float = 0.0,
     ) -> None:
         """Insert a machine unless it is known; it must then be of the same launch."""
-        sql = "select generation from machines where cloud = ? and id = ?"
-        rows = self._select(sql, instance.cloud, instance.id)
-        if rows:
-            known = rows[0]["generation"]
-            if known != instance.generation:
-                raise SlurmElasticError(
-                    f"instance {instance.id} of cloud {instance.cloud} is known from generation "
-                    f"{known}; the cloud now has it as {instance.generation}"
-                )
-            return
         over = instance.state == InstanceState.TERMINATED
         machine = Machine(
             instance=instance,
@@ -236,5 +225,12 @@ class Machines(Marks):
             why=GONE if over else None,
             worst_price=worst_price(instance, launch) or worst,
         )
-        sql = f"insert into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
-        self._db.execute(sql, machine_row(machine))
+        sql = f"insert or ignore into machines ({MACHINE_COLUMNS}) values ({MACHINE_VALUES})"
+        if self._db.execute(sql, machine_row(machine)).rowcount:
+            return
+        known = self._machine(instance.cloud, instance.id)
+        if known is not None and known.instance.generation != instance.generation:
+            raise SlurmElasticError(
+                f"instance {instance.id} of cloud {instance.cloud} is known from generation "
+                f"{known.instance.generation}; the cloud now has it as {instance.generation}"
+            )

@@ -18,6 +18,7 @@ from slurm_elastic.ledger.rows import (
     Aside,
     Hold,
     aside_from,
+    breaker_from,
     cool_down_from,
     hold_from,
     to_json,
@@ -61,7 +62,7 @@ class Marks(Store):
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
-        with self._transaction() as db:
+        with self._transaction("cool_downs") as db:
             db.execute(
                 "insert or replace into cool_downs (key, until, code, reason, strikes) "
                 "values (?, ?, ?, ?, ?)",
@@ -70,26 +71,28 @@ class Marks(Store):
 
     def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
         """Those that are not over at ``now``, by key."""
-        rows = self._select("select * from cool_downs where until > ? order by key", now)
-        return tuple(cool_down_from(row) for row in rows)
+        return tuple(c for c in self._all_cool_downs() if c.until > now)
 
     def strikes(self, key: str, now: float) -> int:
         """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was
         over an hour ago or longer.
         """
-        rows = self._select(
-            "select strikes from cool_downs where key = ? and until > ?", key, now - STRIKES_KEPT
-        )
-        return int(rows[0]["strikes"]) if rows else 0
+        since = now - STRIKES_KEPT
+        known = (c.strikes for c in self._all_cool_downs() if c.key == key and c.until > since)
+        return next(known, 0)
+
+    def _all_cool_downs(self) -> tuple[CoolDown, ...]:
+        sql = "select * from cool_downs order by key"
+        return self._remembered("cool_downs", sql, cool_down_from)
 
     def clear_cool_down(self, key: str) -> bool:
         """Forget the cool-down of ``key`` and its strikes; whether there was one."""
-        with self._transaction() as db:
+        with self._transaction("cool_downs") as db:
             return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
 
     def set_breaker(self, breaker: Breaker) -> None:
         """Takes the place of what was known of the pool."""
-        with self._transaction() as db:
+        with self._transaction("breakers") as db:
             db.execute(
                 "insert or replace into breakers (pool, failures, until, reason) "
                 "values (?, ?, ?, ?)",
@@ -98,17 +101,17 @@ class Marks(Store):
 
     def breakers(self) -> tuple[Breaker, ...]:
         """Of all pools whose last machines never registered, by name."""
-        rows = self._select("select pool, failures, until, reason from breakers order by pool")
-        return tuple(Breaker(pool=r[0], failures=r[1], until=r[2], reason=r[3]) for r in rows)
+        sql = "select pool, failures, until, reason from breakers order by pool"
+        return self._remembered("breakers", sql, breaker_from)
 
     def clear_breaker(self, pool: str) -> bool:
         """The pool starts with a clean sheet; whether there was anything on it."""
-        with self._transaction() as db:
+        with self._transaction("breakers") as db:
             return db.execute("delete from breakers where pool = ?", (pool,)).rowcount > 0
 
     def hold(self, holds: Sequence[Hold]) -> None:
         """Remember these holds; a node's new hold takes the place of an earlier of its kind."""
-        with self._transaction() as db:
+        with self._transaction("holds") as db:
             db.executemany(
                 "insert or replace into holds (node, pool, reason, since, until, kind) "
                 "values (?, ?, ?, ?, ?, ?)",
@@ -117,11 +120,11 @@ class Marks(Store):
 
     def holds(self) -> tuple[Hold, ...]:
         """All holds, over or not, by node; of one node POLICY before CAPACITY."""
-        return tuple(hold_from(r) for r in self._select("select * from holds order by 1, 2 desc"))
+        return self._remembered("holds", "select * from holds order by 1, 2 desc", hold_from)
 
     def review_holds(self, pool: str, now: float) -> int:
         """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
-        with self._transaction() as db:
+        with self._transaction("holds") as db:
             sql = "update holds set until = min(until, ?) where pool = ? and kind = 'capacity'"
             return db.execute(sql, (now, pool)).rowcount
 
@@ -129,7 +132,13 @@ class Marks(Store):
         """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
         nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
         """
-        with self._transaction() as db:
+        far = now + longest
+        cool_downs = (c.until > far for c in self._all_cool_downs())
+        breakers = (b.until is not None and b.until > far for b in self.breakers())
+        holds = (h.kind == CAPACITY and h.until > far for h in self.holds())
+        if not any((*cool_downs, *breakers, *holds)):
+            return 0
+        with self._transaction("cool_downs", "breakers", "holds") as db:
             ended = (
                 db.execute(sql, (now, now + longest)).rowcount
                 for sql in (
@@ -143,7 +152,7 @@ class Marks(Store):
     def release(self, nodes: Sequence[str], kind: str = CAPACITY) -> None:
         """Forget the holds of that kind of these nodes."""
         rows = [(node, kind) for node in nodes]
-        with self._transaction() as db:
+        with self._transaction("holds") as db:
             db.executemany("delete from holds where node = ? and kind = ?", rows)
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
@@ -161,7 +170,7 @@ class Marks(Store):
     def want(self, accounts: Mapping[str, Mapping[str, int]], now: float) -> None:
         """By node, for whom its next machine is started; takes the place of an earlier word."""
         rows = [(node, to_json(of), now) for node, of in accounts.items()]
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.executemany(
                 "insert or replace into wanted_by (node, accounts, at) values (?, ?, ?)", rows
             )
@@ -169,7 +178,7 @@ class Marks(Store):
     def want_for_nobody(self, nodes: Sequence[str], before: float) -> None:
         """Forget for whom these were to be started, where that was said before then."""
         rows = [(node, before) for node in nodes]
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.executemany("delete from wanted_by where node = ? and at < ?", rows)
 
     def _wanted_by(self, nodes: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -181,7 +190,7 @@ class Marks(Store):
     def set_aside(self, rows: Sequence[Aside]) -> None:
         """Remember how these jobs were before they are kept from public clouds."""
         values = [(r.job, r.account, to_json(r.partitions), r.begin, r.until) for r in rows]
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.executemany(
                 "insert or replace into set_aside (job, account, partitions, begin, until) "
                 "values (?, ?, ?, ?, ?)",
@@ -194,12 +203,12 @@ class Marks(Store):
 
     def let_back(self, jobs: Sequence[int]) -> None:
         """Forget these: they are as they were, or gone."""
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.executemany("delete from set_aside where job = ?", [(job,) for job in jobs])
 
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
             db.execute(sql, (job, restarts, now))
 
@@ -213,5 +222,5 @@ class Marks(Store):
 
     def requeue_put_back(self, job: int) -> None:
         """The job has its own setting again, or is gone."""
-        with self._transaction() as db:
+        with self._transaction(None) as db:
             db.execute("delete from lifted_requeues where job = ?", (job,))

@@ -8,7 +8,16 @@ import sqlite3
 import msgspec
 from msgspec import Struct, field
 
-from slurm_elastic.model import CoolDown, Instance, InstanceState, LaunchSpec, Lease, Market, Offer
+from slurm_elastic.model import (
+    Breaker,
+    CoolDown,
+    Instance,
+    InstanceState,
+    LaunchSpec,
+    Lease,
+    Market,
+    Offer,
+)
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
 
@@ -320,6 +329,14 @@ def aside_from(row: sqlite3.Row) -> Aside:
     partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
     names = ("job", "account", "begin", "until")
     return Aside(partitions=partitions, **{name: row[name] for name in names})
+
+
+def breaker_from(row: sqlite3.Row) -> Breaker:
+    return Breaker(pool=row[0], failures=row[1], until=row[2], reason=row[3])
+
+
+def health_from(row: sqlite3.Row) -> Health:
+    return Health(name=row[0], checked=row[1], error=row[2], code=row[3])
 
 
 def cool_down_from(row: sqlite3.Row) -> CoolDown:

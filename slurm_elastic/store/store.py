@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TypeVar, cast
 
 from slurm_elastic.store.transaction import transaction
 
 Write = tuple[str, tuple[object, ...]]
 """A statement and its values."""
+Row = TypeVar("Row")
 
 
 class Ticket:
@@ -23,11 +25,20 @@ class Ticket:
 
 
 class Store:
-    """One thing at a time in this connection; sqlite3.Error passes through."""
+    """One thing at a time in this connection; sqlite3.Error passes through.
+
+    ``_remembered`` are tables that a loop asks for many times a pass: who calls ``refresh`` at the
+    start of each pass has them from memory until a write here changes them.
+    """
+
+    REMEMBERED: tuple[str, ...] = ()
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._lock = threading.RLock()
+        self._memory: dict[str, tuple[object, ...]] = {}
+        self._version: int | None = None
+        self._depth = 0
         self._gather = threading.Lock()
         self._tickets: list[Ticket] = []
 
@@ -36,15 +47,61 @@ class Store:
         with self._lock:
             self._db.close()
 
+    def _use(self, db: sqlite3.Connection) -> None:
+        """From now on this file, or this memory."""
+        if db is not self._db:
+            self._memory.clear()
+            self._db = db
+
+    def refresh(self) -> None:
+        """Take in what other processes have written since: the first step of a pass."""
+        with self._lock:
+            version = int(self._select("pragma data_version")[0][0])
+            if version != self._version:
+                self._memory.clear()
+            self._version = version
+
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """For what is read and then written."""
-        with self._lock, transaction(self._db) as db:
-            yield db
+    def together(self) -> Iterator[None]:
+        """Several writes of this thread as one transaction: all of them, or none after a crash."""
+        with self._transaction(None):
+            yield
+
+    @contextmanager
+    def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
+        """For what is read and then written; inside another one, a part of that. ``changes``: which
+        of REMEMBERED it changes, None where none, and all where nothing is said.
+        """
+        with self._lock:
+            self._depth += 1
+            try:
+                with transaction(self._db) if self._depth == 1 else nullcontext(self._db) as db:
+                    yield db
+            except BaseException:
+                self._memory.clear()
+                raise
+            finally:
+                self._depth -= 1
+                for name in changes or self.REMEMBERED:
+                    self._memory.pop(name or "", None)
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
             return self._db.execute(sql, values).fetchall()
+
+    def _remembered(
+        self, name: str, sql: str, read: Callable[[sqlite3.Row], Row]
+    ) -> tuple[Row, ...]:
+        """The rows of ``sql``, one of REMEMBERED, as of the last write here or ``refresh``; read
+        anew each time for who never refreshes.
+        """
+        with self._lock:
+            if name in self._memory:
+                return cast("tuple[Row, ...]", self._memory[name])
+            rows = tuple(read(row) for row in self._select(sql))
+            if self._version is not None and not self._depth:
+                self._memory[name] = rows
+            return rows
 
     def _write(self, writes: Sequence[Write]) -> None:
         """On the disk on return. Whoever gets the file writes for all that wait by then."""
@@ -63,6 +120,7 @@ class Store:
 
     def _commit(self, batch: Iterable[Ticket]) -> None:
         tickets = list(batch)
+        self._memory.clear()
         try:
             with transaction(self._db) as db:
                 for ticket in tickets:
