@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.policies.sound import price_in
 from slurm_elastic.prices.book import Key, Points
 
 PRODUCT = "Linux/UNIX"
 PAGE = 1000
+MOST_PAGES = 1000
 
 
 class HistoryClient(Protocol):
@@ -47,7 +49,7 @@ class Ec2Feed:
             "MaxResults": PAGE,
         }
         points: defaultdict[Key, dict[float, float]] = defaultdict(dict)
-        while True:
+        for _ in range(MOST_PAGES):
             answer = self._client.describe_spot_price_history(**request)
             for item in answer["SpotPriceHistory"]:
                 key = (item["InstanceType"], item["AvailabilityZone"])
@@ -58,4 +60,6 @@ class Ec2Feed:
             if not token:
                 break
             request["NextToken"] = token
+        else:
+            raise SlurmElasticError(f"{self.name}: no end after {MOST_PAGES} pages")
         return {key: tuple(sorted(p.items())) for key, p in points.items() if key in wanted}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.prices.book import KEPT, FileFeed, Key, Points, PriceBook, cut
 from slurm_elastic.prices.ec2 import Ec2Feed
 
@@ -51,6 +51,17 @@ def test_all_types_and_zones_are_one_paged_call() -> None:
     assert first["InstanceTypes"] == ["c5.large", "m5.large"]
     assert first["Filters"][0]["Values"] == ["us-east-1a", "us-east-1b"]
     assert first["StartTime"].timestamp() == T0 - 60
+
+
+def test_a_history_without_an_end_is_none_and_prices_that_are_none_are_left_out() -> None:
+    class Endless(Pages):
+        def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:
+            return {**super().describe_spot_price_history(NextToken="0"), "NextToken": "more"}
+
+    with pytest.raises(SlurmElasticError, match="no end after 1000 pages"):
+        Ec2Feed(lambda: Endless([])).read([A], T0)
+    odd = [item(A, T0 + n, price) for n, price in enumerate(("nan", "-1", "0.04", "inf"))]
+    assert Ec2Feed(lambda: Pages(odd)).read([A], T0) == {A: ((T0 + 2, 0.04),)}
 
 
 def test_without_machines_nothing_is_asked() -> None:

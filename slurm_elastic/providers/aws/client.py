@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAGE = 1000
+MOST_PAGES = 1000
+"""No account has a million machines in a region: an answer that goes on is none."""
 _REPEATS = 2
 _PAUSE = 0.3
 _EARLY, _CONNECT = 0.05, 0.1
@@ -88,7 +90,7 @@ class Api:
         EC2's (a proxy's page, perhaps) and must not pass for "there are none".
         """
         token = None
-        while True:
+        for _ in range(MOST_PAGES):
             answer = self.send(operation, {**request, **({"NextToken": token} if token else {})})
             if key not in answer:
                 text = f"the answer to {operation} has no {key}"
@@ -97,6 +99,8 @@ class Api:
             token = answer.get("NextToken")
             if not token:
                 return
+        text = f"the answer to {operation} has no end after {MOST_PAGES} pages"
+        raise TransientError(self._settings.name, "BadAnswer", text)
 
     def _once(self, operation: str, request: Mapping[str, object]) -> Mapping[str, Any]:
         with translated(self._settings.name):

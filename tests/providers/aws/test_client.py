@@ -11,8 +11,9 @@ from emulated import running_ec2
 from providers.aws.bed import AwsBed
 from providers.contract import spec_for
 
+from slurm_elastic.errors import TransientError
 from slurm_elastic.providers.aws import convert
-from slurm_elastic.providers.aws.client import _when, open_client
+from slurm_elastic.providers.aws.client import Api, _when, open_client
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +51,10 @@ def test_an_answer_has_only_what_is_read(bed: AwsBed) -> None:
 )
 def test_times_in_any_form(text: object) -> None:
     assert _when(text) == datetime(2026, 11, 20, 6, 29, 24, tzinfo=UTC)
+
+
+def test_an_answer_whose_pages_never_end_is_none(bed: AwsBed) -> None:
+    api = Api(bed.settings(), None)
+    api.send = lambda *_: {"Reservations": [], "NextToken": "more"}  # type: ignore[method-assign, assignment]
+    with pytest.raises(TransientError, match="no end after 1000 pages"):
+        list(api.pages("describe_instances", "Reservations", {}))
