@@ -18,10 +18,10 @@ from botocore.config import Config as BotoConfig
 
 from benchmarks.cloud_clock import CloudClock
 from slurm_elastic.config import configfile, domain_pools
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import LaunchSpec, Market, Offer
 from slurm_elastic.providers.aws import requests
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 
 def run(url: str, count: int, config: Path | None) -> dict[str, float]:

@@ -35,7 +35,7 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import (
     Image,
@@ -51,6 +51,7 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.rehearsal import parse_jobs

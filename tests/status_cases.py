@@ -8,7 +8,7 @@ from ledger_cases import T0, instance, offer, spec
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who as Allowed
-from slurm_elastic.config.clouds import AwsCloud, InstanceType, LocalCloud
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.ledger import Decision, Health, Hold, Ledger
 from slurm_elastic.model import (
     Breaker,
@@ -21,6 +21,8 @@ from slurm_elastic.model import (
     Pool,
 )
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.slurm.fake import FakeSlurm
 
 NOW = T0 + 3700

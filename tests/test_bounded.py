@@ -16,11 +16,11 @@ from botocore.exceptions import HTTPClientError
 from docker.errors import DockerException
 
 from slurm_elastic.bounded import Budget, Exceeded, bound_boto
-from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.model import Location
 from slurm_elastic.providers.docker import client as docker_client
+from slurm_elastic.providers.docker.settings import DockerHost
 from slurm_elastic.providers.opennebula.client import open_server
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack.client import BoundedSession
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/xml\r\nContent-Length: 99999999999\r\n\r\n"

@@ -29,7 +29,6 @@ from slurm_elastic.ckptstate import FILE
 from slurm_elastic.ckptstate.enduring import EnduringState
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import METHODS
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.ledger.followed import Followed
 from slurm_elastic.policies.checkpoint import watches_prices
@@ -37,6 +36,7 @@ from slurm_elastic.prices.book import FileFeed, PriceBook, PriceFeed
 from slurm_elastic.prices.ec2 import Ec2Feed
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 log = logging.getLogger(__name__)
 

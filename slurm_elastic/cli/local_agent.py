@@ -13,12 +13,12 @@ from pathlib import Path
 from slurm_elastic.cli.arguments import pause
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.listening import Server
+from slurm_elastic.providers.local.settings import LocalCloud
 from slurm_elastic.signals import on_end
 from slurm_elastic.slurm.account import account
 

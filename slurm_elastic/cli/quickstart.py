@@ -18,12 +18,12 @@ from slurm_elastic.cli.console import Output
 from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Location
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.rehearsal import (

@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from slurm_elastic.config import Config
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Instance, Market
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from slurm_elastic.sandbox.rehearsal import costs

@@ -56,9 +56,12 @@ class CloudKind(Struct, frozen=True, kw_only=True):
 
 
 class CloudTable:
-    """All kinds that there are, by name; each is imported when it is first asked for."""
+    """All kinds that there are, by name; each is imported when it is first asked for. ``own`` are
+    those of this package.
+    """
 
     def __init__(self, own: Mapping[str, str], others: Mapping[str, tuple[str, ...]]) -> None:
+        self.own = frozenset(own)
         self._own = own
         self._others = others
         self._known: dict[str, CloudKind] = {}
@@ -68,7 +71,9 @@ class CloudTable:
         return (*self._own, *(name for name in self._others if name not in self._own))
 
     def kind(self, name: str) -> CloudKind:
-        """ConfigError where it cannot be used: the sentence says why; KeyError of none."""
+        """ConfigError where it cannot be used, with why, to be said after its name. KeyError where
+        there is none.
+        """
         if name not in self._known:
             self._known[name] = self._loaded(name)
         return self._known[name]
@@ -83,27 +88,27 @@ class CloudTable:
         if not places:
             raise KeyError(name)
         if len(places) > 1:
-            raise ConfigError(f"several packages have a provider {name}: {', '.join(places)}")
-        found = _imported(name, places[0])
+            raise ConfigError(f"which several packages have: {', '.join(places)}")
+        found = _imported(places[0])
         if not isinstance(found, CloudKind):
-            raise ConfigError(f"provider {name}: {places[0]} is no CloudKind")
+            raise ConfigError(f"but {places[0]} is no CloudKind")
         if found.api != API:
             raise ConfigError(
-                f"provider {name}: {places[0]} is made for interface {found.api}, this release has "
-                f"{API}; install a release of it that fits"
+                f"but {places[0]} is made for interface {found.api} of providers, this release has "
+                f"{API} (install a release of it that fits)"
             )
         if found.name != name:
-            raise ConfigError(f"provider {name}: {places[0]} calls itself {found.name}")
+            raise ConfigError(f"but {places[0]} calls itself {found.name}")
         return found
 
 
-def _imported(name: str, place: str) -> object:
+def _imported(place: str) -> object:
     module, _, attribute = place.partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a stranger's code may raise anything
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"provider {name}: {place} cannot be imported: {why}") from error
+        raise ConfigError(f"but {place} cannot be imported: {why}") from error
 
 
 @cache

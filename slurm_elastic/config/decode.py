@@ -98,7 +98,7 @@ class Family(Protocol):
         """What the tag may be."""
 
     def member(self, name: str) -> mi.StructType:
-        """The one with that tag. ConfigError: what keeps it from being used."""
+        """The one with that tag. ConfigError: what keeps it from being used, for after its name."""
 
 
 class Shape:
@@ -204,7 +204,8 @@ class Shape:
         try:
             member = family.member(tag)
         except ConfigError as error:
-            self._problems.add((*at, tag_field), str(error), "one that can be used")
+            found = f"{shown(tag)}, {error}"
+            self._problems.add((*at, tag_field), found, f"a {tag_field} that can be used")
             return BAD
         return self._struct(member, raw, at)
 

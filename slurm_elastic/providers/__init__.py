@@ -24,7 +24,8 @@ def open_provider(
     try:
         return table().kind(settings.provider).open(settings, cluster, config)
     except ModuleNotFoundError as error:
+        ours = settings.provider in table().own
         raise ConfigError(
-            f"cloud {settings.name!r}: Python module {error.name!r} is missing; "
-            f"install slurm-elastic[{settings.provider}]"
+            f"cloud {settings.name!r}: Python module {error.name!r} is missing; install "
+            + (f"slurm-elastic[{settings.provider}]" if ours else "it beside slurm-elastic")
         ) from error

@@ -9,14 +9,12 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from slurm_elastic.config.clouds import (
-    AwsCloud,
-    CloudSettings,
-    DockerCloud,
-    OpenNebulaCloud,
-    OpenStackCloud,
-)
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import SandboxError
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.docker.settings import DockerCloud
+from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 EMULATOR_KEY = "sandbox-emulator-key"
 EMULATOR_SECRET = "sandbox-emulator-secret"  # noqa: S105 - opens nothing but the emulator

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from slurm_elastic.config import Cluster, Config, configfile
-from slurm_elastic.config.clouds import OpenStackCloud
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.openstack.client import Api
 from slurm_elastic.providers.openstack.convert import Server
 from slurm_elastic.providers.openstack.errors import translated
 from slurm_elastic.providers.openstack.instances import Servers
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
 from slurm_elastic.sandbox.layout import Layout
 from slurm_elastic.sandbox.seen import Seen
 

@@ -17,18 +17,22 @@ from slurm_elastic.config import (
     Config,
     blocked_clouds,
     checkpoint,
-    clouds,
     configfile,
     domain_pools,
 )
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import AwsCloud, LocalCloud
-from slurm_elastic.config.docker import DockerHost
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import ImageChoice, Limits, Location, Market
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.providers.local.settings import LocalCloud
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 DATA = Path(__file__).parents[1] / "data" / "config"
 ROOT = Path(__file__).parents[2]
@@ -140,17 +144,17 @@ STRUCTS = (
     types.SlurmSettings,
     Who,
     types.Timings,
-    clouds.LocalCloud,
-    clouds.AwsCloud,
-    clouds.OpenNebulaCloud,
-    clouds.OneTemplate,
-    clouds.OpenStackCloud,
-    clouds.Flavor,
-    clouds.DockerCloud,
-    clouds.DockerType,
+    LocalCloud,
+    AwsCloud,
+    OpenNebulaCloud,
+    OneTemplate,
+    OpenStackCloud,
+    Flavor,
+    DockerCloud,
+    DockerType,
     DockerHost,
-    clouds.FakeCloud,
-    clouds.InstanceType,
+    FakeCloud,
+    InstanceType,
     types.PoolSettings,
     Join,
     Ssh,
@@ -395,7 +399,7 @@ def test_a_short_resume_timeout_leaves_less_time_for_lists(timeout: str, lag: fl
     text = GOOD.replace("timings:\n", timings, 1)
     config = parse(text.replace("\n  - name: aws", f"{NEBULA}  - name: aws", 1))
     cloud = config.cloud("nebula")
-    assert isinstance(cloud, clouds.OpenNebulaCloud)
+    assert isinstance(cloud, OpenNebulaCloud)
     assert cloud.listing_lag == lag
     assert parse(configfile.dump(config)) == config
 

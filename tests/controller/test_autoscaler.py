@@ -10,7 +10,6 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller.context import Site
@@ -22,6 +21,7 @@ from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.power_state import Phase, is_drained, phase
 from slurm_elastic.policies.scaling import Now, Plan
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
 

@@ -9,10 +9,11 @@ import pytest
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import PoolSettings, Timings
-from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.next_launch import WORTH_A_CALL
+from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
 
 TYPES = {

@@ -14,7 +14,7 @@ import pytest
 from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.known_hosts import HostKey, KnownHosts, host_key, printed_keys
@@ -22,6 +22,7 @@ from slurm_elastic.controller.munge_keys import MungeKeys
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 from tests.real_sshd import Sshd, make_key

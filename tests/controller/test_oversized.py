@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World
 

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.model import Instance, Limits, Location, Market
 from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World, make_config
 
 SPOT = "small/zone-1/spot"

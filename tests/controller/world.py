@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, Timings
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.hostlist import compress
@@ -23,6 +23,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Limits, Location, Market
 from slurm_elastic.policies.power_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
 

@@ -22,11 +22,13 @@ from realcloud.docker.bed import KINDS as REFUSALS
 from realcloud.docker.bed import DockerBed
 from realcloud.docker.engine import Engine
 
-from slurm_elastic.config.clouds import CloudSettings, DockerType, Strategy
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import AuthError, QuotaError
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.aws.settings import Strategy
 from slurm_elastic.providers.docker import requests
+from slurm_elastic.providers.docker.settings import DockerType
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control

@@ -14,11 +14,11 @@ import pytest
 
 from slurm_elastic.bounded import Budget, exchange
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.local.listening import CLIENTS, Server
 from slurm_elastic.model import Location
 from slurm_elastic.providers.local.provider import LocalProvider
+from slurm_elastic.providers.local.settings import LocalCloud
 
 STRANGER = {os.getuid() + 12_345}
 

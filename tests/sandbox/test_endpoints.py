@@ -17,17 +17,13 @@ from msgspec.structs import replace
 from patience import patience
 from providers.contract import UUID
 
-from slurm_elastic.config.clouds import (
-    AwsCloud,
-    FakeCloud,
-    Flavor,
-    InstanceType,
-    OneTemplate,
-    OpenNebulaCloud,
-    OpenStackCloud,
-)
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import SandboxError
 from slurm_elastic.model import Location
+from slurm_elastic.providers.aws.settings import AwsCloud
+from slurm_elastic.providers.fake.settings import FakeCloud
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.endpoints import (
     EMULATOR_KEY,
@@ -184,7 +180,7 @@ os.environ.clear()
 os.environ.update(kept)
 import msgspec
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers import open_provider
 settings = msgspec.json.decode(sys.stdin.buffer.read(), type=AwsCloud)
 provider = open_provider(settings, Cluster(name="c", uuid=sys.argv[1]))

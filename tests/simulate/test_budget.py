@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
 from slurm_elastic.policies.capacity import AnyGrowth, Bounds, OnDemand, SemiElastic, Slurm, Spent
 from slurm_elastic.policies.release import AtOnce, Idle
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.jobs import Job, Jobs

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.access import Who
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.submit_filter import FILTER, PLUGIN_SCRIPT, render, to_lua
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.validate import check
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of

@@ -17,10 +17,10 @@ from botocore.config import Config
 from msgspec import Struct
 
 from slurm_elastic.bounded import bound_boto
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level, Limits, Market, Pool
 from slurm_elastic.providers.aws.errors import translated
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import affordable, most, size
 
 STANDARD = "Standard"

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Market, Offer, Pool
 from slurm_elastic.policies.sound import price_in
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 log = logging.getLogger(__name__)
 

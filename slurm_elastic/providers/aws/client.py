@@ -23,11 +23,11 @@ from botocore.config import Config
 from botocore.utils import parse_timestamp
 
 from slurm_elastic.bounded import bound_boto
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.providers.aws.convert import READ, READ_OF_PLACEMENT
 from slurm_elastic.providers.aws.errors import THROTTLES, translated
 from slurm_elastic.providers.aws.rate_limit import Busy, Pace
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

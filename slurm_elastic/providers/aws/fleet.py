@@ -15,7 +15,6 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -32,6 +31,7 @@ from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.errors import CODES, MISMATCH, NO_TEMPLATE, THROTTLES
 from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.requests import create_fleet, offer_of
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.base.tags import CLUSTER, GENERATION, expanded, node_tags, nodes_text
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers.aws import convert
 from slurm_elastic.providers.aws.convert import Record
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import AMBIGUOUS, Ownership
 

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.convert import Record
 from slurm_elastic.providers.aws.instances import Machines
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags as machine_tags
 
 log = logging.getLogger(__name__)

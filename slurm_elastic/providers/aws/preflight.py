@@ -10,12 +10,12 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError
 
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.model import Finding, Level, Pool
 from slurm_elastic.policies.images import wanted
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.images import Images
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.preflight import refused
 
 SKEW = 60.0

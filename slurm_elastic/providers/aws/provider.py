@@ -16,7 +16,6 @@ from botocore.exceptions import ClientError
 from msgspec import structs
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud, Strategy
 from slurm_elastic.errors import (
     CapacityError,
     ProviderError,
@@ -42,6 +41,7 @@ from slurm_elastic.providers.aws.images import Images
 from slurm_elastic.providers.aws.instances import Machines
 from slurm_elastic.providers.aws.notices import Notices
 from slurm_elastic.providers.aws.rate_limit import Pace, pace_of
+from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.templates import Templates
 from slurm_elastic.providers.aws.termination import Ending
 from slurm_elastic.providers.base import tags as machine_tags

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from slurm_elastic.config.clouds import AwsCloud
+from slurm_elastic.providers.aws.settings import AwsCloud
 
 
 class Rate(Struct, frozen=True):

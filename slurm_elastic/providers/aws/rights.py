@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct, field, structs
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud, Strategy
 from slurm_elastic.errors import AuthError, InstanceNotFound, ProviderError, TransientError
 from slurm_elastic.model import Finding, LaunchSpec, Level, Market, Offer, Pool
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
+from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.providers.aws.templates import static_tags, template_data
 
 GRANTED = "DryRunOperation"

@@ -17,7 +17,6 @@ from typing import Any
 from msgspec import structs
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import LaunchSpec, Market
 from slurm_elastic.providers.aws.client import Api
@@ -30,6 +29,7 @@ from slurm_elastic.providers.aws.requests import (
     site_template,
     tag_list,
 )
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.user_data import compose

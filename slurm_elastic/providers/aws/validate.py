@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from slurm_elastic.config.clouds import Allocation, AwsCloud, Strategy
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model import Location
+from slurm_elastic.providers.aws.settings import Allocation, AwsCloud, Strategy
 
 
 def check(draft: Draft, i: int, cloud: AwsCloud) -> None:

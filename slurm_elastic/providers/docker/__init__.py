@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.config.clouds import DockerCloud
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.base.ownership import ownership_of
+from slurm_elastic.providers.docker.settings import DockerCloud
 from slurm_elastic.providers.docker.validate import check
 
 

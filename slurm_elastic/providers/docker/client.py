@@ -26,8 +26,8 @@ import requests
 from docker.tls import TLSConfig
 
 from slurm_elastic.bounded import ANSWER, Budget, pieces
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.providers.base.errors import causes
+from slurm_elastic.providers.docker.settings import DockerHost
 
 HEARING = 10.0
 """Seconds in which an engine may say that it refuses our certificate; else it does not."""

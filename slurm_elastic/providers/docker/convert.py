@@ -8,12 +8,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.config.clouds import DockerCloud, DockerType
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.ownership import Ownership
 from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.docker import requests
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 _KEYS = {
     machine_tags.CLUSTER: requests.CLUSTER,

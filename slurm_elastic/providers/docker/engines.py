@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import docker.errors
 
-from slurm_elastic.config.clouds import DockerCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.providers.base.parallel import each
 from slurm_elastic.providers.docker.client import Client, deadline, open_client, until
 from slurm_elastic.providers.docker.errors import translated
+from slurm_elastic.providers.docker.settings import DockerCloud
 
 log = logging.getLogger(__name__)
 

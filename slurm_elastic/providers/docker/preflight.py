@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from slurm_elastic.config.clouds import DockerCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.providers.docker.client import Client
 from slurm_elastic.providers.docker.engines import Engines
+from slurm_elastic.providers.docker.settings import DockerCloud
 
 
 def examine(settings: DockerCloud, engines: Engines) -> Sequence[Finding]:

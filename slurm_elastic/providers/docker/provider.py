@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import DockerCloud, DockerType
 from slurm_elastic.errors import (
     CapacityError,
     InstanceNotFound,
@@ -31,6 +30,7 @@ from slurm_elastic.providers.docker.client import Client, left
 from slurm_elastic.providers.docker.convert import Container
 from slurm_elastic.providers.docker.engines import Engines
 from slurm_elastic.providers.docker.errors import NAME_TAKEN, NOT_RUNNING
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 
 log = logging.getLogger(__name__)
 

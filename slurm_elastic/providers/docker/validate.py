@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-from slurm_elastic.config.clouds import DockerCloud
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost
 
 _URL = re.compile(r"unix:///\S+|tcp://[^\s/@]+:\d+|ssh://([^\s/@:]+@)?[^\s/@:]+(:\d+)?")
 _LOOPBACK = re.compile(r"tcp://(127\.[\d.]+|localhost|\[::1\]):\d+")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.protocols import Provider
+from slurm_elastic.providers.fake.settings import FakeCloud
 
 
 def _open(settings: FakeCloud, cluster: Cluster, config: Config | None) -> Provider:

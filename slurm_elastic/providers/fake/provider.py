@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import FakeCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import CapacityError, ProviderError, QuotaError, TransientError
 from slurm_elastic.model import (
     Instance,
@@ -30,6 +30,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
+from slurm_elastic.providers.fake.settings import FakeCloud
 
 
 class Call(Struct, frozen=True):

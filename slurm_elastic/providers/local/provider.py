@@ -9,10 +9,10 @@ import msgspec
 
 from slurm_elastic.bounded import Budget, exchange
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.local.wire import Answer, Launch, List, Message, Ping, Record, Terminate
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Notice, Offer, Pool
+from slurm_elastic.providers.local.settings import LocalCloud
 
 MOST_ANSWER = 64 << 20
 """Bytes of an answer; a machine's record with all its jobs takes some KB."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.model import Location
+from slurm_elastic.providers.local.settings import LocalCloud
 
 
 def check(draft: Draft, i: int, cloud: LocalCloud) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_elastic.bounded import ANSWER, Budget
-from slurm_elastic.config.clouds import OpenNebulaCloud
+from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 try:
     from pyone.server_xrpc import OneServerXRPC as OneServer

@@ -12,10 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from slurm_elastic.config.clouds import ONE_ZONE, OpenNebulaCloud
+from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model import Instance, InstanceState, Market, Offer
 from slurm_elastic.providers.base.tags import market_of, price_of
 from slurm_elastic.providers.opennebula import requests
+from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
 
 PENDING, ACTIVE, DONE, CLONING_FAILURE = 1, 3, 6, 11
 _WAITING = frozenset({0, 1, 2, 10})  # INIT PENDING HOLD CLONING

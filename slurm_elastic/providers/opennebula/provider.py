@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, OneTemplate, OpenNebulaCloud
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -39,6 +39,7 @@ from slurm_elastic.providers.opennebula.images import Images
 from slurm_elastic.providers.opennebula.instances import Machines
 from slurm_elastic.providers.opennebula.requests import read_parts
 from slurm_elastic.providers.opennebula.scheduling import Placements, given_up, in_line
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import InstanceType, OneTemplate
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.user_data import PROGRAM, multipart, read_user_data
+from slurm_elastic.providers.opennebula.settings import OneTemplate
 
 PREFIX = "SLURM_ELASTIC_"
 CLUSTER = PREFIX + "CLUSTER"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
-from slurm_elastic.config.clouds import OpenStackCloud
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
 from slurm_elastic.providers.openstack.validate import check
 
 

@@ -13,11 +13,11 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from slurm_elastic.config.clouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.model import ImageChoice
 from slurm_elastic.policies.images import Candidate, newest, none_fits, software_of
 from slurm_elastic.providers.openstack import requests
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 log = logging.getLogger(__name__)
 

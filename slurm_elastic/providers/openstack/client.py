@@ -27,7 +27,7 @@ from openstack.config.loader import CONFIG_FILES, SECURE_FILES
 from requests.adapters import HTTPAdapter
 
 from slurm_elastic.bounded import ANSWER, Budget, pieces
-from slurm_elastic.config.clouds import OpenStackCloud
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
 
 MICROVERSION = "2.69"
 """The first by which servers of a cell that is down are listed and not left out (Stein, 2019)."""

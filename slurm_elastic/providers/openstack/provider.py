@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE, Flavor, OpenStackCloud
+from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError
 from slurm_elastic.model import (
     Finding,
@@ -40,6 +40,7 @@ from slurm_elastic.providers.openstack.errors import is_refusal, translated
 from slurm_elastic.providers.openstack.instances import Servers
 from slurm_elastic.providers.openstack.launch import Launch
 from slurm_elastic.providers.openstack.notices import Notices
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import NETWORK_WORDS, ONE_ZONE, OpenStackCloud
+from slurm_elastic.config.clouds import ONE_ZONE
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base import tags as machine_tags
 from slurm_elastic.providers.base.joining import facts_of
 from slurm_elastic.providers.base.user_data import Form, compose
+from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 
 TYPE = machine_tags.PREFIX + "type"
 MARKET = machine_tags.PREFIX + "market"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from slurm_elastic.config.clouds import NETWORK_WORDS, OpenStackCloud
 from slurm_elastic.config.document import shown
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.providers.base.validate import check_listing_lag
+from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
 from slurm_elastic.units import format_duration
 
 

@@ -8,7 +8,7 @@ import boto3
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud, InstanceType, Strategy
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -19,6 +19,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 

@@ -25,7 +25,7 @@ from providers.contract import (
 )
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import Allocation, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market, Pool
 from slurm_elastic.protocols import Provider
@@ -33,6 +33,7 @@ from slurm_elastic.providers.aws import fleet, requests
 from slurm_elastic.providers.aws import tags as machine_tags
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.requests import create_fleet
+from slurm_elastic.providers.aws.settings import Allocation
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 

@@ -29,7 +29,7 @@ from providers.contract import (
 )
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -53,6 +53,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import client
 from slurm_elastic.providers.aws import provider as aws
 from slurm_elastic.providers.aws import requests as aws_request
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 

@@ -15,11 +15,12 @@ from providers.contract import UUID, spec_for
 
 from benchmarks.ec2_buckets import run
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import Location
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Pace, Rate, pace_of
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.sandbox.ec2_api import Call
 from slurm_elastic.sandbox.ec2_buckets import Buckets
 from slurm_elastic.sandbox.ec2_control import Ec2Control

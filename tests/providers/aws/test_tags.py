@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import AwsCloud, InstanceType
+from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers.aws.requests import chunks
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.tags import MAX_NODE_TAGS
 from slurm_elastic.providers.base.tags import (
     MAX_VALUE,

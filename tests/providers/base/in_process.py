@@ -20,14 +20,15 @@ from providers.openstack import bed as stack_bed
 from providers.openstack import stand_in as nova_stand_in
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import Flavor, OneTemplate, OpenNebulaCloud, OpenStackCloud
 from slurm_elastic.model import Location, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.opennebula import provider as opennebula
 from slurm_elastic.providers.opennebula.client import OneServer, Transport
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.providers.openstack import convert, launch
 from slurm_elastic.providers.openstack.client import Refused
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_world import Pace
 from slurm_elastic.sandbox.opennebula import Front

@@ -15,23 +15,18 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import (
-    AwsCloud,
-    CloudSettings,
-    Flavor,
-    InstanceType,
-    OneTemplate,
-    OpenNebulaCloud,
-    OpenStackCloud,
-)
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
+from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.opennebula.requests import merged
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 UUID = "7d1f0c52-8f7e-4d5d-9d5e-111111111111"
 AWS = AwsCloud(

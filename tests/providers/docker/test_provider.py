@@ -30,8 +30,6 @@ from patience import patience
 from providers.contract import OTHER_UUID, UUID
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import DockerCloud, DockerType
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -51,6 +49,7 @@ from slurm_elastic.providers.docker.provider import (
     REMOVED_AT_ONCE,
     DockerProvider,
 )
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.sandbox.endpoints import require_emulated
 
 NAME = "boxes"
@@ -707,7 +706,7 @@ def test_without_the_sdk_the_cloud_names_the_extra() -> None:
 import sys
 sys.modules["docker"] = None
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import DockerCloud, DockerType
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
 from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider

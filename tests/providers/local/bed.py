@@ -11,7 +11,6 @@ from providers.contract import UUID
 
 from slurm_elastic import nodeproc
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.local.agent import Agent
 from slurm_elastic.local.driver import AgentSettings
 from slurm_elastic.local.listening import Server
@@ -20,6 +19,7 @@ from slurm_elastic.local.wire import Answer, Launch
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.local.settings import LocalCloud
 
 POOL = Pool(
     name="p", cloud="here", nodes=("n1", "n2", "n3", "n4", "n5"), cpus=2, real_memory=900,

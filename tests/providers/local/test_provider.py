@@ -15,10 +15,10 @@ from providers.contract import FaultContract, LaunchContract, ScarceContract
 from providers.local.bed import POOL, LocalBed, provider_at
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import LocalCloud
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.local.settings import LocalCloud
 
 CLUSTER = Cluster(name="test", uuid="7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11")
 

@@ -10,7 +10,6 @@ from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -21,6 +20,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl
 from slurm_elastic.sandbox.one_world import Host, Net, Pace, User, World, vm_template

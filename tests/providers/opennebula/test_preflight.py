@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from providers.contract import spec_for
 from providers.opennebula.bed import OneBed, world
 
-from slurm_elastic.config.clouds import OneTemplate
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits
 from slurm_elastic.protocols import Examinable
 from slurm_elastic.providers.opennebula import capacity
+from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Quota
 from slurm_elastic.sandbox.one_world import Host, Image, vm_template

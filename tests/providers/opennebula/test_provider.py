@@ -20,7 +20,6 @@ from providers.contract import UUID, spec_for
 from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import OneTemplate
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -34,6 +33,7 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.opennebula import instances
 from slurm_elastic.providers.opennebula.instances import PAGE
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
+from slurm_elastic.providers.opennebula.settings import OneTemplate
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
 from slurm_elastic.sandbox.one_control import OneControl, Place, Quota
 from slurm_elastic.sandbox.one_world import Host, Net, Pace
@@ -724,7 +724,7 @@ def test_without_pyone_the_cloud_names_the_extra() -> None:
 import sys
 sys.modules["pyone"] = None
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import OneTemplate, OpenNebulaCloud
+from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 kind = OneTemplate(cpus=1, memory=1, template=1)

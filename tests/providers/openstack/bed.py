@@ -10,7 +10,6 @@ from providers.contract import UUID
 from providers.openstack.stand_in import PASSWORD, Kind, StandIn
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import Flavor, OpenStackCloud
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -20,6 +19,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.openstack.settings import Flavor, OpenStackCloud
 
 NAME = "stack"
 CREATE = "POST /compute/v2.1/servers"

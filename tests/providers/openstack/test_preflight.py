@@ -11,9 +11,9 @@ from providers.contract import spec_for
 from providers.openstack.bed import POLICY, StackBed
 from providers.openstack.stand_in import GROUPS, StandIn
 
-from slurm_elastic.config.clouds import Flavor
 from slurm_elastic.model import Finding, ImageChoice, Level, Limits
 from slurm_elastic.protocols import Examinable
+from slurm_elastic.providers.openstack.settings import Flavor
 
 LOCKED = {"id": "22222222-aaaa-4bbb-8ccc-222222222222", "name": "old", "status": "deactivated"}
 

@@ -17,7 +17,6 @@ from providers.openstack.bed import CREATE, LIST, NAME, StackBed
 from providers.openstack.stand_in import IMAGE, NO_HOST, Kind, StandIn
 
 from slurm_elastic.config import Cluster, Config, PoolSettings
-from slurm_elastic.config.clouds import Flavor
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -34,6 +33,7 @@ from slurm_elastic.providers.openstack.capacity import room
 from slurm_elastic.providers.openstack.convert import STATES, servers, state_of
 from slurm_elastic.providers.openstack.errors import classify, from_fault, sentence
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
+from slurm_elastic.providers.openstack.settings import Flavor
 
 OFFER = Offer(
     cloud=NAME, location=Location.ON_PREMISES, instance_type="small", zone="default",

@@ -12,8 +12,6 @@ from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import DockerCloud, DockerType
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -24,6 +22,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 
 from .engine import Engine
 

@@ -14,9 +14,9 @@ import pytest
 from slurm_elastic.ckptroot import bundle
 from slurm_elastic.config import Cluster, Config, PoolSettings, domain_pools
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
-from slurm_elastic.config.clouds import FakeCloud
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Location
+from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.launcher import PROGRAM
 from slurm_elastic.slurm.submit_filter import render
 

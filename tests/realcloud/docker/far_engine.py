@@ -21,7 +21,7 @@ from pathlib import Path
 from patience import patience
 from ports import free_ports
 
-from slurm_elastic.config.docker import DockerHost
+from slurm_elastic.providers.docker.settings import DockerHost
 
 from .certificates import Authority
 from .engine import LOCKS, Engine, NoEngine, free_range

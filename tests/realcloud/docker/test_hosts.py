@@ -13,8 +13,6 @@ from msgspec.structs import replace
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import DockerCloud, DockerType
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.model import (
     Instance,
@@ -27,6 +25,7 @@ from slurm_elastic.model import (
 )
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 
 from .certificates import Authority
 from .engine import Engine, NoEngine

@@ -17,12 +17,11 @@ from patience import patience
 from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import DockerCloud, DockerType
-from slurm_elastic.config.docker import DockerHost
 from slurm_elastic.errors import AuthError, TransientError
 from slurm_elastic.model import InstanceState, LaunchSpec, Location, Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 
 from .engine import Engine
 from .world import Host, wait_for

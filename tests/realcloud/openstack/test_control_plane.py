@@ -17,7 +17,6 @@ from providers.openstack.bed import CREATE
 from providers.openstack.stand_in import StandIn
 
 from slurm_elastic.config import Cluster
-from slurm_elastic.config.clouds import Flavor
 from slurm_elastic.errors import (
     AuthError,
     CapacityError,
@@ -29,6 +28,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.model import Finding, InstanceState, LaunchSpec, Level
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.openstack.settings import Flavor
 
 from .bed import CPUS, MEMORY, PlaneBed
 from .plane import ControlPlane

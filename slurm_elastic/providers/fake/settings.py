@@ -1,0 +1,21 @@
+"""The settings of the cloud in memory, as frozen values."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+
+
+class FakeCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fake"):
+    """A cloud in memory, for rehearsals and tests."""
+
+    types: dict[str, InstanceType] = field(default_factory=dict)
+    zones: tuple[str, ...] = ("zone-1",)
+    spot_factor: float = 0.3
+    stock: int | None = None
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """``zones``."""
+        return self.zones

@@ -1,0 +1,45 @@
+"""The settings of a cloud of this host, as frozen values."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.numbers import (
+    Count,
+)
+
+LOCAL_AGENT = (
+    "systemctl enable --now slurm-elastic-local; "
+    "journalctl -u slurm-elastic-local says why it stopped"
+)
+
+
+LOCAL_ZONE = "local"
+
+
+class LocalCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="local"):
+    """slurmd processes on this host, started by the root-owned ``slurm-elastic-local`` agent
+    listening on the unix ``socket``. ``price``: dollars per machine-hour (power, depreciation).
+    """
+
+    socket: str = "/run/slurm-elastic/local.sock"
+    capacity: Count | None = None
+    price: float = 0.0
+
+    reach_advice: ClassVar[str] = LOCAL_AGENT
+
+    @property
+    def flat_price(self) -> float | None:
+        """Machines of one host cost alike."""
+        return self.price
+
+    @property
+    def known_zones(self) -> tuple[str, ...]:
+        """The host."""
+        return (LOCAL_ZONE,)
+
+    @property
+    def room(self) -> int | None:
+        """``capacity``."""
+        return self.capacity

@@ -1,0 +1,211 @@
+"""A cloud is one folder and no line elsewhere: ``fake``, taken out of the package and put back as a
+package of somebody else's, works everywhere.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from providers.contract import UUID
+
+from slurm_elastic import providers
+from slurm_elastic.config import Config, cloud_kinds, configfile, domain_pools
+from slurm_elastic.config.cloud_kinds import CloudTable, table
+from slurm_elastic.doctor import clouds as doctor
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
+from slurm_elastic.model import Level
+from slurm_elastic.providers import open_provider
+from slurm_elastic.simulate import site as scenarios
+from slurm_elastic.simulate.availability import Span
+
+PACKAGE = Path(providers.__file__).parent
+ROOT = PACKAGE.parents[1]
+SITE = f"""
+cluster: {{name: demo, uuid: {UUID}}}
+clouds:
+  - name: rehearsal
+    provider: fake
+    location: on-premises
+    types: {{small: {{cpus: 2, memory: 4G, price: 0.1}}}}
+pools:
+  - {{name: p, cloud: rehearsal, nodes: "p[1-4]", cpus: 2, memory: 4G, instance_types: [small]}}
+"""
+WITHOUT_FAKE = """
+from slurm_elastic.config import cloud_kinds
+
+_all = cloud_kinds._own
+cloud_kinds._own = lambda: {k: v for k, v in _all().items() if k != "fake"}
+"""
+
+
+def put_outside(folder: Path, name: str = "fake", package: str = "outside_fake") -> None:
+    """The folder of the cloud in memory as a package with an entry point."""
+    inside = "slurm_elastic.providers.fake"
+    for file in (PACKAGE / "fake").glob("*.py"):
+        target = folder / package / file.name
+        target.parent.mkdir(exist_ok=True)
+        target.write_text(file.read_text().replace(inside, package))
+    about = folder / f"{package}-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    points = f"[{cloud_kinds.GROUP}]\n{name} = {package}:CLOUD\n"
+    (about / "entry_points.txt").write_text(points)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    table.cache_clear()
+    yield tmp_path
+    table.cache_clear()
+    for name in set(sys.modules) - before:
+        if name.startswith("outside_"):
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+@pytest.fixture
+def outside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``fake`` is no folder of ours any more."""
+    own = {k: v for k, v in cloud_kinds._own().items() if k != "fake"}
+    monkeypatch.setattr(cloud_kinds, "_own", lambda: own)
+    put_outside(folder)
+    return folder
+
+
+def site() -> Config:
+    return configfile.parse(SITE, "site.yaml")
+
+
+@pytest.mark.usefixtures("outside")
+def test_its_settings_are_read_checked_and_written() -> None:
+    config = site()
+    (cloud,) = config.clouds
+    assert type(cloud).__module__ == "outside_fake.settings"
+    assert configfile.parse(configfile.dump(config), "again.yaml") == config
+    with pytest.raises(ConfigError) as caught:
+        configfile.parse(SITE.replace("types:", "tpyes:"), "site.yaml")
+    assert "clouds[0] (rehearsal).tpyes: found unknown key 'tpyes'" in str(caught.value)
+    assert "did you mean types?" in str(caught.value)
+
+
+@pytest.mark.usefixtures("outside")
+def test_what_its_pools_ask_for_is_checked() -> None:
+    with pytest.raises(ConfigError, match="found 'small' with 2 cpus, expected at least the 9"):
+        configfile.parse(
+            SITE.replace("cpus: 2, memory: 4G, inst", "cpus: 9, memory: 4G, inst"), "s"
+        )
+    with pytest.raises(ConfigError, match="a zone of cloud rehearsal: one of zone-1"):
+        configfile.parse(SITE.replace("[small]", "[small], zones: [b]"), "s")
+
+
+@pytest.mark.usefixtures("outside")
+def test_it_has_offers_and_doctor_looks_at_it() -> None:
+    config = site()
+    pools = domain_pools(config, expand)
+    provider = open_provider(config.clouds[0], config.cluster, config)
+    assert [offer.price for offer in provider.offers(pools[0])] == [0.1]
+    findings = doctor.examine(config, config.clouds[0], pools)
+    assert findings
+    assert all(finding.level is Level.OK for finding in findings)
+
+
+@pytest.mark.usefixtures("outside")
+def test_it_is_simulated() -> None:
+    models, _ = scenarios.pools_of(site(), scenarios.World(span=Span(0, 0, 86400)))
+    assert [(m.name, m.machines, m.procs, m.price) for m in models] == [("p", 4, 2, 0.1)]
+
+
+def test_it_keeps_the_contract(tmp_path: Path) -> None:
+    """The tests of the cloud in memory, on the one outside."""
+    put_outside(tmp_path)
+    text = (ROOT / "tests/providers/fake/test_provider.py").read_text()
+    text = text.replace("slurm_elastic.providers.fake", "outside_fake")
+    (tmp_path / "test_outside.py").write_text(text)
+    (tmp_path / "conftest.py").write_text(WITHOUT_FAKE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    paths = os.pathsep.join(str(p) for p in (tmp_path, ROOT, ROOT / "tests"))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, check=False, timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert " passed" in done.stdout
+
+
+# what others may get wrong
+
+
+def complaint(text: str = SITE) -> str:
+    with pytest.raises(ConfigError) as caught:
+        configfile.parse(text, "site.yaml")
+    (sentence,) = caught.value.problems
+    return sentence
+
+
+def test_a_name_that_the_package_has_already_is_a_mistake(folder: Path) -> None:
+    put_outside(folder)
+    assert complaint() == (
+        "site.yaml:5: clouds[0] (rehearsal).provider: found 'fake', which several packages have: "
+        "slurm_elastic.providers.fake:CLOUD, outside_fake:CLOUD, expected a provider that can be used"
+    )
+
+
+@pytest.mark.usefixtures("outside")
+def test_one_for_another_interface_is_told_with_what_to_do(folder: Path) -> None:
+    file = folder / "outside_fake" / "__init__.py"
+    file.write_text(file.read_text().replace("CLOUD = CloudKind(", "CLOUD = CloudKind(api=99, "))
+    assert "made for interface 99 of providers, this release has 1" in complaint()
+
+
+@pytest.mark.usefixtures("outside")
+def test_one_that_cannot_be_imported_is_told(folder: Path) -> None:
+    (folder / "outside_fake" / "__init__.py").write_text("import a_module_that_is_not_there\n")
+    assert "outside_fake:CLOUD cannot be imported: ModuleNotFoundError" in complaint()
+
+
+@pytest.mark.usefixtures("outside")
+def test_one_that_is_something_else_is_told(folder: Path) -> None:
+    (folder / "outside_fake" / "__init__.py").write_text("CLOUD = 7\n")
+    assert "outside_fake:CLOUD is no CloudKind" in complaint()
+
+
+def test_one_whose_settings_have_another_name_is_told(folder: Path) -> None:
+    put_outside(folder, name="mist", package="outside_mist")
+    text = SITE.replace("provider: fake", "provider: mist")
+    assert "outside_mist:CLOUD calls itself fake" in complaint(text)
+
+
+def test_nothing_is_imported_that_no_configuration_names(folder: Path) -> None:
+    put_outside(folder, name="mist", package="outside_mist")
+    (folder / "outside_mist" / "__init__.py").write_text("raise SystemExit(3)\n")
+    assert site().clouds[0].provider == "fake"
+    assert "mist" in table().names()
+
+
+def test_no_sdk_is_imported_to_read_a_configuration() -> None:
+    code = (
+        "import sys; from slurm_elastic.config.cloud_kinds import table\n"
+        "[table().kind(n) for n in table().names()]\n"
+        "print([m for m in ('boto3', 'openstack', 'pyone', 'docker') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_table_knows_no_other_names() -> None:
+    known = CloudTable({"fake": "slurm_elastic.providers.fake:CLOUD"}, {})
+    assert known.names() == ("fake",)
+    with pytest.raises(KeyError):
+        known.kind("mist")
