@@ -53,14 +53,24 @@ def copied(
     return rows, whole
 
 
+def walk(source: sqlite3.Connection, tables: Sequence[Table], now: float) -> None:
+    """Read all rows that matter still; sqlite3.Error where one cannot be."""
+    for table in tables:
+        for _ in source.execute(*_query(table, now)):
+            pass
+
+
+def _query(table: Table, now: float) -> tuple[str, dict[str, float]]:
+    return f"select * from {table.name} {table.where}", {"since": now - KEPT} if table.where else {}
+
+
 def _read(
     source: sqlite3.Connection, table: Table, now: float
 ) -> tuple[dict[Key, tuple[object, ...]], bool]:
     found: dict[Key, tuple[object, ...]] = {}
     whole = True
     try:
-        sql = f"select * from {table.name} {table.where}"
-        for row in source.execute(sql, {"since": now - KEPT} if table.where else {}):
+        for row in source.execute(*_query(table, now)):
             if _is_readable(table, row):
                 found[_key(table, row)] = tuple(row)
             else:

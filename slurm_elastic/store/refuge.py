@@ -14,8 +14,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files
-from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, put
+from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, put, walk
 from slurm_elastic.store.quarantine import is_damaged, set_aside
 from slurm_elastic.store.trouble import ENOUGH, LEAST, Kind, Trouble, require_room, trouble_of
 
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 AGAIN = 10.0
 """Seconds between two looks at a file that could not be used."""
+LOOK = 60.0
+"""Seconds between two readings of the file itself while it is in use."""
 SHORT = 1000
 """Milliseconds to wait for a lock where the file is only looked at."""
 TROUBLES = (sqlite3.Error, OSError)
@@ -50,6 +53,7 @@ class Refuge:
         self._had: Rows = {}
         self._damage: sqlite3.DatabaseError | None = None
         self._again = float("-inf")
+        self._look = monotonic() + LOOK
         self.trouble: Trouble | None = None
         self.since = 0.0
         try:
@@ -67,6 +71,7 @@ class Refuge:
                 raise self._damage
             self._require_same_file()
             require_room(self._path.parent, LEAST)
+            self._read_file()
         except TROUBLES as error:
             self.give_up(error)
 
@@ -97,6 +102,22 @@ class Refuge:
             raise files.lost(self._path) from error
         if (found.st_dev, found.st_ino) != self._identity:
             raise files.lost(self._path)
+
+    def _read_file(self) -> None:
+        """Read what is on the disk, with a connection of its own: ours would answer from its cache
+        for as long as nobody else writes. Only damage counts: a lock is met by the next write.
+        """
+        if self._monotonic() < self._look:
+            return
+        self._look = self._monotonic() + LOOK
+        try:
+            with contextlib.closing(files.open_reader(self._path, self._schema)) as reader:
+                walk(reader, self._tables, self._now())
+        except sqlite3.Error as error:
+            if trouble_of(error, self._path).kind is Kind.CORRUPT:
+                raise
+        except SlurmElasticError as error:
+            log.debug("the file is not read: %s", error)
 
     def _reader(self) -> sqlite3.Connection | None:
         """The file for reading, where that is still possible."""

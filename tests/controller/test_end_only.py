@@ -218,6 +218,23 @@ def test_a_page_that_goes_bad_under_the_daemon(world: EnduringWorld) -> None:
     assert list(world.dir.glob("ledger.db.damaged-*"))
 
 
+def test_a_file_that_is_overwritten_under_the_daemon_is_noticed_within_a_minute(
+    world: EnduringWorld,
+) -> None:
+    """sqlite answers from its cache for as long as nobody else writes."""
+    run_one(world, 1, "pub1")
+    for path in world.dir.glob("ledger.db*"):
+        size = path.stat().st_size
+        if not path.name.endswith("-shm"):
+            with path.open("r+b") as file:
+                file.write(os.urandom(size))
+    world.advance(90)
+    assert world.ledger.end_only == ""
+    assert list(world.dir.glob("ledger.db.damaged-*"))
+    (row,) = Ledger(world.dir / "ledger.db", read_only=True).machines()
+    assert row.jobs == (1,), "what its own connection still had"
+
+
 def test_a_file_that_is_removed_under_the_daemon_is_made_again_of_what_it_knows(
     world: EnduringWorld,
 ) -> None:
