@@ -14,6 +14,7 @@ from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
 from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.ledger.tables import LEDGER_TABLES
 from tests.controller.world import World
 
 FULL = "slurm_elastic.store.refuge.require_room"
@@ -285,3 +286,10 @@ def test_doubt_ends_nothing(world: EnduringWorld, monkeypatch: pytest.MonkeyPatc
     forget_requests(world)
     world.advance(300)
     assert launches(world) == 1
+
+
+def test_no_table_is_forgotten_when_the_ledger_goes_over(world: EnduringWorld) -> None:
+    """Decisions go by ``add_decisions``, heartbeats are of this moment."""
+    rows = world.ledger._db.execute("select name from sqlite_master where type = 'table'")
+    apart = {"decisions", "decision_subjects", "heartbeats", "sqlite_sequence"}
+    assert {row["name"] for row in rows} - apart == {table.name for table in LEDGER_TABLES}
