@@ -86,6 +86,12 @@ NodeName={name} CoresPerSocket=1
 """  # noqa: E501
 
 
+def json_node(name: str, state: str, flags: Sequence[str]) -> dict[str, object]:
+    """A record of ``sinfo --json``."""
+    names = {"name": name, "address": name, "hostname": name}
+    return {**_JSON_NODE, **names, "state": state, "state_flags": list(flags)}
+
+
 class StubSlurm:
     """``directory/bin`` has the commands, and a ``sudo`` for a peer that wants one."""
 
@@ -104,8 +110,7 @@ class StubSlurm:
         state = ("allocated", ["CLOUD", "NOT_RESPONDING", "POWERING_UP"])
         if not powering_up:
             state = ("idle", ["CLOUD", "POWERED_DOWN"])
-        common = {"state": state[0], "state_flags": state[1]}
-        records = [{**_JSON_NODE, "name": n, "address": n, "hostname": n, **common} for n in nodes]
+        records = [json_node(n, *state) for n in nodes]
         answer = {"meta": {}, "errors": [], "nodes": records}
         self._replace("nodes.json", json.dumps(answer, indent=1))
         self._replace("nodes.txt", "".join(_TEXT_NODE.format(name=n) for n in nodes))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 DAEMON = "slurm-elasticd"
 """The name that slurm-elasticd beats under."""
+CKPTMAN = "slurm-elastic-ckptman"
+"""The other service's."""
 MARK = "daemon.beat"
 CKPTMAN_MARK = "ckptman.beat"
 END_ONLY_MEANS = "nothing is bought, and what Slurm has powered down is ended"

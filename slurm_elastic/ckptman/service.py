@@ -33,7 +33,7 @@ from slurm_elastic.ckptstate.enduring import MEANS
 from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
-from slurm_elastic.heartbeat import CKPTMAN_MARK, Mark, leave_mark
+from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Image
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -41,7 +41,6 @@ from slurm_elastic.prices.book import PriceBook
 
 log = logging.getLogger(__name__)
 
-SERVICE = "slurm-elastic-ckptman"
 BEAT = 5.0
 LEAST = 0.1
 """Seconds between two looks, however often we are woken."""
@@ -203,7 +202,7 @@ class Service:
             site.state.check()
             self._leave_mark()
             try:
-                site.ledger.beat(SERVICE, site.now(), os.getpid())
+                site.ledger.beat(CKPTMAN, site.now(), os.getpid())
             except sqlite3.Error as error:
                 log.warning("no sign of life can be left: %s", error)
             self._next_beat = clock + BEAT
@@ -292,7 +291,7 @@ class Service:
         pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
         choice = choose(job.comment, job.features, pool, site.config.checkpoint)
         if choice.method not in ("none", *site.checkpointers):
-            why = f"method {choice.method} cannot be used here: see the log of {SERVICE}'s start"
+            why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"
             choice = Choice(method="none", policy=choice.policy, refused=why)
         if choice.refused and self._refused.get(job.id) != choice.refused:
             self._refused[job.id] = choice.refused

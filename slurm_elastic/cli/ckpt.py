@@ -11,7 +11,6 @@ import msgspec
 
 from slurm_elastic.ckptman.context import pools_by_node
 from slurm_elastic.ckptman.job_settings import Choice, choose
-from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.wiring import DROPS
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
@@ -24,6 +23,7 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.door.client import facts_of
 from slurm_elastic.door.sight import note
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
@@ -92,7 +92,7 @@ def view_of(config: Config, now: float) -> CheckpointsView:
     """What slurm-elastic-ckptman knows; SlurmElasticError where it has never run."""
     facts = facts_of(config, now)
     if facts.checkpoints is None:
-        never = f"{SERVICE} has never run on {config.state}"
+        never = f"{CKPTMAN} has never run on {config.state}"
         raise SlurmElasticError(facts.checkpoints_error or never)
     live = [machine for machine in facts.machines if machine.ended is None]
     view = checkpoints_view(facts.checkpoints, live, now, config.timings.heartbeat_stale)
@@ -108,7 +108,7 @@ def _now(args: argparse.Namespace) -> int:
     if choice.method == "none" or choice.move_only:
         raise SlurmElasticError(f"job {args.job} is not saved: {how(choice)}")
     _leave(config, SaveOrder(job=args.job))
-    print(f"{SERVICE} is asked to save job {args.job}: slurm-elastic ckpt explain {args.job}")
+    print(f"{CKPTMAN} is asked to save job {args.job}: slurm-elastic ckpt explain {args.job}")
     return 0
 
 
@@ -121,14 +121,14 @@ def _notice(args: argparse.Namespace) -> int:
         raise SlurmElasticError(f"Slurm has no node {node!r}")
     if args.withdraw:
         _leave(config, WithdrawOrder(node=node))
-        print(f"{SERVICE} is told that node {node} stays")
+        print(f"{CKPTMAN} is told that node {node} stays")
         return 0
     deadline = None if args.within is None else time.time() + args.within
     order = NoticeOrder(
         node=node, reason=args.reason, deadline=deadline, rebalance=args.rebalance
     )  # fmt: skip
     _leave(config, order)
-    print(f"{SERVICE} is told of node {node}: slurm-elastic ckpt list")
+    print(f"{CKPTMAN} is told of node {node}: slurm-elastic ckpt list")
     return 0
 
 
@@ -137,11 +137,11 @@ def _leave(config: Config, order: AnyOrder) -> None:
     try:
         drop(place, order, time.time())
     except FileNotFoundError:
-        raise SlurmElasticError(f"{SERVICE} has never run: there is no {place}") from None
+        raise SlurmElasticError(f"{CKPTMAN} has never run: there is no {place}") from None
     except PermissionError:
         raise SlurmElasticError(f"only root and SlurmUser may write to {place}") from None
     if not _heard(config):
-        print(f"{SERVICE} does NOT RUN: it takes this up when it starts", file=sys.stderr)
+        print(f"{CKPTMAN} does NOT RUN: it takes this up when it starts", file=sys.stderr)
 
 
 def _heard(config: Config) -> bool:

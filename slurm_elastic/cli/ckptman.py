@@ -14,12 +14,13 @@ from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.executor import Crew
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.pricing import PriceReader
-from slurm_elastic.ckptman.service import SERVICE, Service
+from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
 from slurm_elastic.controller.notify_socket import WakeSocket
 from slurm_elastic.errors import ConfigError, PassingError
+from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.store.trouble import PASSING
 
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    return run_service(SERVICE, __doc__, "ckptman.lock", _serve, argv)
+    return run_service(CKPTMAN, __doc__, "ckptman.lock", _serve, argv)
 
 
 def _serve(config: Config) -> None:

@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import nodes_of, pool_subject, tell_job, tell_node
-from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import barred, spending, spending_of_accounts
 from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.heartbeat import CKPTMAN_MARK, DAEMON, latest, process_exists, read_mark, told
+from slurm_elastic.heartbeat import (
+    CKPTMAN,
+    CKPTMAN_MARK,
+    DAEMON,
+    latest,
+    process_exists,
+    read_mark,
+    told,
+)
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
@@ -91,7 +98,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         contextlib.suppress(sqlite3.Error, SlurmElasticError),  # slurm-elasticd sees to that
         contextlib.closing(Ledger(config.state / "ledger.db", read_only=True)) as ledger,
     ):
-        beat = latest(beat, ledger.heartbeat(SERVICE))
+        beat = latest(beat, ledger.heartbeat(CKPTMAN))
     found = None if beat is None else process_exists(beat[1])
     return CheckpointFacts(
         heartbeat=beat,

@@ -8,6 +8,7 @@ must have raises KeyError, one of another form TypeError, ValueError or Attribut
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,8 @@ _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 def number(value: object) -> float | None:
     """A number in any of the forms Slurm has for one; None where it is unset or infinite."""
+    if type(value) is int:  # most are, of tens of thousands of records
+        return float(value)
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite", False):
             return None
@@ -36,11 +39,16 @@ def number(value: object) -> float | None:
 
 def states(*values: object) -> frozenset[str]:
     """State words of a string, a list or several of them, upper case."""
-    words: set[str] = set()
+    words: list[str] = []
     for value in values:
-        items = value if isinstance(value, list) else [value]
-        words.update(str(item).upper() for item in items if item)
-    return frozenset(words)
+        words += map(str, filter(None, value if isinstance(value, list) else [value]))
+    return _states(tuple(words))
+
+
+@functools.lru_cache(maxsize=1024)
+def _states(words: tuple[str, ...]) -> frozenset[str]:
+    """Few of them are in tens of thousands of records."""
+    return frozenset(word.upper() for word in words)
 
 
 def errors(raw: JsonObject) -> str:

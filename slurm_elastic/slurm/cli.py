@@ -19,6 +19,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress
@@ -50,6 +52,14 @@ _AGAIN_PAUSE = 0.2
 _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re.MULTILINE)
 """In what a command says beside its answer: it has failed, whatever its exit status is."""
 _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
+
+
+def _decoded(text: str) -> object:
+    """JSON as it should be in a fraction of the time; json also takes NaN and half characters."""
+    try:
+        return msgspec.json.decode(text)
+    except ValueError:
+        return json.loads(text)
 
 
 class SlurmCli:
@@ -247,7 +257,7 @@ class SlurmCli:
     def _json(self, *command: str) -> Mapping[str, Any]:
         text = self._run(*command)
         try:
-            answer = json.loads(text)
+            answer = _decoded(text)
         except ValueError as error:
             raise SlurmError(command, 0, f"answered no JSON: {error}") from error
         if not isinstance(answer, dict):

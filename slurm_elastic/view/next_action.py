@@ -89,8 +89,9 @@ def node_note(state: str, node: SlurmNode | None, hold: Hold | None, now: float)
 
 CALM = (
     "in use", "suspends", "idle", "goes", "booting: times", "powering down", "terminating",
+    "unknown: Slurm does not answer",
 )  # fmt: skip
-"""How a phrase begins after which nobody has to do anything."""
+"""How a phrase begins after which nobody has to do anything about that machine."""
 
 
 class Outlook:

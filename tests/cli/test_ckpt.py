@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.service import SERVICE
 from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.rows import Rescue, Step, Warned
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
+from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
@@ -83,7 +83,7 @@ def service(path: Path) -> Path:
     )
     memory.close()
     ledger = Ledger(state / "ledger.db")
-    ledger.beat(SERVICE, now, os.getpid())
+    ledger.beat(CKPTMAN, now, os.getpid())
     for kind in ("ckpt-saved", "ranked"):
         ledger.record(
             Decision(at=now, correlation="c", kind=kind, subjects=("job:7",), reason=f"as {kind}")

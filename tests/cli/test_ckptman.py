@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.ckptman.service import SERVICE
+from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.ledger import Ledger
 
 YAML = """
@@ -56,7 +56,7 @@ def beat(config: Path) -> tuple[float, int] | None:
     if not path.exists():
         return None
     with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-        return ledger.heartbeat(SERVICE)
+        return ledger.heartbeat(CKPTMAN)
 
 
 def run(config: Path) -> subprocess.CompletedProcess[str]:
@@ -82,7 +82,7 @@ def test_one_serves_a_state_directory(config: Path) -> None:
     with serving(config):
         done = run(config)
     assert done.returncode == 1
-    assert f"another {SERVICE} serves" in done.stderr
+    assert f"another {CKPTMAN} serves" in done.stderr
 
 
 def test_a_wrong_configuration_is_exit_2(config: Path) -> None:

@@ -1,0 +1,16 @@
+"""The benchmark of the operators' screens runs, and its Slurm is believed."""
+
+from __future__ import annotations
+
+from benchmarks import operate
+
+
+def test_a_small_cluster_is_shown_and_explained():
+    rows = {
+        row.case: row
+        for row in operate.main(["--nodes", "300", "--machines", "200", "--runs", "1"]).rows
+    }
+    assert rows["status: lines"].ok
+    assert rows["explain n1: lines"].ok
+    assert rows["status --all: lines"].ours > 200
+    assert rows["status: processor time"].ours > 0
