@@ -85,7 +85,7 @@ while True:
     time.sleep(0.05)
 """
 
-ATTACK = """
+START = """
 import json, os, subprocess, sys, time
 from pathlib import Path
 from slurm_elastic.ckptroot import criu, manifest
@@ -122,6 +122,11 @@ method.start()
 more()
 image = home / "images" / "1"
 image.mkdir(parents=True)
+"""
+
+ATTACK = (
+    START
+    + """
 method.dump(image, 60.0, 1 << 30)
 method.stop()
 pid = method.pid
@@ -148,6 +153,22 @@ told["lines"] = lines()
 method.close()
 os.write(said, json.dumps(told).encode())
 """
+)
+
+NO_ROOM = (
+    START
+    + """
+told = {}
+try:
+    method.dump(image, 60.0, 65536)
+except Refused as refusal:
+    told["refused"] = str(refusal)
+more()
+told |= {"lines": lines(), "longest": max(path.stat().st_size for path in image.iterdir())}
+method.close()
+os.write(said, json.dumps(told).encode())
+"""
+)
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +200,9 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def moved(home: Path, program: str, kind: str, swap: str = "true") -> dict[str, Any]:
+def moved(
+    home: Path, program: str, kind: str, swap: str = "true", attack: str = ATTACK
+) -> dict[str, Any]:
     """What became of a job whose user did ``swap`` between its image and its restore."""
     wrapper = (
         home / "criu"
@@ -188,7 +211,7 @@ def moved(home: Path, program: str, kind: str, swap: str = "true") -> dict[str, 
     wrapper.write_text(f'#!/bin/bash -p\n{note}\nexec {program} "$@"\n')
     wrapper.chmod(0o755)
     program = str(wrapper)
-    words = ["unshare", "--mount", sys.executable, "-c", ATTACK, str(home), program, kind, swap]
+    words = ["unshare", "--mount", sys.executable, "-c", attack, str(home), program, kind, swap]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=300, cwd="/",
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -233,6 +256,14 @@ def test_criu_saves_with_few_capabilities(home: Path, program: str) -> None:
            "SYS_RESOURCE": 24}  # fmt: skip
     restores = 40 if own >> 40 & 1 else 21  # CHECKPOINT_RESTORE, which SYS_ADMIN had in it before
     assert rights == own & sum(1 << number for number in (*few.values(), restores))
+
+
+def test_a_save_that_finds_no_room_ends_there_and_the_job_goes_on(home: Path, program: str) -> None:
+    """No file may have more than 64 KiB; its memory is megabytes."""
+    told = moved(home, program, "fd", attack=NO_ROOM)
+    assert told["refused"].startswith("criu dump: exit ")
+    assert told["longest"] <= 65536
+    assert told["lines"] == [f"step {n} aaaa" for n in range(len(told["lines"]))]
 
 
 SWAPS = {

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.quota import Quota
 from slurm_elastic.ckptroot.session import Session
-from slurm_elastic.ckptroot.site import Refused, Site
+from slurm_elastic.ckptroot.site import Amount, Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Store
 
 pytestmark = ROOT_PART
@@ -192,3 +193,21 @@ def test_room_for_the_next_save_is_at_least_that_of_the_last_image(job: Job) -> 
     job.save()
     job.session._reserve()
     assert Quota(job.site, 8, USER, job.store.path)._read()["7"].next == len(b"memory")
+
+
+def test_an_image_that_became_larger_than_there_is_room_for_does_not_stay(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU is never ended in the middle: what it took is looked at afterwards."""
+
+    def dump(_: Node, image: Path, within: float, most: int) -> dict[str, int]:
+        (image / "pages").write_bytes(b"x" * (1 << 20))
+        return {}
+
+    job.run()
+    monkeypatch.setattr(Node, "dump", dump)
+    site = replace(job.site, job_quota=Amount("512K", size=1 << 19))
+    monkeypatch.setattr(job.session, "_quota", Quota(site, 7, USER, job.store.path))
+    with pytest.raises(Refused, match="job_quota = 512K"):
+        job.save()
+    assert list((job.store.path / "images").iterdir()) == []
