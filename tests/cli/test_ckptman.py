@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from patience import eventually, patience
 
-from slurm_elastic.heartbeat import CKPTMAN
+from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, read_mark
 from slurm_elastic.ledger import Ledger
 
 YAML = """
@@ -98,3 +99,38 @@ def test_a_state_directory_that_is_not_there_is_exit_2(config: Path) -> None:
     done = run(config)
     assert done.returncode == 2
     assert "cannot be written" in done.stderr
+
+
+def no_file_grows() -> None:
+    """Beyond the mark: what a full disk does, without one."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+
+
+@contextlib.contextmanager
+def started(config: Path, before: Callable[[], None]) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([*COMMAND, str(config)], stderr=subprocess.DEVNULL, preexec_fn=before) as process:  # fmt: skip
+        try:
+            eventually(lambda: mark(config) or process.poll() is not None)
+            assert process.poll() is None
+            yield process
+        finally:
+            process.kill()
+
+
+def mark(config: Path) -> Mark | None:
+    return read_mark(config.parent / "state", CKPTMAN_MARK)
+
+
+def test_a_full_disk_is_no_reason_to_leave_jobs_unsaved(config: Path) -> None:
+    with started(config, no_file_grows) as process:
+        eventually(lambda: (found := mark(config)) and "in memory only" in found.why)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        eventually(lambda: (found := mark(config)) and not found.why)
+        assert (config.parent / "state" / "checkpoints.db").stat().st_size
+
+
+def test_a_damaged_state_is_no_reason_either(config: Path) -> None:
+    state = config.parent / "state"
+    (state / "checkpoints.db").write_bytes(b"no database at all, but long enough\n" * 99)
+    with started(config, lambda: None):
+        eventually(lambda: list(state.glob("checkpoints.db.damaged-*")))

@@ -19,6 +19,7 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.doctor import clouds, head
 from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
+from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
@@ -247,6 +248,29 @@ def test_it_fits_the_screen(config: Config, slurm: FakeSlurm, width: int) -> Non
     assert text.rstrip().endswith("thing(s) to put right.")
     (conf,) = [f for f in found.parts[-1].findings if f.what.endswith("slurm.conf")]
     assert conf.level is Level.WRONG, "there is none"
+
+
+def test_a_damaged_ledger_is_told_with_what_becomes_of_it(
+    config: Config, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"no database at all, but long enough\n" * 99)
+    found = wrong(config, slurm)[f"ledger {tmp_path}/ledger.db"]
+    assert "is damaged" in found.found
+    assert "the file is set aside, machines are found again by their tags" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "goes_on"),
+    [(MARK, "daemon", "slurm-elasticd"), (CKPTMAN_MARK, "checkpoints", "slurm-elastic-ckptman")],
+)
+def test_a_service_that_cannot_write_is_told_with_the_remedy(
+    config: Config, tmp_path: Path, name: str, what: str, goes_on: str
+) -> None:
+    why = "end-only: the disk is full"
+    leave_mark(tmp_path, Mark(T0, os.getpid(), why, "make room", T0), name)
+    (found,) = [f for f in head.memory(config, T0) if f.what == what and f.level is Level.WRONG]
+    assert found.found.startswith(why)
+    assert found.advice == f"make room; {goes_on} goes on by itself then"
 
 
 @pytest.mark.usefixtures("ledger")
