@@ -89,11 +89,11 @@ def trouble_of(error: Exception, path: Path) -> Trouble:
         ),
         Kind.CORRUPT: (
             f"{path} is damaged",
-            "none: the file is set aside, machines are found again by their tags",
+            "nothing while its service runs: it sets the file aside and makes a new one",
         ),
         Kind.LOST: (
             f"{path} was removed or replaced",
-            "none: it is made again of what is in memory",
+            "nothing: it is made again of what is in memory",
         ),
         Kind.READ_ONLY: (
             f"{path} cannot be written",

@@ -254,9 +254,9 @@ def test_a_damaged_ledger_is_told_with_what_becomes_of_it(
     config: Config, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
     (tmp_path / "ledger.db").write_bytes(b"no database at all, but long enough\n" * 99)
-    found = wrong(config, slurm)[f"ledger {tmp_path}/ledger.db"]
+    found = wrong(config, slurm)[f"head node: ledger {tmp_path}/ledger.db"]
     assert "is damaged" in found.found
-    assert "the file is set aside, machines are found again by their tags" in found.advice
+    assert "it sets the file aside and makes a new one" in found.advice
 
 
 @pytest.mark.parametrize(
