@@ -31,7 +31,7 @@ def boot(facts: dict[str, str], metadata: str, place: Path, patience: float = 60
     text = text.replace(boothook.PLACE, str(place))
     text = text.replace("PATIENCE = 900.0", f"PATIENCE = {patience}")
     text = text.replace('["shutdown", "-h", "now"]', f"['touch', '{place}/ended']")
-    return subprocess.run([sys.executable, "-I", "-c", text], timeout=patience(120)).returncode
+    return subprocess.run([sys.executable, "-I", "-c", text], timeout=stretched(120)).returncode
 
 
 def test_a_machine_takes_the_place_of_its_launch_index(metadata: str, tmp_path: Path) -> None:
