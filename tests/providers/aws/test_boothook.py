@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import patience as stretched
 
 from slurm_elastic.providers.aws import boothook
 from slurm_elastic.providers.aws.requests import USER_DATA
