@@ -309,14 +309,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     advice: str = ""
 
 
-class Action(Struct, frozen=True, kw_only=True):
-    """Something a pure policy wants done to ``subject`` (node, instance, job), and why."""
-
-    kind: str
-    subject: str
-    reason: str
-
-
 class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a batch job: from a start on its nodes to its end or requeue.
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from slurm_elastic.errors import ConfigError, InstanceNotFound, SlurmError
 from slurm_elastic.heartbeat import MARK
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model import Action, Instance
+from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import ON_NODES, SlurmNode
+from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.policies.unneeded import Bound, Standing, is_unneeded, overdue
 from slurm_elastic.protocols import Provider, Slurm
@@ -129,7 +130,7 @@ class Watchdog:
         self,
         cloud: str,
         provider: Provider,
-        ready: Sequence[Action],
+        ready: Sequence[TerminateOrphan],
         seen: Sequence[Instance],
     ) -> None:
         """Those that Slurm still does not need: reading the cloud took its time."""
@@ -138,13 +139,13 @@ class Watchdog:
         still = [
             action
             for action in ready
-            if (node := node_of[action.subject]) in nodes
+            if (node := node_of[action.machine]) in nodes
             and node not in busy
             and is_unneeded(nodes[node])
         ]
         if not still or (self._read_beat() != self._beat):
             return
-        ids = [action.subject for action in still]
+        ids = [action.machine for action in still]
         told = compress(sorted({node_of[id_] for id_ in ids}))
         how = "would end" if self._dry_run else "ends"
         log.warning("%s cloud=%s nodes=%s ids=%s reason=%s", how, cloud, told, ids, still[0].reason)

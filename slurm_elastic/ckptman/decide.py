@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from slurm_elastic.ckptman.job_settings import Choice
-from slurm_elastic.model import Action, JobRun
+from slurm_elastic.model import JobRun
+from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.checkpoint import Situation
 
 MOVE, SAVE = "move", "save"
@@ -74,7 +75,7 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
     return Plan(kind=SAVE, facts=facts, saves=True, reason=action.reason)
 
 
-def _first_action(facts: JobFacts) -> Action | None:
+def _first_action(facts: JobFacts) -> SaveJob | None:
     choice = facts.choice
     if choice.method == "none" or (choice.move_only and not facts.threatened):
         return None

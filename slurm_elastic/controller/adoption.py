@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Action, Instance
+from slurm_elastic.model import Instance
+from slurm_elastic.policies.actions import Adopt, AdoptStopped
 
 log = logging.getLogger(__name__)
 
@@ -18,12 +19,15 @@ CORRELATION = "reconcile"
 
 
 def adopt(
-    site: Site, actions: Sequence[Action], seen: Sequence[Instance], doubts: Mapping[str, str]
+    site: Site,
+    actions: Sequence[Adopt | AdoptStopped],
+    seen: Sequence[Instance],
+    doubts: Mapping[str, str],
 ) -> None:
     """Those of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed of it. A
     machine that cannot be taken in stays for the next round.
     """
-    wanted = {a.subject: a.reason for a in actions}
+    wanted = {a.machine: a.reason for a in actions}
     found = [i for i in seen if i.id in wanted]
     worst = _worst_prices(site, found)
     for instance in found:

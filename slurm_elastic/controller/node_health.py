@@ -11,8 +11,8 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.suspend import end
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Action
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.node_health import Ill, Strike, ill
 from slurm_elastic.slurm import node_updates
 
@@ -22,12 +22,12 @@ KIND = "node-failed"
 """A decision on a node that Slurm took out of service; the reason begins with its machine's id."""
 
 
-def recycle(site: Site, cloud: str, actions: Sequence[Action], correlation: str) -> None:
+def recycle(site: Site, cloud: str, actions: Sequence[Recycle], correlation: str) -> None:
     """Give the nodes other machines: count what the pool is to blame for, end the machines, and
     power the nodes down, which returns them to service. SlurmError passes; the next round goes on,
     and counts no machine twice.
     """
-    view = site.slurm.nodes([a.subject for a in actions])
+    view = site.slurm.nodes([a.node for a in actions])
     ails = {name: found for name, node in view.items() if (found := _ill(site, node))}
     serving = [m for m in site.serving() if m.instance.cloud == cloud and m.instance.node in ails]
     by_words: dict[str, list[Machine]] = {}

@@ -1,9 +1,12 @@
-"""One round of repair of one cloud: read three views, decide (policies.recovery), act in bulk."""
+"""One round of repair of one cloud: read three views, decide
+(policies.reconcile_rules), act in bulk.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,8 +24,10 @@ from slurm_elastic.controller.suspend import end
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Health
-from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies import actions
+from slurm_elastic.policies.actions import Action, DoubtList, NoteEnd, NoteMissing
 from slurm_elastic.policies.inventory_check import is_lasting, weigh
 from slurm_elastic.policies.power_state import (
     Phase,
@@ -32,9 +37,7 @@ from slurm_elastic.policies.power_state import (
     phase,
 )
 from slurm_elastic.policies.reconcile_rules import (
-    DOUBT,
     OUR_MARK,
-    THE_LIST,
     capped,
     mature,
     recover,
@@ -45,27 +48,9 @@ from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
 
-_APART = frozenset({"confirm", "retry", "abandon"})
-"""Repairs that are no bulk call: one that fails must not stand in the way of the others."""
-_BY_NODE = frozenset(
-    {
-        "terminate-orphan",
-        "terminate-double",
-        "terminate-stopped",
-        "relaunch",
-        "launch",
-        "fail-node",
-        "fail-lost",
-        "give-back",
-        "clear",
-        "restore",
-        "power-down",
-        "power-down-asap",
-        "recycle",
-    }
-)
-"""Repairs that hang on a node's state, which somebody may have changed since the round read it."""
 Standing = Mapping[tuple[str, str], float]
+Do = Callable[[Any], None]
+"""Does all actions of one kind; ``_doers`` pairs it with their class."""
 
 
 class Round:
@@ -100,14 +85,14 @@ class Round:
             site.ledger.observe(self._cloud, seen, began, site.pool_of)
         part = world(site, self._cloud, view, seen)
         timings = site.config.timings
-        actions = recover(part, self._patience)
-        ready, self._standing = mature(actions, self._standing, site.monotonic(), timings.grace)
+        decided = recover(part, self._patience)
+        ready, self._standing = mature(decided, self._standing, site.monotonic(), timings.grace)
         ready, waiting = capped(ready, len(part.known))
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         if seen is not None:
-            self._report([a.reason for a in ready if a.kind == DOUBT], part)
-        self._act([a for a in ready if a.kind != DOUBT], part)
+            self._report([a for a in ready if isinstance(a, DoubtList)], part)
+        self._act([a for a in ready if not isinstance(a, DoubtList)], part)
         known = site.ledger.was_read_whole(self._cloud)
         if seen is not None and not known and not self._left(seen):
             site.ledger.read_whole(self._cloud, site.now())
@@ -152,64 +137,67 @@ class Round:
         site.ledger.report_health(health)
         return None
 
-    def _report(self, doubts: Sequence[str], part: View) -> None:
+    def _report(self, doubts: Sequence[DoubtList], part: View) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
         site, cloud = self._site, self._cloud
-        problem = doubts[0] if doubts else inventory_check.lasting(site, cloud, part.seen or ())
+        problem = (
+            doubts[0].reason if doubts else inventory_check.lasting(site, cloud, part.seen or ())
+        )
         doubt = f"{cloud}: {problem}" if problem else None
         if doubts and doubt != self._doubt:
             log.error("list cannot be true, nothing ends by it %s", doubt)
         self._doubt = doubt
         if doubts:
-            stood = site.monotonic() - self._standing[DOUBT, THE_LIST]
+            stood = site.monotonic() - self._standing[doubts[0].kind, doubts[0].subject]
             if is_lasting(stood, site.slurm.slurmd_timeout()):
                 inventory_check.keep(site, cloud, weigh(part, self._patience))
         code = "unlisted" if doubt else None
         site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
 
-    def _act(self, actions: Sequence[Action], part: View) -> None:
-        by_kind: dict[str, list[Action]] = {}
-        for action in actions:
-            by_kind.setdefault(action.kind, []).append(action)
-        seen = part.seen or ()
-        doers: Mapping[str, Callable[[Sequence[Action]], None]] = {
-            "adopt": lambda some: self._adopt(some, seen),
-            "adopt-stopped": lambda some: self._adopt(some, seen),
-            "end": self._end,
-            "end-missing": self._end,
-            "confirm": lambda some: _confirm(self._site, some, seen),
-            "retry": lambda some: _retry(self._site, some, seen),
-            "abandon": self._abandon,
-            "relaunch": self._relaunch,
-            "launch": self._launch,
-            "terminate": self._terminate,
-            "terminate-orphan": self._terminate,
-            "terminate-double": self._terminate,
-            "terminate-stopped": self._terminate,
-            "fail-node": lambda some: _fail_nodes(self._site, some),
-            "fail-lost": lambda some: _fail_nodes(self._site, some, told=True),
-            "give-back": self._give_back,
-            "recycle": lambda some: recycle(self._site, self._cloud, some, CORRELATION),
-            "power-down": lambda some: self._set(some, node_updates.power_down),
-            "clear": lambda some: self._set(some, node_updates.power_down_from_nowhere),
-            "power-down-asap": lambda some: self._set(some, node_updates.power_down_when_idle),
-            "restore": lambda some: self._set(some, node_updates.return_to_service),
-        }
+    def _act(self, decided: Sequence[Action], part: View) -> None:
+        by_kind: dict[type[Action], list[Action]] = {}
+        for action in decided:
+            by_kind.setdefault(type(action), []).append(action)
+            log.info("repair %s subject=%s reason=%s", action.kind, action.subject, action.reason)
+        doers = self._doers(part.seen or ())
         for kind, some in by_kind.items():
-            for action in some:
-                log.info("repair %s subject=%s reason=%s", kind, action.subject, action.reason)
-            for part_of in [[a] for a in some] if kind in _APART else [some]:
-                self._try(kind, doers[kind], part_of, part)
+            # One of those that are no bulk call must not stand in the way of the others.
+            for together in [some] if kind.bulk else [[action] for action in some]:
+                self._try(doers[kind], together, part)
 
-    def _try(
-        self,
-        kind: str,
-        do: Callable[[Sequence[Action]], None],
-        some: Sequence[Action],
-        part: View,
-    ) -> None:
+    def _doers(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
+        """What is done for actions of each kind."""
+        site, cloud = self._site, self._cloud
+        return {
+            actions.Adopt: lambda some: adopt(site, some, seen, self._believed.doubts),
+            actions.AdoptStopped: lambda some: adopt(site, some, seen, self._believed.doubts),
+            actions.NoteEnd: self._note_end,
+            actions.NoteMissing: self._note_end,
+            actions.Confirm: lambda some: _confirm(site, some, seen),
+            actions.Retry: lambda some: _retry(site, some, seen),
+            actions.Abandon: self._abandon,
+            actions.Relaunch: self._relaunch,
+            actions.Launch: lambda some: self._launch([a.node for a in some]),
+            actions.Terminate: self._terminate,
+            actions.TerminateOrphan: self._terminate,
+            actions.TerminateDouble: self._terminate,
+            actions.TerminateStopped: self._terminate,
+            actions.FailNode: lambda some: _fail_nodes(site, some),
+            actions.FailLost: lambda some: _fail_nodes(site, some, told=True),
+            actions.GiveBack: self._give_back,
+            actions.Recycle: lambda some: recycle(site, cloud, some, CORRELATION),
+            actions.PowerDown: lambda some: self._change(some, node_updates.power_down),
+            actions.Clear: lambda some: self._change(some, node_updates.power_down_from_nowhere),
+            actions.PowerDownWhenIdle: lambda some: self._change(
+                some, node_updates.power_down_when_idle
+            ),
+            actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
+        }
+
+    def _try(self, do: Do, some: Sequence[Action], part: View) -> None:
+        kind = some[0].kind
         try:
-            still = self._still(some, part) if kind in _BY_NODE else some
+            still = self._still(some, part) if some[0].by_node else some
             if still:
                 do(still)
         except SlurmElasticError as error:
@@ -217,51 +205,48 @@ class Round:
         except Exception:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
-    def _still(self, actions: Sequence[Action], part: View) -> Sequence[Action]:
+    def _still(self, some: Sequence[Action], part: View) -> Sequence[Action]:
         """Those that still stand by Slurm's nodes as they are now: since the round read them it has
         waited for a cloud, and an admin may have drained one, or Slurm asked for it.
         """
         now = all_nodes(self._site)
         nodes = {n: now[n] for n in part.nodes if n in now}
         found = set(recover(replace(part, nodes=nodes), self._patience))
-        dropped = [a.subject for a in actions if a not in found]
+        dropped = [a.subject for a in some if a not in found]
         if dropped:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
-        return [a for a in actions if a in found]
+        return [a for a in some if a in found]
 
-    def _adopt(self, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
-        adopt(self._site, actions, seen, self._believed.doubts)
-
-    def _end(self, actions: Sequence[Action]) -> None:
-        nodes = self._nodes_of(actions)
-        for reason in {a.reason for a in actions}:
-            ids = [a.subject for a in actions if a.reason == reason]
+    def _note_end(self, some: Sequence[NoteEnd | NoteMissing]) -> None:
+        nodes = self._nodes_of(some)
+        for reason in {a.reason for a in some}:
+            ids = [a.machine for a in some if a.reason == reason]
             self._site.ledger.ended(self._cloud, ids, reason, self._site.now())
             self._site.record(CORRELATION, "ended", [nodes[i] for i in ids], reason)
 
-    def _abandon(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            self._site.ledger.failed(action.subject, action.reason, self._site.now())
+    def _abandon(self, some: Sequence[actions.Abandon]) -> None:
+        for action in some:
+            self._site.ledger.failed(action.generation, action.reason, self._site.now())
 
-    def _terminate(self, actions: Sequence[Action]) -> None:
+    def _terminate(self, some: Sequence[actions.OnMachine]) -> None:
         machines = {m.instance.id: m for m in machines_of(self._site, self._cloud)}
-        for reason in {a.reason for a in actions}:
-            doomed = [machines[a.subject] for a in actions if a.reason == reason]
+        for reason in {a.reason for a in some}:
+            doomed = [machines[a.machine] for a in some if a.reason == reason]
             end(self._site, self._cloud, doomed, reason, CORRELATION)
 
-    def _relaunch(self, actions: Sequence[Action]) -> None:
+    def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
         """End machines of the past, and give their nodes others, unless something serves them."""
-        ids = {a.subject for a in actions}
+        ids = {a.machine for a in some}
         machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
         past = of_the_past(self._site, machines)
-        end(self._site, self._cloud, past, actions[0].reason, CORRELATION)
+        end(self._site, self._cloud, past, some[0].reason, CORRELATION)
         nodes = {m.instance.node for m in past}
         left = nodes - served(self._site, self._cloud, nodes)
-        self._launch([replace(actions[0], subject=node) for node in sorted(left)])
+        self._launch(sorted(left))
 
-    def _launch(self, actions: Sequence[Action]) -> None:
+    def _launch(self, nodes: Sequence[str]) -> None:
         site = self._site
-        pools = {a.subject: site.pool_of.get(a.subject) for a in actions}
+        pools = {node: site.pool_of.get(node) for node in nodes}
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
         # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
@@ -275,22 +260,22 @@ class Round:
         if wanted:
             provision(site, self._cloud, CORRELATION, wanted, jobs)
 
-    def _give_back(self, actions: Sequence[Action]) -> None:
+    def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
         reasons = {row.node: row.reason for row in full(self._site)}
-        nodes = [a.subject for a in actions]
-        why = reasons.get(nodes[0], actions[0].reason)
+        nodes = [a.node for a in some]
+        why = reasons.get(nodes[0], some[0].reason)
         give_back(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
 
-    def _set(
-        self, actions: Sequence[Action], change: Callable[[Slurm, Sequence[str]], None]
+    def _change(
+        self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
     ) -> None:
-        nodes = [a.subject for a in actions]
+        nodes = [a.node for a in some]
         change(self._site.slurm, nodes)
-        self._site.record(CORRELATION, actions[0].kind, nodes, actions[0].reason)
+        self._site.record(CORRELATION, some[0].kind, nodes, some[0].reason)
 
-    def _nodes_of(self, actions: Sequence[Action]) -> dict[str, str]:
+    def _nodes_of(self, some: Sequence[actions.OnMachine]) -> dict[str, str]:
         machines = {m.instance.id: m.instance.node for m in machines_of(self._site, self._cloud)}
-        return {a.subject: machines.get(a.subject, a.subject) for a in actions}
+        return {a.machine: machines.get(a.machine, a.machine) for a in some}
 
     def _addresses(self, view: Mapping[str, SlurmNode]) -> None:
         """Addresses that the provider learnt after the launch (where it is the one to tell)."""
@@ -308,17 +293,19 @@ class Round:
         assign_addresses(self._site, late)
 
 
-def _confirm(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
-    for action in actions:
-        found = [i for i in seen if i.generation == action.subject]
-        site.ledger.launched(action.subject, found, site.now())
+def _confirm(
+    site: Site, some: Sequence[actions.Confirm | actions.Retry], seen: Sequence[Instance]
+) -> None:
+    for action in some:
+        found = [i for i in seen if i.generation == action.generation]
+        site.ledger.launched(action.generation, found, site.now())
         site.record(CORRELATION, "confirmed", [i.node for i in found], action.reason)
 
 
-def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> None:
+def _retry(site: Site, some: Sequence[actions.Retry], seen: Sequence[Instance]) -> None:
     """The same call under the same token; where it is refused now, the nodes are placed anew."""
-    for action in actions:
-        row = site.ledger.launch(action.subject)
+    for action in some:
+        row = site.ledger.launch(action.generation)
         if row is None or site.ledger.end_only:  # the call might buy what it did not buy before
             continue
         if row.pool not in site.pools:  # the configuration has lost it: what is there is there
@@ -338,14 +325,14 @@ def _retry(site: Site, actions: Sequence[Action], seen: Sequence[Instance]) -> N
             provision(site, row.cloud, row.request, left, _jobs_of(site, left))
 
 
-def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) -> None:
+def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = False) -> None:
     """The machine is gone: DOWN has Slurm requeue the jobs now, not at SlurmdTimeout. ``told``: by
     the cloud's word that it has ended.
     """
     view = site.slurm.nodes()
     machines = [machine.instance for machine in site.ledger.machines()]
     lost: dict[tuple[str, str | None], list[str]] = {}
-    for name in (a.subject for a in actions):
+    for name in (a.node for a in some):
         node = view.get(name)
         if node is None:
             continue
@@ -366,7 +353,7 @@ def _fail_nodes(site: Site, actions: Sequence[Action], *, told: bool = False) ->
     for job in jobs:
         site.restarts.expect(job, site.monotonic(), set(nodes))
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
-    site.record(CORRELATION, "node-lost", subjects, actions[0].reason)
+    site.record(CORRELATION, "node-lost", subjects, some[0].reason)
 
 
 def _wants(view: Mapping[str, SlurmNode], node: str) -> bool:

@@ -1,6 +1,6 @@
 """When a running job should write a checkpoint: pure, from what may be known at the moment.
 
-``decide(situation)`` gives an Action or None; ``wake(situation)`` is the earliest time at which the
+``decide(situation)`` gives a SaveJob or None; ``wake(situation)`` is the earliest time at which the
 answer may change if neither the price nor the notices do, so that nobody has to ask every second.
 
 Sources: HOUR and THRESHOLD are EC3's (FGCS 2016, Algorithm 1, with its threshold read as state:
@@ -18,7 +18,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from slurm_elastic.model import Action, Notice
+from slurm_elastic.model import Notice
+from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.policy_text import (
     DalyOrder,
     Policy,
@@ -74,8 +75,8 @@ class Situation(Struct, frozen=True, kw_only=True):
 class CheckpointPolicy(Protocol):
     """What all policies here have."""
 
-    def decide(self, situation: Situation) -> Action | None:
-        """An Action of kind ``checkpoint``, with its reason, or None."""
+    def decide(self, situation: Situation) -> SaveJob | None:
+        """A save, with its reason, or None."""
         ...
 
     def wake(self, situation: Situation) -> float:
@@ -83,15 +84,15 @@ class CheckpointPolicy(Protocol):
         ...
 
 
-def checkpoint(situation: Situation, reason: str) -> Action:
+def checkpoint(situation: Situation, reason: str) -> SaveJob:
     """The one action of these policies."""
-    return Action(kind="checkpoint", subject=situation.job, reason=reason)
+    return SaveJob(job=situation.job, reason=reason)
 
 
 class Never(Policy, frozen=True, tag="none"):
     """No checkpoints: an interrupted job begins anew."""
 
-    def decide(self, situation: Situation) -> Action | None:  # noqa: ARG002
+    def decide(self, situation: Situation) -> SaveJob | None:  # noqa: ARG002
         """None."""
         return None
 
@@ -111,7 +112,7 @@ class Hour(Policy, frozen=True, tag="hour"):
     margin: Seconds = 200.0
     every: SecondsOver = HOUR
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """Within the margin, unless a checkpoint was completed within it already."""
         opens, end, paid = _window(situation, self.margin, self.every)
         if situation.now < opens or situation.since >= opens:
@@ -149,7 +150,7 @@ class Threshold(Policy, frozen=True, tag="threshold"):
     margin: Seconds = 200.0
     period: SecondsOver = 600.0
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """By the hour, else by the price."""
         if (hourly := Hour(self.margin).decide(situation)) is not None:
             return hourly
@@ -195,7 +196,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
     band: Share = 0.2
     margin: Seconds = 200.0
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """By the hour, else by the price."""
         if (hourly := Hour(self.margin).decide(situation)) is not None:
             return hourly
@@ -227,7 +228,7 @@ class Daly(Policy, frozen=True, tag="daly"):
     order: DalyOrder = 2
     least: Seconds = 30.0
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """When the interval since the last checkpoint is over."""
         interval = self.interval(situation)
         if situation.now < situation.since + interval:
@@ -254,7 +255,7 @@ class OnNotice(Policy, frozen=True, tag="on_notice"):
 
     slack: Seconds = 5.0
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """For the first warning that no checkpoint has answered and that leaves time for one."""
         for notice in situation.notices:
             if self._open(notice, situation):
@@ -287,7 +288,7 @@ class FirstOf(Policy, frozen=True, tag="first_of"):
             if not isinstance(one, Policy):
                 raise ValueError(f"{one!r} is no policy, expected some of {', '.join(_KINDS)}")  # noqa: TRY004
 
-    def decide(self, situation: Situation) -> Action | None:
+    def decide(self, situation: Situation) -> SaveJob | None:
         """The first action."""
         decisions = (policy.decide(situation) for policy in self.policies)
         return next((action for action in decisions if action is not None), None)

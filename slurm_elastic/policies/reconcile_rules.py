@@ -63,8 +63,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 
-from slurm_elastic.model import Action, InstanceState
+from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.actions import (
+    Abandon,
+    Action,
+    Adopt,
+    AdoptStopped,
+    Clear,
+    Confirm,
+    DoubtList,
+    FailLost,
+    FailNode,
+    GiveBack,
+    Launch,
+    NoteEnd,
+    NoteMissing,
+    PowerDown,
+    PowerDownWhenIdle,
+    Recycle,
+    Relaunch,
+    Restore,
+    Retry,
+    Terminate,
+    TerminateDouble,
+    TerminateOrphan,
+    TerminateStopped,
+)  # fmt: skip
 from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.inventory_check import Listing, answers, cap, is_heard, served, weigh
 from slurm_elastic.policies.node_health import Ill, ill
@@ -78,36 +103,7 @@ HOLD_MARK = f"{OUR_MARK}hold:"
 """What the reason of a node starts with that we keep from Slurm."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
-_CAPPED = frozenset(
-    {
-        "end-missing",
-        "terminate-orphan",
-        "terminate-double",
-        "relaunch",
-        "terminate-stopped",
-        "fail-node",
-        "recycle",
-    }
-)
-"""What a wrong view would make us destroy: machines, what we know of them, and jobs."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
-DOUBT = "doubt"
-"""A finding that calls for a person: the cloud's list cannot be true."""
-THE_LIST = "list"
-"""Its subject."""
-PATIENT = frozenset(
-    {
-        "adopt-stopped",
-        "terminate-orphan",
-        "terminate-double",
-        "terminate-stopped",
-        "relaunch",
-        "launch",
-        "fail-node",
-        DOUBT,
-    }
-)
-"""Findings that a race could fake for a moment: acted on only after ``Patience.grace``."""
 
 
 def recover(view: View, patience: Patience) -> tuple[Action, ...]:
@@ -117,7 +113,7 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     actions += _intents(view, patience)
     listing = weigh(view, patience)
     if listing.doubt:
-        actions.append(Action(kind=DOUBT, subject=THE_LIST, reason=listing.doubt))
+        actions.append(DoubtList(reason=listing.doubt))
     for machine in view.known:
         action = _machine(view, machine, patience, listing)
         if action is not None:
@@ -137,7 +133,7 @@ def mature(
     ready: list[Action] = []
     standing: dict[tuple[str, str], float] = {}
     for action in actions:
-        if action.kind not in PATIENT:
+        if not action.patient:
             ready.append(action)
             continue
         since = first_seen.get((action.kind, action.subject), now)
@@ -153,7 +149,7 @@ def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], in
     kept: list[Action] = []
     deletions = 0
     for action in actions:
-        if action.kind in _CAPPED:
+        if action.capped:
             deletions += 1
             if deletions > most:
                 continue
@@ -165,10 +161,8 @@ def _adoptions(view: View) -> list[Action]:
     known = {m.id for m in view.known}
     open_generations = {i.generation for i in view.intents}
     return [
-        Action(
-            # One on its way out is mostly gone by the next round.
-            kind="adopt-stopped" if instance.state is InstanceState.STOPPING else "adopt",
-            subject=instance.id,
+        (AdoptStopped if instance.state is InstanceState.STOPPING else Adopt)(
+            machine=instance.id,
             reason=f"carries this cluster's tag for node {instance.node}; the ledger lacks it",
         )
         for instance in view.seen or ()
@@ -189,24 +183,19 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     if found:
         # Of a launch that took effect the same call tells what else there is, and starts nothing.
         whole = {i.node for i in found}.issuperset(intent.nodes)
-        return Action(
-            kind="confirm" if whole else "retry",
-            subject=intent.generation,
-            reason=f"{len(found)} machine(s) of this open launch are there",
-        )
+        why = f"{len(found)} machine(s) of this open launch are there"
+        return (Confirm if whole else Retry)(generation=intent.generation, reason=why)
     wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
     if wanted:
-        return Action(
-            kind="retry",
-            subject=intent.generation,
+        return Retry(
+            generation=intent.generation,
             reason=f"no answer is known and Slurm still wants {len(wanted)} of its nodes",
         )
     age = view.now - intent.created
     if age < patience.visibility:
         return None
-    return Action(
-        kind="abandon",
-        subject=intent.generation,
+    return Abandon(
+        generation=intent.generation,
         reason=f"no machine of it was seen for {age:.0f} s and Slurm wants none of its nodes",
     )
 
@@ -219,9 +208,8 @@ def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -
     if state is None:
         return _missing(machine, listing)
     if machine.suspending:
-        return Action(
-            kind="terminate",
-            subject=machine.id,
+        return Terminate(
+            machine=machine.id,
             reason="its end was decided and it is still there",
         )
     node = view.nodes.get(machine.node)
@@ -230,15 +218,14 @@ def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -
     if node is None:
         return _unlisted(view, machine, patience)
     if is_unneeded(node):
-        return Action(kind="terminate-orphan", subject=machine.id, reason=POWERED_DOWN)
+        return TerminateOrphan(machine=machine.id, reason=POWERED_DOWN)
     if machine.double_of:
-        return Action(
-            kind="terminate-double",
-            subject=machine.id,
+        return TerminateDouble(
+            machine=machine.id,
             reason=f"node {node.name} has machine {machine.double_of} of its own cloud",
         )
     if _is_past(view, machine):
-        return Action(kind="relaunch", subject=machine.id, reason=POWERED_UP_AGAIN)
+        return Relaunch(machine=machine.id, reason=POWERED_UP_AGAIN)
     return _aged(view, machine, node)
 
 
@@ -249,9 +236,8 @@ def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listin
     works = node is not None and is_busy(node) and answers(view, machine, listing.running)
     if works and listing.hears:
         return None
-    return Action(
-        kind="terminate-stopped",
-        subject=machine.id,
+    return TerminateStopped(
+        machine=machine.id,
         reason="the cloud has it stopped, which nobody asked for: it serves nobody",
     )
 
@@ -271,17 +257,16 @@ def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
     if limit is None or age <= limit:
         return None
     why = "Slurm has no such node" if machine.node else "its tags name no node and it is too old"
-    return Action(kind="terminate-orphan", subject=machine.id, reason=why)
+    return TerminateOrphan(machine=machine.id, reason=why)
 
 
 def _missing(machine: Known, listing: Listing) -> Action | None:
     if machine.suspending:
-        return Action(kind="end", subject=machine.id, reason="its end was decided and it is gone")
+        return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
     if machine.id not in listing.gone:
         return None
-    return Action(
-        kind="end-missing",
-        subject=machine.id,
+    return NoteMissing(
+        machine=machine.id,
         reason=f"the cloud did not list it {machine.misses} times in a row",
     )
 
@@ -294,11 +279,10 @@ def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
         return None  # power_down would undo an admin's drain
     if "POWER_DOWN" in node.states:
         return None  # asked for already, its jobs go on
-    kind = "power-down-asap" if is_busy(node) else "power-down"
+    action = PowerDownWhenIdle if is_busy(node) else PowerDown
     old = f"{age:.0f} s old" if isfinite(age) else "from before the clock was set back"
-    return Action(
-        kind=kind,
-        subject=machine.node,
+    return action(
+        node=machine.node,
         reason=f"its machine is {old}, the pool's maximum is {machine.max_age:.0f} s",
     )
 
@@ -317,9 +301,8 @@ def _doubles(view: View) -> list[Action]:
     for name, machines in by_node.items():
         keeper = _keeper(view.nodes.get(name), machines)
         actions += [
-            Action(
-                kind="terminate-double",
-                subject=machine.id,
+            TerminateDouble(
+                machine=machine.id,
                 reason=f"node {name} has machine {keeper.id} of generation {keeper.generation}",
             )
             for machine in machines
@@ -359,19 +342,14 @@ def _node(view: View, node: SlurmNode, *, lost: bool, heard: bool) -> Action | N
     where, held = phase(node), node.name in view.held
     if where is Phase.POWERING_UP:
         if held:
-            return Action(kind="give-back", subject=node.name, reason="no offer was left for it")
-        return Action(
-            kind="launch",
-            subject=node.name,
+            return GiveBack(node=node.name, reason="no offer was left for it")
+        return Launch(
+            node=node.name,
             reason="Slurm waits for it and nothing serves it: the request was lost",
         )
     if where is Phase.UP and not held and (lost or not heard):
-        return Action(
-            # The cloud's word that it has ended is no race: nobody has to wait for another look.
-            kind="fail-lost" if lost else "fail-node",
-            subject=node.name,
-            reason="Slurm has it up and its machine is gone",
-        )
+        fail = FailLost if lost else FailNode
+        return fail(node=node.name, reason="Slurm has it up and its machine is gone")
     return None
 
 
@@ -382,23 +360,21 @@ def _ill(node: SlurmNode, ails: Ill) -> Action | None:
     where = phase(node)
     if where is Phase.POWERED_DOWN:
         why = f"{ails.words}: its machine is gone, back to the powered-down nodes"
-        return Action(kind="restore", subject=node.name, reason=why)
+        return Restore(node=node.name, reason=why)
     if where is not Phase.UP or (is_busy(node) and not is_down(node)):
         return None
     if "POWER_DOWN" in node.states:
         return None  # it goes
-    return Action(kind="recycle", subject=node.name, reason=str(ails))
+    return Recycle(node=node.name, reason=str(ails))
 
 
 def _down(node: SlurmNode, where: Phase) -> Action | None:
     """A DOWN node of ours goes back to the powered-down ones; an admin's own stays."""
     if not node.reason.startswith(_GIVEN_UP) or where not in (Phase.UP, Phase.POWERED_DOWN):
         return None
-    return Action(
-        kind="restore" if where is Phase.POWERED_DOWN else "clear",
-        subject=node.name,
-        reason=f"DOWN ({node.reason}): back to the powered-down nodes",
-    )
+    action = Restore if where is Phase.POWERED_DOWN else Clear
+    why = f"DOWN ({node.reason}): back to the powered-down nodes"
+    return action(node=node.name, reason=why)
 
 
 def _phase(view: View, name: str) -> Phase | None:

@@ -10,13 +10,13 @@ from collections.abc import Container, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.model import Action, Instance, InstanceState
+from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.inventory_check import cap
 from slurm_elastic.policies.power_state import Phase, is_busy, phase
 
 POWERED_DOWN = "Slurm has its node powered down"
-KIND = "terminate-orphan"
 
 
 class Bound(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
     ``standing`` is to be given to the next look.
     """
 
-    ready: tuple[Action, ...]
+    ready: tuple[TerminateOrphan, ...]
     waiting: int
     standing: Mapping[str, Standing]
 
@@ -70,7 +70,7 @@ def overdue(
     ]
     standing = {one.id: _next(before.get(one.id), now) for one in found}
     ready = [
-        Action(kind=KIND, subject=one.id, reason=f"{POWERED_DOWN} for {now - at.since:.0f} s")
+        TerminateOrphan(machine=one.id, reason=f"{POWERED_DOWN} for {now - at.since:.0f} s")
         for one in found
         if now - (at := standing[one.id]).since >= bound.seconds and at.looks >= bound.looks
     ]

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Action, InstanceState
+from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.inventory_check import is_lasting, is_pinged
 from slurm_elastic.policies.reconcile_rules import capped, mature, recover
 from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
@@ -353,7 +354,7 @@ def test_an_admins_own_down_node_is_left_alone(world: View) -> None:
 
 
 def test_patient_findings_must_stand() -> None:
-    finding = Action(kind="terminate-orphan", subject="i-1", reason="x")
+    finding = TerminateOrphan(machine="i-1", reason="x")
     ready, standing = mature([finding], {}, NOW, grace=60)
     assert ready == ()
     ready, standing = mature([finding], standing, NOW + 59, grace=60)
@@ -366,7 +367,7 @@ def test_patient_findings_must_stand() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
-    actions = [Action(kind="terminate-orphan", subject=str(i), reason="x") for i in range(count)]
+    actions = [TerminateOrphan(machine=str(i), reason="x") for i in range(count)]
     kept, waiting = capped(actions, live)
     assert len(kept) <= max(10, live * 0.2)
     assert len(kept) + waiting == count

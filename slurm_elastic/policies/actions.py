@@ -1,0 +1,245 @@
+"""The actions that policies decide on: one Struct a kind, each with its reason for a person.
+
+A policy only names what is to be done; ``controller`` and ``ckptman`` do it. The class also says how
+its actions may be done: ``patient`` ones only after their finding has stood for a while, as a race
+could fake it for a moment; of ``capped`` ones only so many a round, as a wrong view would make us
+destroy machines, what we know of them, or jobs; ``by_node`` ones only if Slurm's node calls for them
+still, as somebody may have changed it since it was read; ``bulk`` ones many in one call.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from msgspec import Struct
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """Something to be done, and why. ``kind`` is its word in the log and in ``explain``."""
+
+    reason: str
+    kind: ClassVar[str]
+    patient: ClassVar[bool] = False
+    capped: ClassVar[bool] = False
+    by_node: ClassVar[bool] = False
+    bulk: ClassVar[bool] = True
+
+    @property
+    def subject(self) -> str:
+        """What it is done to, for the log: an id of a machine, a generation or a node."""
+        raise AttributeError(type(self).__name__)
+
+
+class OnMachine(Action, frozen=True, kw_only=True):
+    """Done to a machine, by its id in its cloud."""
+
+    machine: str
+
+    @property
+    def subject(self) -> str:
+        """The machine."""
+        return self.machine
+
+
+class OnLaunch(Action, frozen=True, kw_only=True):
+    """Done to an open launch, by its generation; one by one, so that none waits for another."""
+
+    generation: str
+    bulk: ClassVar[bool] = False
+
+    @property
+    def subject(self) -> str:
+        """The launch."""
+        return self.generation
+
+
+class OnNode(Action, frozen=True, kw_only=True):
+    """Done to one of Slurm's nodes, by its name."""
+
+    node: str
+    by_node: ClassVar[bool] = True
+
+    @property
+    def subject(self) -> str:
+        """The node."""
+        return self.node
+
+
+# machines
+
+
+class Adopt(OnMachine, frozen=True, kw_only=True):
+    """Write a machine down that bears this cluster's tags and that the ledger lacks."""
+
+    kind: ClassVar[str] = "adopt"
+
+
+class AdoptStopped(OnMachine, frozen=True, kw_only=True):
+    """The same for one that its cloud has stopped: one on its way out is mostly gone soon."""
+
+    kind: ClassVar[str] = "adopt-stopped"
+    patient: ClassVar[bool] = True
+
+
+class NoteEnd(OnMachine, frozen=True, kw_only=True):
+    """Write down that a machine whose end was decided is gone."""
+
+    kind: ClassVar[str] = "end"
+
+
+class NoteMissing(OnMachine, frozen=True, kw_only=True):
+    """Write down that a machine is gone which its cloud does not list any more."""
+
+    kind: ClassVar[str] = "end-missing"
+    capped: ClassVar[bool] = True
+
+
+class Terminate(OnMachine, frozen=True, kw_only=True):
+    """End a machine once more, whose end was decided before."""
+
+    kind: ClassVar[str] = "terminate"
+
+
+class TerminateOrphan(OnMachine, frozen=True, kw_only=True):
+    """End a machine that Slurm does not need."""
+
+    kind: ClassVar[str] = "terminate-orphan"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
+
+
+class TerminateDouble(OnMachine, frozen=True, kw_only=True):
+    """End one of several machines of a node."""
+
+    kind: ClassVar[str] = "terminate-double"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
+
+
+class TerminateStopped(OnMachine, frozen=True, kw_only=True):
+    """End a machine that its cloud has stopped, which nobody asked for."""
+
+    kind: ClassVar[str] = "terminate-stopped"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
+
+
+class Relaunch(OnMachine, frozen=True, kw_only=True):
+    """End a machine of an earlier power-up, and start another for its node."""
+
+    kind: ClassVar[str] = "relaunch"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+    by_node: ClassVar[bool] = True
+
+
+# open launches
+
+
+class Confirm(OnLaunch, frozen=True, kw_only=True):
+    """Write down the machines of a launch whose answer was lost: all are there."""
+
+    kind: ClassVar[str] = "confirm"
+
+
+class Retry(OnLaunch, frozen=True, kw_only=True):
+    """Make the same call once more under the same token."""
+
+    kind: ClassVar[str] = "retry"
+
+
+class Abandon(OnLaunch, frozen=True, kw_only=True):
+    """Write down that a launch has made nothing."""
+
+    kind: ClassVar[str] = "abandon"
+
+
+# nodes
+
+
+class Launch(OnNode, frozen=True, kw_only=True):
+    """Start a machine for a node that Slurm waits for and nothing serves."""
+
+    kind: ClassVar[str] = "launch"
+    patient: ClassVar[bool] = True
+
+
+class FailNode(OnNode, frozen=True, kw_only=True):
+    """Set a node DOWN whose machine is gone, so that Slurm requeues its jobs now."""
+
+    kind: ClassVar[str] = "fail-node"
+    patient: ClassVar[bool] = True
+    capped: ClassVar[bool] = True
+
+
+class FailLost(OnNode, frozen=True, kw_only=True):
+    """The same by the cloud's word that the machine has ended, which is no race."""
+
+    kind: ClassVar[str] = "fail-lost"
+
+
+class GiveBack(OnNode, frozen=True, kw_only=True):
+    """Power a node down by force for which no offer is left; its jobs move on."""
+
+    kind: ClassVar[str] = "give-back"
+
+
+class Recycle(OnNode, frozen=True, kw_only=True):
+    """Give a node another machine that Slurm has taken out of service."""
+
+    kind: ClassVar[str] = "recycle"
+    capped: ClassVar[bool] = True
+
+
+class PowerDown(OnNode, frozen=True, kw_only=True):
+    """Power an idle node down, as its machine is over its maximum age."""
+
+    kind: ClassVar[str] = "power-down"
+
+
+class PowerDownWhenIdle(OnNode, frozen=True, kw_only=True):
+    """The same for a busy node, once its jobs have ended."""
+
+    kind: ClassVar[str] = "power-down-asap"
+
+
+class Clear(OnNode, frozen=True, kw_only=True):
+    """Power a DOWN node down, so that it can be asked for again."""
+
+    kind: ClassVar[str] = "clear"
+
+
+class Restore(OnNode, frozen=True, kw_only=True):
+    """End DOWN of a node that is powered down, so that it can be asked for again."""
+
+    kind: ClassVar[str] = "restore"
+
+
+# what calls for a person, and jobs
+
+
+class DoubtList(Action, frozen=True, kw_only=True):
+    """Say that a cloud's list of machines cannot be true; nothing ends by it."""
+
+    kind: ClassVar[str] = "doubt"
+    patient: ClassVar[bool] = True
+
+    @property
+    def subject(self) -> str:
+        """The list as a whole."""
+        return "list"
+
+
+class SaveJob(Action, frozen=True, kw_only=True):
+    """Take a checkpoint of a job, by its label in Slurm."""
+
+    kind: ClassVar[str] = "checkpoint"
+    job: str
+
+    @property
+    def subject(self) -> str:
+        """The job."""
+        return self.job
