@@ -140,9 +140,8 @@ class Round:
     def _report(self, doubts: Sequence[DoubtList], part: View) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
         site, cloud = self._site, self._cloud
-        problem = (
-            doubts[0].reason if doubts else inventory_check.lasting(site, cloud, part.seen or ())
-        )
+        lasting = None if doubts else inventory_check.lasting(site, cloud, part.seen or ())
+        problem = doubts[0].reason if doubts else lasting
         doubt = f"{cloud}: {problem}" if problem else None
         if doubts and doubt != self._doubt:
             log.error("list cannot be true, nothing ends by it %s", doubt)

@@ -1,10 +1,10 @@
 """The actions that policies decide on: one Struct a kind, each with its reason for a person.
 
-A policy only names what is to be done; ``controller`` and ``ckptman`` do it. The class also says how
-its actions may be done: ``patient`` ones only after their finding has stood for a while, as a race
-could fake it for a moment; of ``capped`` ones only so many a round, as a wrong view would make us
-destroy machines, what we know of them, or jobs; ``by_node`` ones only if Slurm's node calls for them
-still, as somebody may have changed it since it was read; ``bulk`` ones many in one call.
+A policy only names what is to be done; ``controller`` and ``ckptman`` do it. The class also says
+how its actions may be done: ``patient`` ones only after their finding has stood for a while, as a
+race could fake it for a moment; of ``capped`` ones only so many a round, as a wrong view would make
+us destroy machines, what we know of them, or jobs; ``by_node`` ones only if Slurm's node calls for
+them still, as somebody may have changed it since it was read; ``bulk`` ones many in one call.
 """
 
 from __future__ import annotations
