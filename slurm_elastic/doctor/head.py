@@ -191,7 +191,7 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
                     yield Finding(
                         what="last errors",
                         level=Level.WRONG,
-                        found=told_by(health.name, health.error),
+                        found=health.told,
                         advice=_STRAYS if health.code == CODE else "",
                     )
             for breaker in ledger.breakers():
@@ -232,11 +232,6 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
             expected="a state directory that can be written",
             advice=f"{why.partition('; do: ')[2]}; slurm-elastic-ckptman goes on by itself then",
         )
-
-
-def told_by(name: str, error: str) -> str:
-    """An error with the name of who met it, which many errors begin with already."""
-    return error if error.startswith(f"{name}: ") else f"{name}: {error}"
 
 
 def _paused(breaker: Breaker) -> Finding:

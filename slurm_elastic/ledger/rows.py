@@ -141,6 +141,12 @@ class Health(Struct, frozen=True, kw_only=True):
     error: str | None = None
     code: str | None = None
 
+    @property
+    def told(self) -> str:
+        """The error with the name of who met it, which many errors begin with already."""
+        own = f"{self.name}: "
+        return own + (self.error or "").removeprefix(own)
+
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "

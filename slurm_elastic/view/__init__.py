@@ -189,9 +189,7 @@ def _daemon(config: Config, facts: Facts) -> DaemonView:
         pid=pid,
         process_found=facts.process_found,
         pending_requests=facts.pending,
-        problems=tuple(
-            f"{h.name}: {h.error}" for h in facts.health if h.error and h.name not in clouds
-        ),
+        problems=tuple(h.told for h in facts.health if h.error and h.name not in clouds),
         end_only=facts.end_only or None,
     )
 

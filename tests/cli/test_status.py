@@ -24,7 +24,7 @@ from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.door import records
 from slurm_elastic.errors import ConfigError, SlurmError
-from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.ledger import Health, Ledger, Machine
 from slurm_elastic.model import Limits, Location
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -87,6 +87,11 @@ def test_on_a_very_narrow_screen_nothing_vanishes(ledger: Ledger, tmp_path: Path
     assert "aws (public): 5/16 paid" in text
     assert "and 1 more" in text
     assert "terminating: suspended by Slurm" in text_of(seen(tmp_path), 50, Screen(whole=True))
+
+
+def test_who_met_an_error_is_named_once(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.report_health(Health(name="slurm", checked=NOW, error="slurm: away", code="x"))
+    assert "last error of slurm: away" in text_of(seen(tmp_path), 120)
 
 
 def test_the_caps_of_the_cluster_are_told(ledger: Ledger, tmp_path: Path) -> None:
