@@ -14,7 +14,7 @@ from rich.table import Table
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay
+from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay, uniform
 from slurm_elastic.simulate.availability import Availability, load_availability
 from slurm_elastic.simulate.deadline import Odds, tried
 from slurm_elastic.units import parse_duration
@@ -22,7 +22,8 @@ from slurm_elastic.units import parse_duration
 HOUR = 3600.0
 LONGEST = 366 * 86400.0
 POLICIES: Mapping[str, Callable[[Race], Choice]] = {
-    "uniform progress": choose,
+    "by dollars": choose,
+    "uniform progress": uniform,
     "greedy": greedy,
     "on demand": pay,
 }
@@ -102,6 +103,7 @@ def _row(args: argparse.Namespace, name: str, trace: Availability, policy: str) 
         choose=POLICIES[policy],
         starts=args.starts,
         seed=args.seed,
+        **({"price": args.prices[0] / args.prices[1]} if args.prices else {}),
     )
     cost = None
     if args.prices:

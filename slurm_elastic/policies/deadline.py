@@ -1,18 +1,31 @@
 """A job with a deadline on a spot market: when to ride it, when to wait, when to pay. Pure.
 
-Uniform progress of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under Deadlines"
-(NSDI '24, section 4.2): without a spot machine the job waits as long as it is ahead of a straight
-line from start to deadline, and pays for an on-demand machine when it is behind. Ours differs where
-the paper gives up for good: whoever pays goes back to a spot machine as soon as there is one and
-the slack left pays for both ways, also near the end, not only once it is ahead of the line again.
+After uniform progress of Wu et al., "Can't Be Late: Optimizing Spot Instance Savings under
+Deadlines" (NSDI '24, section 4.2; here ``uniform``): without a spot machine the job waits as long
+as it is ahead of a straight line from start to deadline, and pays for an on-demand machine when it
+is behind. Ours differs in three ways, all for the dollars. It keeps less than the line's slack in
+reserve (RESERVE), so that it buys less. Whoever pays goes back to a spot machine also near the end,
+where the slack left pays for both ways; but only once spot machines have been there for as long as
+the two changes take to be earned, as what has just come back often goes again.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from math import inf
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+RESERVE = 0.65
+"""The share of the straight line's slack below which a job that has no machine buys one."""
+
+
+UP = 1800.0
+"""Seconds for which spot machines must have been there before an on-demand machine is left, unless
+restarts are short beside that.
+"""
 
 
 class Where(StrEnum):
@@ -27,7 +40,8 @@ class Race(Struct, frozen=True, kw_only=True):
     """All that the choice may know; seconds. ``begin`` and ``deadline`` bound the whole job of
     ``work``, of which ``left`` is still to do. ``restart`` is lost whenever the job gets a machine,
     ``starting`` what of it is still ahead; ``look``: until the next choice. ``spot``: whether a
-    spot machine is to be had, or kept, now.
+    spot machine is to be had, or kept, now, and ``up`` for how long without a break it has been;
+    ``price``: what it costs, as a share of the on-demand price.
     """
 
     now: float
@@ -40,6 +54,8 @@ class Race(Struct, frozen=True, kw_only=True):
     where: Where
     spot: bool
     starting: float = 0.0
+    up: float = inf
+    price: float = 0.5
 
     @property
     def slack(self) -> float:
@@ -52,6 +68,21 @@ class Race(Struct, frozen=True, kw_only=True):
         asked = self.work * (self.now - self.begin) / (self.deadline - self.begin)
         return self.work - self.left >= asked
 
+    @property
+    def patient(self) -> bool:
+        """Whether more slack is left than the share RESERVE of the straight line's."""
+        whole = self.deadline - self.begin
+        line = (whole - self.work) * (self.deadline - self.now) / whole
+        return self.slack >= RESERVE * line
+
+    @property
+    def earns(self) -> bool:
+        """Whether a spot machine that stays for as long as it has been there saves what it costs to
+        go to it (a restart, at its price) and back (another, on demand); at least UP.
+        """
+        earned = self.restart * (1 + self.price) / (1 - self.price)
+        return self.up >= max(earned, min(UP, 2.5 * self.restart))
+
 
 class Choice(NamedTuple):
     """Where to run until the next look, and why."""
@@ -61,7 +92,9 @@ class Choice(NamedTuple):
 
 
 def choose(race: Race) -> Choice:
-    """Uniform progress. Never late if the slack at the beginning is two restarts and a look."""
+    """Where it costs least. Never late if the slack at the beginning is two restarts and a look."""
+    if race.price >= 1:
+        return Choice(Where.ON_DEMAND, "spot machines are no cheaper")
     if race.spot:
         return _with_spot(race)
     if race.where is Where.ON_DEMAND:
@@ -69,7 +102,28 @@ def choose(race: Race) -> Choice:
         return Choice(Where.ON_DEMAND, "no spot machine is to be had")
     if race.slack < race.restart + 2 * race.look:
         return Choice(Where.ON_DEMAND, f"only {race.slack:.0f} s may still be lost")
-    if race.ahead:
+    return _without(waits=race.patient)
+
+
+def uniform(race: Race) -> Choice:
+    """Uniform progress as the paper prints it, which knows no price."""
+    way = race.restart + race.look
+    if race.spot and race.where is Where.SPOT and race.slack >= way:
+        return Choice(Where.SPOT, "the spot machine is there")
+    if race.slack < way + race.restart + race.look:
+        return Choice(Where.ON_DEMAND, f"only {race.slack:.0f} s may still be lost")
+    if race.where is Where.ON_DEMAND:
+        later = replace(race, now=race.now + 2 * race.restart)
+        if race.spot and later.ahead:
+            return Choice(Where.SPOT, "a spot machine is to be had, and the job is ahead")
+        return Choice(Where.ON_DEMAND, "the job is behind its line")
+    if race.spot:
+        return Choice(Where.SPOT, "a spot machine is to be had")
+    return _without(waits=race.ahead)
+
+
+def _without(*, waits: bool) -> Choice:
+    if waits:
         return Choice(
             Where.WAITING, "no spot machine is to be had, and the job is ahead of its line"
         )
@@ -98,6 +152,8 @@ def _with_spot(race: Race) -> Choice:
         kept = race.slack >= needed
         reason = "the spot machine is there"
     else:
+        if race.where is Where.ON_DEMAND and not race.earns:
+            return Choice(Where.ON_DEMAND, f"spot machines are there for {race.up:.0f} s only")
         ways = 1 if race.where is Where.WAITING else 2
         kept = race.slack >= needed + ways * race.restart
         reason = "a spot machine is to be had"

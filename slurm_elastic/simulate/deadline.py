@@ -47,6 +47,7 @@ def tried(
     choose: Callable[[Race], Choice],
     starts: int,
     seed: int = 0,
+    price: float = 0.5,
 ) -> Odds:
     """The job from ``starts`` random ticks of a trace on, which repeats where it is too short."""
     chance = random.Random(seed)  # noqa: S311 - repeatable, not secret
@@ -57,7 +58,15 @@ def tried(
         first = chance.randrange(last if last > 0 else len(counts))
         window = [counts[(first + tick) % len(counts)] > 0 for tick in range(ticks)]
         found.append(
-            race(window, look, work=work, deadline=deadline, restart=restart, choose=choose)
+            race(
+                window,
+                look,
+                work=work,
+                deadline=deadline,
+                restart=restart,
+                choose=choose,
+                price=price,
+            )
         )
     return Odds(
         starts=starts,
@@ -78,22 +87,26 @@ def race(
     deadline: float,
     restart: float,
     choose: Callable[[Race], Choice],
+    price: float = 0.5,
 ) -> Finish:
     """Run the job, asking ``choose`` at each tick of ``look`` seconds. The trace repeats.
+
+    ``price``: of spot machines, as a share of the on-demand price.
 
     A machine that is lost loses no work done, as if each interruption were announced.
     """
     now, left, where, starting, restarts = 0.0, work, Where.WAITING, 0.0, 0
     done, paid = dict.fromkeys(Where, 0.0), dict.fromkeys(Where, 0.0)
-    tick = 0
+    tick, up = 0, 0.0
     while left > 0:
         spot = available[tick % len(available)]
+        up = up + look if spot and tick and available[(tick - 1) % len(available)] else 0.0
         if where is Where.SPOT and not spot:
             where, starting = Where.WAITING, 0.0
         choice = choose(
             Race(
                 now=now, begin=0.0, deadline=deadline, work=work, left=left, restart=restart,
-                look=look, where=where, spot=spot, starting=starting,
+                look=look, where=where, spot=spot, starting=starting, up=up, price=price,
             )
         )  # fmt: skip
         if choice.where is not where:

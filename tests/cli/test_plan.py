@@ -156,10 +156,12 @@ def test_a_deadline_is_kept_with_as_much_spot_as_there_is_time_for(
     assert plan("deadline", *asked, "--deadline", "30h", *prices) == 0
     shown = capsys.readouterr().out
     assert "shaky.json" in shown
+    assert "by dollars" in shown
     assert "uniform progress" in shown
     assert "0 of 50" in shown
     rows = {row["policy"]: row for row in json.loads(out.read_text())}
-    ours, paying = rows["uniform progress"], rows["on demand"]
+    ours, paying = rows["by dollars"], rows["on demand"]
+    assert ours["cost"] <= rows["uniform progress"]["cost"]
     assert ours["odds"]["missed"] == rows["greedy"]["odds"]["missed"] == 0
     assert ours["cost"] < paying["cost"]
     assert paying["odds"]["end"] == 20 * 3600 + 360

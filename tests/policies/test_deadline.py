@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.policies.deadline import Race, Where, choose
-from slurm_elastic.simulate.deadline import race
+from slurm_elastic.policies.deadline import Choice, Race, Where, choose, uniform
+from slurm_elastic.simulate.deadline import Finish, race
 
 AT_EASE = Race(
     now=100, begin=0, deadline=1000, work=500, left=400, restart=10, look=5,
@@ -20,7 +22,16 @@ AT_EASE = Race(
     ("change", "where", "reason"),
     [
         ({}, Where.WAITING, "ahead of its line"),
-        ({"left": 500}, Where.ON_DEMAND, "behind its line"),
+        ({"now": 400}, Where.WAITING, "ahead of its line"),
+        ({"now": 420}, Where.ON_DEMAND, "behind its line"),
+        ({"price": 1.0, "spot": True}, Where.ON_DEMAND, "no cheaper"),
+        (
+            {"spot": True, "where": Where.ON_DEMAND, "up": 29.0},
+            Where.ON_DEMAND,
+            "are there for 29 s only",
+        ),
+        ({"spot": True, "where": Where.ON_DEMAND, "up": 30.0}, Where.SPOT, "is to be had"),
+        ({"spot": True, "up": 0.0}, Where.SPOT, "is to be had"),
         ({"spot": True}, Where.SPOT, "is to be had"),
         ({"spot": True, "where": Where.SPOT}, Where.SPOT, "is there"),
         ({"spot": True, "where": Where.ON_DEMAND}, Where.SPOT, "is to be had"),
@@ -69,3 +80,42 @@ def test_without_spot_machines_the_job_waits_in_between_and_is_in_time() -> None
     found = race([False], 60, work=3600, deadline=7200, restart=100, choose=choose)
     assert found.spot == 0
     assert found.restarts == 1
+
+
+@given(
+    st.lists(st.booleans(), min_size=1, max_size=80),
+    st.floats(60, 5000),
+    st.floats(0, 3000),
+    st.floats(0, 200),
+    st.floats(1, 100),
+    st.floats(0, 1.5),
+    st.sampled_from([choose, uniform]),
+)
+def test_no_price_makes_a_job_late(
+    available: list[bool],
+    work: float,
+    spare: float,
+    restart: float,
+    look: float,
+    price: float,
+    policy: Callable[[Race], Choice],
+) -> None:
+    deadline = work + 2 * restart + 2 * look + spare
+    found = race(
+        available, look, work=work, deadline=deadline, restart=restart, choose=policy, price=price
+    )
+    assert found.end <= deadline * (1 + 1e-9)
+
+
+def test_spot_that_comes_and_goes_is_left_alone_where_it_would_not_earn_its_restarts() -> None:
+    """Ten minutes on, ten off: a restart of twelve minutes costs more than each gives."""
+    flapping = [True, False] * 400
+    known = {"work": 48 * 3600.0, "deadline": 60 * 3600.0, "restart": 720.0}
+    ours = race(flapping, 600, choose=choose, price=0.7, **known)
+    printed = race(flapping, 600, choose=uniform, price=0.7, **known)
+
+    def cost(found: Finish) -> float:
+        return found.paid[Where.SPOT] * 0.7 + found.paid[Where.ON_DEMAND]
+
+    assert cost(ours) < cost(printed)
+    assert ours.restarts < printed.restarts
