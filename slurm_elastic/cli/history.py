@@ -38,6 +38,10 @@ DEPTH = 500
 """Jobs that one look at the queue considers; Slurm's bf_max_job_test."""
 
 
+NONE = "none"
+"""The policy that starts no machine of a public cloud: the site as it would be without."""
+
+
 class Setting(Struct, frozen=True, kw_only=True):
     """A history, and the scenario that it runs in but for the policy; ``configured`` has that
     of the site itself. ``notes``: what was assumed, ``own_notes``: of that; ``source``: where the
@@ -62,13 +66,29 @@ class Setting(Struct, frozen=True, kw_only=True):
         return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 
     def scenario(self, policy: str) -> Scenario:
-        """That of a policy's text, or as the site is configured; ConfigError for neither."""
+        """That of a policy's text, as the site is configured, or (NONE) as configured but without
+        public machines; ConfigError for what is none of these.
+        """
+        if policy == NONE:
+            return self._without_public()
         if policy == CONFIGURED:
             problems = self.configured.problems()
             if problems:
                 raise ConfigError(*(f"policy {policy!r}: {problem}" for problem in problems))
             return self.configured
         return scenario_of(policy, self.base.pools, self.base)
+
+    def _without_public(self) -> Scenario:
+        pools = tuple(
+            replace(pool, machines=0, standing=0) if pool.public else pool
+            for pool in self.configured.pools
+        )
+        if not any(pool.machines for pool in pools):
+            raise ConfigError(
+                f"policy {NONE!r}: without public clouds there are no machines; give the site's own"
+                " by --static NODESxCPUS"
+            )
+        return replace(self.configured, pools=pools)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -53,7 +53,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     history.add_arguments(parser)
     parser.add_argument(
-        "--compare", default=CONFIGURED, metavar="POLICIES", help="by commas (default: configured)"
+        "--compare",
+        default=CONFIGURED,
+        metavar="POLICIES",
+        help="by commas (default: configured); none is the site without public machines",
     )
     parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
     parser.add_argument("--html", type=Path, metavar="OUT", help="write tables and plots there")
@@ -99,10 +102,22 @@ def _result(setting: history.Setting, runs: Sequence[tuple[str, Outcome]], seed:
         jobs=len(setting.jobs),
         cancelled=setting.history.cancelled,
         seed=seed,
-        notes=(*setting.told(row.policy for row in rows), *_unserved(rows)),
+        notes=(
+            *setting.told(row.policy for row in rows),
+            *_cancelled(setting.history.cancelled, len(setting.jobs)),
+            *_unserved(rows),
+        ),
         complaints=tuple(setting.history.complaints.sentences()),
         rows=rows,
     )
+
+
+def _cancelled(cancelled: int, ran: int) -> Iterator[str]:
+    if cancelled:
+        yield (
+            f"{cancelled:,} of {cancelled + ran:,} jobs were cancelled before they ran, and are"
+            " left out"
+        )
 
 
 def _unserved(rows: Sequence[Row]) -> Iterator[str]:

@@ -47,6 +47,13 @@ COLUMNS: Sequence[tuple[str, Show]] = (
 )
 
 
+WORDS = """\
+saving: of the cost of the first policy. used: share of the machine time that is paid, or stands
+anyway, in which a job has the machine. peak: most machines at a time. slowdown: (wait + run) / run,
+in the mean, with runs of 10 s at least. lost h: machine-hours of work that interruptions took."""
+"""What the table's words mean."""
+
+
 def render(rows: Sequence[PolicyRow], console: Console) -> None:
     """Print the table; upright, a line a figure, where it would not fit across."""
     head, lines = cells(rows)
@@ -55,6 +62,7 @@ def render(rows: Sequence[PolicyRow], console: Console) -> None:
         _across(head, lines, console)
     else:
         _upright(head, lines, console)
+    console.print(Text(" ".join(WORDS.split()), style="dim"))
 
 
 def cells(rows: Sequence[PolicyRow]) -> tuple[list[str], list[list[str]]]:

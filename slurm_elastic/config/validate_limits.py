@@ -52,8 +52,6 @@ def _limits(draft: Draft) -> None:
 
 
 def _zero_limits(draft: Draft, at: KeyPath, limits: Limits) -> None:
-    if limits.nodes == 0:
-        draft.problems.add((*at, "nodes"), "0", "at least 1: with 0 nothing could ever start")
     if limits.dollars_per_hour == 0:
         expected = "more than 0: without the key, public clouds stay shut"
         draft.problems.add((*at, "dollars_per_hour"), "0", expected)

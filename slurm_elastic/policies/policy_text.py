@@ -11,8 +11,9 @@ from __future__ import annotations
 import ast
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from inspect import Parameter, signature
 from typing import Annotated, Any, get_args, get_type_hints
 
 import msgspec
@@ -136,7 +137,28 @@ def _call(name: str, arguments: list[Any], options: dict[str, Any], makers: Make
         near = difflib.get_close_matches(name, makers, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"there is no {name!r}, expected one of {', '.join(makers)}{hint}")
+    _check_names(name, maker, arguments, options)
     try:
         return maker(*arguments, **options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def _check_names(
+    name: str,
+    maker: Callable[..., Any],
+    arguments: Sequence[object],
+    options: Iterable[str],
+) -> None:
+    """ValueError that names the parameters there are, where one is none of them."""
+    parameters = signature(maker).parameters.values()
+    known = [p.name for p in parameters if p.kind is not Parameter.VAR_POSITIONAL]
+    several = len(known) < len(parameters)
+    expected = f"expected {', '.join(known)}" if known else "it has none"
+    for option in options:
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{name}: there is no parameter {option!r}, {expected}{hint}")
+    if len(arguments) > len(known) and not several:
+        raise ValueError(f"{name}: found {len(arguments)} values, {expected}")

@@ -493,3 +493,28 @@ def test_windows_of_the_configuration_and_a_requeue_delay(
     with pytest.raises(SystemExit):
         simulate("--requeue-delay", "-1")
     assert "'-1' is not a number of seconds" in capsys.readouterr().err
+
+
+def test_the_site_without_public_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = result(tmp_path, "--compare", "none,configured", "--static", "16x4")
+    rows = found["rows"]
+    assert isinstance(rows, list)
+    none, configured = (row["figures"] for row in rows)
+    assert none["cost"] < configured["cost"] or none["mean_wait"] >= configured["mean_wait"]
+    assert all(pool["launched"] == 0 for pool in none["pools"] if pool["name"] == "burst")
+    words = " ".join(capsys.readouterr().out.split())
+    assert "saving: of the cost of the first policy" in words
+    assert "peak: most machines at a time" in words
+
+
+def test_jobs_that_were_cancelled_before_they_ran_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "some.swf"
+    row = "{n} 0 0 {run} 1 -1 -1 1 100 -1 {status} 1 1 1 1 1 -1 -1"
+    rows = [row.format(n=n, run=60 if n < 4 else -1, status=1 if n < 4 else 5) for n in range(1, 7)]
+    file.write_text("\n".join(rows) + "\n")
+    assert main(["--config", str(EXAMPLE), "simulate", "--workload", str(file)]) == 0
+    assert "3 of 6 jobs were cancelled before they ran, and are left out" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from slurm_elastic.policies import capacity, checkpoint, release
@@ -61,3 +63,22 @@ def test_what_makes_sense_is_taken_and_written_as_it_was(family: str, text: str)
 def test_a_policy_cannot_be_made_with_a_wrong_number_either() -> None:
     with pytest.raises(ValueError, match="seconds is -1"):
         release.Idle(-1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "message"),
+    [
+        (
+            "growth",
+            "bursts(wast=3)",
+            "there is no parameter 'wast', expected waste, period; did you mean waste?",
+        ),
+        ("release", "idle(minutes=5)", "there is no parameter 'minutes', expected seconds"),
+        ("growth", "bursts(1, 2, 3)", "bursts: found 3 values, expected waste, period"),
+    ],
+)
+def test_a_wrong_parameter_is_answered_with_those_there_are(
+    kind: str, text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        PARSE[kind](text)
