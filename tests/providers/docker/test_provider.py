@@ -706,8 +706,7 @@ def test_without_the_sdk_the_cloud_names_the_extra() -> None:
 import sys
 sys.modules["docker"] = None
 from slurm_elastic.config import Cluster
-from slurm_elastic.providers.docker.settings import DockerCloud, DockerType
-from slurm_elastic.config.docker import DockerHost
+from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.providers import open_provider
 cloud = DockerCloud(name="n", location="on-premises", hosts={"h": DockerHost()}, image="i",
