@@ -136,7 +136,8 @@ def is_step(pid: str, workdir: str) -> bool:
         if real_user(pid) != os.getuid():
             return False
         program = os.readlink("/proc/%s/exe" % pid).replace(" (deleted)", "")  # noqa: UP031
-        if os.path.basename(program) != "slurmstepd":
+        # Debian's is slurmstepd-wlm, by a link of that name.
+        if "slurmstepd" not in os.path.basename(program):
             return False
         if os.stat("/proc/%s/exe" % pid).st_uid != os.getuid():  # noqa: UP031
             return False

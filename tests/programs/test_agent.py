@@ -159,7 +159,8 @@ def step(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Processes named slurmstepd, each with a directory of its own."""
     started: list[subprocess.Popen[bytes]] = []
     program = tmp_path / "slurmstepd"
-    shutil.copy(shutil.which("sleep") or "/bin/sleep", program)
+    shutil.copy(shutil.which("sleep") or "/bin/sleep", tmp_path / "slurmstepd-wlm")
+    program.symlink_to("slurmstepd-wlm")  # as Debian has it
 
     def start(name: str, word: str) -> Path:
         where = tmp_path / name
