@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -258,6 +259,10 @@ def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMar
         notes.append(f"pool {pool.name} runs on demand only: no spot price of its types was given")
         return None
     zone, series = chosen
+    notes.append(
+        f"pool {pool.name}: all its spot machines follow the prices of {zone}, the cheapest over"
+        " the whole time: no buyer knows that when he buys, and no other zone is used"
+    )
     supplies = supplies_of(pool.name, zone, world.availability)
     by_price = series.times[-1] < BIDS_UNTIL
     if by_price:
@@ -280,19 +285,29 @@ def _market(pool: Pool, price: float, world: World, notes: list[str]) -> SpotMar
 
 
 def _series(pool: Pool, trace: PriceTrace | None) -> tuple[str, Series] | None:
-    """The cheapest of the pool's types and zones, by the mean of its points, and its zone."""
+    """The cheapest of the pool's types and zones, by its mean over time, and its zone."""
     if trace is None:
         return None
-    fitting = [
-        (sum(series.prices) / len(series.prices), key, series)
+    fitting = {
+        key: series
         for key, series in trace.series.items()
         if (not pool.instance_types or key[0] in pool.instance_types)
         and (not pool.zones or key[1] in pool.zones)
-    ]
+    }
     if not fitting:
         return None
-    _, (_, zone), series = min(fitting, key=lambda one: one[:2])
-    return zone, series
+    until = max(series.times[-1] for series in fitting.values())
+    best = min(sorted(fitting), key=lambda key: _mean(fitting[key], until))
+    return best[1], fitting[best]
+
+
+def _mean(series: Series, until: float) -> float:
+    """Each price counts for as long as it held: histories have a point for each change only."""
+    whole = until - series.times[0]
+    if whole <= 0:
+        return series.prices[-1]
+    held = zip(pairwise((*series.times, until)), series.prices, strict=True)
+    return sum((end - begin) * price for (begin, end), price in held) / whole
 
 
 def _repeated(series: Series, span: Span) -> Curve:
