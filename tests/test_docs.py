@@ -22,13 +22,64 @@ _PLACEHOLDERS = {"JOB": "42", "JOBID": "42"}
 _LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)")
 
 
+_PARTS = ("Start here", "Run it", "Understand it", "Reference")
+_LONGEST = 250
+"""Lines of a page."""
+
+
 def links(page: Path) -> set[Path]:
     return {(page.parent / target).resolve() for target in _LINK.findall(page.read_text())}
 
 
-def test_the_index_lists_every_page() -> None:
-    index = ROOT / "docs" / "README.md"
-    assert set((ROOT / "docs").glob("*.md")) - {index} <= links(index)
+DOCS = ROOT / "docs"
+INDEX = DOCS / "README.md"
+
+
+def test_the_index_lists_every_page_once_in_four_parts() -> None:
+    parts = re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.MULTILINE | re.DOTALL)
+    assert tuple(name for name, _ in parts) == _PARTS
+    listed = [target for _, text in parts for target in _LINK.findall(text)]
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page != INDEX)
+
+
+@pytest.mark.parametrize("page", sorted(set(DOCS.glob("*.md")) - {INDEX}), ids=lambda p: p.name)
+def test_a_page_is_short_and_begins_with_its_purpose_and_an_example(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert len(lines) <= _LONGEST
+    assert lines[0].startswith("# ")
+    assert lines[2][:1].isalnum() or lines[2][:1] in "`["
+    assert any(line.startswith(("```", "    ")) for line in lines[:25]), "no example"
+
+
+_PATH = re.compile(r"`((?:slurm_elastic/)?(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
+
+
+def test_every_path_in_the_architecture_page_is_there() -> None:
+    paths = _PATH.findall((DOCS / "architecture.md").read_text())
+    assert len(paths) > 40
+    package = ROOT / "slurm_elastic"
+    names = {path.name for path in package.rglob("*.py")}
+    missing = [
+        path
+        for path in paths
+        if not (path in names or (ROOT / path).exists() or (package / path).exists())
+    ]
+    assert missing == []
+
+
+def test_code_and_units_name_pages_that_are_there() -> None:
+    """In messages, comments and unit files, as ``docs/NAME.md`` or in the directory of ``doc``."""
+    named = re.compile(r"(?:docs|slurm-elastic/doc)/([a-z-]+\.md)")
+    files = [
+        path
+        for folder in ("slurm_elastic", "etc", "ansible", "containers", "scripts", "tests")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".yaml", ".yml", ".service", ".timer", ".lua", ".sh", ".md", ""}
+        and path.is_file()
+    ]
+    found = {(page, path) for path in files for page in named.findall(path.read_text("utf-8"))}
+    assert {page for page, _ in found} >= {"install.md", "outages.md"}
+    assert [f"{path}: {page}" for page, path in sorted(found) if not (DOCS / page).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -10,7 +10,7 @@ from slurm_elastic.ckptroot.site import CONFIG
 from slurm_elastic.slurm.launcher import PROGRAM
 
 NEXT = f"""\
-on the nodes (docs/checkpoint-methods.md): as {PROGRAM}, root's, mode 0755;
+on the nodes (docs/checkpoint-criu.md): as {PROGRAM}, root's, mode 0755;
   etc/sudoers.d-slurm-elastic as /etc/sudoers.d/slurm-elastic, mode 0440;
   etc/ckpt-root.conf as {CONFIG}, and a key beside it, the same on all nodes"""
 

@@ -8,7 +8,7 @@ other user, is a person's and stays.
 
 ``strike``: ``POOL`` counts against the breaker of the machine's pool, as every machine of it would
 fail so; ``MACHINE`` against nobody, the next one may be well. Where jobs still run on the node they
-end first, unless Slurm has them killed (DOWN). docs/operating.md has the table for people.
+end first, unless Slurm has them killed (DOWN). docs/node-health.md has the table for people.
 """
 
 from __future__ import annotations

@@ -170,9 +170,16 @@ STRUCTS = (
 )
 
 
-@pytest.mark.parametrize("file", ["etc/slurm-elastic.yaml", "docs/configuration.md"])
-def test_every_key_is_described(file: str) -> None:
-    text = (ROOT / file).read_text()
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("etc/slurm-elastic.yaml",),
+        ("docs/configuration.md", "docs/configuration-clouds.md"),
+    ],
+    ids=["file", "pages"],
+)
+def test_every_key_is_described(files: tuple[str, ...]) -> None:
+    text = "".join((ROOT / file).read_text() for file in files)
     names = {field.name for struct in STRUCTS for field in fields(struct)}
     assert [
         name for name in sorted(names) if f"{name}:" not in text and f"`{name}`" not in text

@@ -58,7 +58,7 @@ def test_every_cause_of_the_table_is_tried_here() -> None:
 
 
 def test_the_table_for_people_has_every_cause() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "node-health.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     for cause in CAUSES:
         (row,) = [line for line in rows if f"| {cause.why} |" in line]
