@@ -36,7 +36,9 @@ INDEX = DOCS / "README.md"
 
 
 def test_the_index_lists_every_page_once_in_four_parts() -> None:
-    parts = re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.MULTILINE | re.DOTALL)
+    parts = re.findall(
+        r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", INDEX.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert tuple(name for name, _ in parts) == _PARTS
     listed = [target for _, text in parts for target in _LINK.findall(text)]
     assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page != INDEX)
