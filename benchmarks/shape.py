@@ -234,10 +234,11 @@ def line_rows() -> list[Row]:
 
 
 class Module(Struct, frozen=True):
-    """What one module imports of the package, and the methods that it calls."""
+    """What one module imports of the package, the methods that it calls, and those it defines."""
 
     imports: frozenset[str]
     called: frozenset[str]
+    defined: frozenset[str]
 
 
 def modules(package: Path = PACKAGE) -> dict[str, Module]:
@@ -254,6 +255,7 @@ def _name(path: Path, package: Path) -> str:
 def _module(tree: ast.Module, known: Mapping[str, Path]) -> Module:
     imports: set[str] = set()
     called: set[str] = set()
+    defined: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.ImportFrom(module=str(base), names=names, level=0):
@@ -264,7 +266,9 @@ def _module(tree: ast.Module, known: Mapping[str, Path]) -> Module:
                 imports.update(one.name for one in names)
             case ast.Call(func=ast.Attribute(attr=str(method))):
                 called.add(method)
-    return Module(frozenset(imports & known.keys()), frozenset(called))
+            case ast.FunctionDef(name=name):
+                defined.add(name)
+    return Module(frozenset(imports & known.keys()), frozenset(called), frozenset(defined))
 
 
 def module_rows(found: Mapping[str, Module]) -> list[Row]:
@@ -273,24 +277,18 @@ def module_rows(found: Mapping[str, Module]) -> list[Row]:
         for imported in module.imports - {name}:
             importers[imported].add(name)
     alone = sum(len(by) == 1 for by in importers.values())
-    callers = [
-        bounded(f"{service}: modules that update nodes",
-                len(calling(found, "update_nodes", service)), 1, "modules")
-        for service in SERVICES
-    ]  # fmt: skip
-    changing = sum(len(calling(found, "set_requeue", service)) for service in SERVICES)
     return [
         noted("modules", len(found), "modules"),
         noted("modules with one importer", alone, "modules"),
-        *callers,
-        bounded("modules that change requeue", changing, 1, "modules"),
+        bounded("modules that update nodes", len(calling(found, "update_nodes")), len(SERVICES),
+                "modules"),
+        bounded("modules that change requeue", len(calling(found, "set_requeue")), 1, "modules"),
     ]  # fmt: skip
 
 
-def calling(found: Mapping[str, Module], method: str, folder: str) -> list[str]:
-    """The modules of a folder that call a method of this name."""
-    below = f"{PACKAGE.name}.{folder}"
+def calling(found: Mapping[str, Module], method: str) -> list[str]:
+    """The modules that call a method of this name, but for Slurm's clients, who have it."""
     return [
         name for name, module in found.items()
-        if method in module.called and (name == below or name.startswith(f"{below}."))
+        if method in module.called and method not in module.defined
     ]  # fmt: skip
