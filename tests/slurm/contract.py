@@ -126,6 +126,11 @@ class Contract:
         assert waiting.start > time.time() + 30
         bed.slurm.change_pending([job], begin_in=3600.0)
         self.job(bed, job, lambda j: j.start > time.time() + 3000)
+        bed.slurm.hold(job)
+        held = self.job(bed, job, lambda j: j.reason == "JobHeldUser")
+        assert "PENDING" in held.states
+        bed.slurm.release(job)
+        self.job(bed, job, lambda j: j.reason != "JobHeldUser")
         bed.slurm.start_now(job)
         self.job(bed, job, lambda j: j.start < time.time() + 30)
         bed.end(job)

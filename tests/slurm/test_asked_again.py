@@ -34,6 +34,7 @@ UPDATES: dict[str, tuple[Callable[[SlurmCli], None], str]] = {
     "set_requeue": (lambda c: c.set_requeue(7, requeue=False), "update jobid=7 requeue=0"),
     "any_nodes": (lambda c: c.any_nodes(7), "update jobid=7 reqnodelist="),
     "release": (lambda c: c.release(7), "release 7"),
+    "hold": (lambda c: c.hold(7), "uhold 7"),
     "change_pending": (
         lambda c: c.change_pending([7, 8], begin_in=0.0), "update jobid=7,8 starttime=now",
     ),

@@ -102,6 +102,7 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     client.signal(6, "STOP", full=True)
     client.any_nodes(5)
     client.release(6)
+    client.hold(5)
     assert stub.ran() == [
         "squeue --all --states=all --json",
         "scontrol requeue 5_4",
@@ -109,6 +110,7 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
         "scancel --signal=STOP --full 6",
         "scontrol update jobid=5_4 reqnodelist=",
         "scontrol release 6",
+        "scontrol uhold 5_4",
     ]
 
 
