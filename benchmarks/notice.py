@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.context import Site, pools_by_node
-from slurm_elastic.ckptman.executor import Crew
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
@@ -172,7 +172,7 @@ def timed_service(
     site: Site, count: int, busy: SlowInBetween | None = None
 ) -> tuple[float, list[dict[str, float]]]:
     """With ``busy`` from the moment on at which as many periodic saves run as may."""
-    service = Service(site, Crew(CREW))
+    service = Service(site, KeyedExecutor(CREW))
     now = time.time()
     notices = [
         Notice(instance=f"i-{n}", kind=NoticeKind.INTERRUPTION, seen=now, deadline=now + 120)

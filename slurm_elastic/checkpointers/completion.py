@@ -26,7 +26,7 @@ _AROUND = 64
 _GOES_ON = frozenset({"RUNNING", "STOPPED", "COMPLETING", "SUSPENDED", "CONFIGURING"})
 
 
-class Sign(Protocol):
+class Completion(Protocol):
     """One kind of sign."""
 
     def mark(self) -> str:
@@ -187,7 +187,7 @@ def has_line(data: bytes, wanted: bytes) -> bool:
     return False
 
 
-def sign_of(text: str, run: JobRun, slurm: Slurm) -> Sign:
+def completion_of(text: str, run: JobRun, slurm: Slurm) -> Completion:
     """The sign that ``text`` names for that run: exit, exit:CODE, file:PATH or line:TEXT.
 
     In a path ``%j`` is the job's number, ``%A`` its array's and ``%a`` its place in that, as sbatch

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import statedir
-from slurm_elastic.checkpointers.completion import Ended, Sign, sign_of
+from slurm_elastic.checkpointers.completion import Completion, Ended, completion_of
 from slurm_elastic.config.checkpoint import SignalSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
@@ -107,7 +107,7 @@ class SignalCheckpointer:
             self._settle(run, deadline)
             pending = self._ask(run, book, settings, stop=stop)
             book = replace(book, pending=pending)
-        sign = sign_of(pending.sign, run, self._slurm)
+        sign = completion_of(pending.sign, run, self._slurm)
         image = self._wait(run, sign, pending, book, deadline)
         images = (image, *book.images)[:2]
         signs = {i.number: book.signs.get(i.number, pending.sign) for i in images}
@@ -131,7 +131,7 @@ class SignalCheckpointer:
         log.info("job is not seen as stopped job=%s", run.label)
 
     def _ask(self, run: JobRun, book: Book, settings: SignalSettings, *, stop: bool) -> Save:
-        sign = sign_of(settings.saved, run, self._slurm)
+        sign = completion_of(settings.saved, run, self._slurm)
         if isinstance(sign, Ended) and not stop:
             raise CheckpointError(
                 f"job {run.label} ends when it saves itself: that is only done to move it"
@@ -155,7 +155,9 @@ class SignalCheckpointer:
         name = (settings.stop_signal or settings.signal) if stop else settings.signal
         self._send(run, name, full=settings.scope == "full")
 
-    def _wait(self, run: JobRun, sign: Sign, save: Save, book: Book, deadline: float) -> Image:
+    def _wait(
+        self, run: JobRun, sign: Completion, save: Save, book: Book, deadline: float
+    ) -> Image:
         last = max((i.seconds for i in book.images), default=0.0)
         again = self._clock() + max(AGAIN, 3 * last)
         while True:
@@ -227,7 +229,9 @@ class SignalCheckpointer:
             job=image.job, label=image.label, attempt=image.attempt, user="", uid=book.uid, gid=-1,
             nodes=(), partition="", started=0.0, directory=book.directory,
         )  # fmt: skip
-        return sign_of(book.signs.get(image.number, "exit"), run, self._slurm).fault(image.size)
+        return completion_of(book.signs.get(image.number, "exit"), run, self._slurm).fault(
+            image.size
+        )
 
     def _send(self, run: JobRun, name: str, *, full: bool) -> None:
         try:

@@ -9,12 +9,12 @@ from functools import partial
 
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import JobFacts, Plan
-from slurm_elastic.ckptman.executor import Crew, Kind
-from slurm_elastic.ckptman.job_settings import Choice
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.ckptman.node_notices import withdraw
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.saver import Saver
-from slurm_elastic.ckptman.snapshot import World, dump_seconds, run_of
+from slurm_elastic.ckptman.snapshot import Snapshot, dump_seconds, run_of
 from slurm_elastic.ckptman.sources import SaveOrder, WithdrawOrder
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmJob
@@ -29,11 +29,11 @@ def take_back(site: Site, orders: Orders, machines: Mapping[str, Machine]) -> No
 
 
 def save_now(
-    world: World,
+    world: Snapshot,
     orders: Orders,
     saver: Saver,
-    crew: Crew,
-    choose: Callable[[SlurmJob], Choice],
+    crew: KeyedExecutor,
+    choose: Callable[[SlurmJob], CheckpointPlan],
     *,
     answered: bool,
 ) -> None:
@@ -68,7 +68,7 @@ def _save(orders: Orders, asked: Asked, save: Callable[[], None]) -> None:
         orders.carried(asked)
 
 
-def _why_not(choice: Choice | None) -> str:
+def _why_not(choice: CheckpointPlan | None) -> str:
     """Why a job is not saved now, if so; None: it is not at work."""
     if choice is None:
         return "it does not run"

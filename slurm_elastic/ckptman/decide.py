@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.job_settings import Choice
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
 from slurm_elastic.model import JobRun
 from slurm_elastic.policies.actions import SaveJob
 from slurm_elastic.policies.checkpoint import Situation
@@ -23,7 +23,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """
 
     run: JobRun
-    choice: Choice
+    choice: CheckpointPlan
     situations: tuple[Situation, ...]
     threatened: tuple[str, ...] = ()
     deadline: float | None = None

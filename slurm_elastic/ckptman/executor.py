@@ -26,7 +26,7 @@ class Kind(Enum):
     REMOVAL = auto()
 
 
-class Crew:
+class KeyedExecutor:
     """At most ``size`` at urgent work, half as many (one at least) at periodic, one at removals; 0:
     whoever submits does it at once. Threads start when needed.
     """

@@ -26,7 +26,7 @@ _SIGNAL_CHECKS = {
 }
 
 
-class Choice(Struct, frozen=True, kw_only=True):
+class CheckpointPlan(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
     save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
@@ -45,9 +45,9 @@ class Choice(Struct, frozen=True, kw_only=True):
         return self.options.get("blocking") != "no"
 
 
-def choose(
+def resolve(
     comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
-) -> Choice:
+) -> CheckpointPlan:
     """``--comment=ckpt=METHOD[,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what the pool
     or the site says.
     """
@@ -55,11 +55,11 @@ def choose(
     try:
         wish = parse_comment(comment) or parse_features(features)
     except ValueError as error:
-        return Choice(method="none", policy=Never(), refused=str(error))
+        return CheckpointPlan(method="none", policy=Never(), refused=str(error))
     method, options = wish or (pool.method or settings.method, {})
     saved = options.get("saved", settings.signal.saved)
     ends = method == "signal" and saved.partition(":")[0] == "exit"
-    return Choice(method=method, policy=policy, options=options, move_only=ends)
+    return CheckpointPlan(method=method, policy=policy, options=options, move_only=ends)
 
 
 def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:

@@ -28,7 +28,7 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan, fits
-from slurm_elastic.ckptman.node_notices import Threat
+from slurm_elastic.ckptman.node_notices import NodeThreat
 from slurm_elastic.ckptstate.rows import Held, Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
@@ -97,7 +97,7 @@ def all_to_saving(site: Site, moves: Sequence[Rescue]) -> list[Rescue]:
     return after
 
 
-def hasten(site: Site, rescue: Rescue, found: Mapping[str, Threat]) -> Rescue:
+def hasten(site: Site, rescue: Rescue, found: Mapping[str, NodeThreat]) -> Rescue:
     """By the earliest deadline of its nodes: one may be taken away sooner than was said first."""
     told = [found[node].deadline for node in rescue.threatened if node in found]
     deadline = min((t for t in told if t is not None), default=None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptstate.rows import Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CoolDown, Instance, Notice, NoticeKind
@@ -41,13 +41,13 @@ FORGET_UNKNOWN = 3600.0
 CORRELATION = "notices"
 
 
-class Threat(Struct, frozen=True, kw_only=True):
+class NodeThreat(Struct, frozen=True, kw_only=True):
     """What stands against one node. ``deadline``: the earliest; ``leaves``: it is really taken
     away, not only in danger.
     """
 
     node: str
-    warned: tuple[Warned, ...]
+    warned: tuple[RecordedNotice, ...]
 
     @property
     def notices(self) -> tuple[Notice, ...]:
@@ -71,21 +71,23 @@ class Threat(Struct, frozen=True, kw_only=True):
         return notice.reason or f"{notice.kind} notice"
 
 
-def threats(warned: Sequence[Warned], machines: Mapping[str, Machine]) -> Mapping[str, Threat]:
+def threats(
+    warned: Sequence[RecordedNotice], machines: Mapping[str, Machine]
+) -> Mapping[str, NodeThreat]:
     """By node, the earliest deadline first. ``machines``: the live ones by id."""
-    by_node: defaultdict[str, list[Warned]] = defaultdict(list)
+    by_node: defaultdict[str, list[RecordedNotice]] = defaultdict(list)
     for one in warned:
         machine = machines.get(one.notice.instance)
         node = machine.instance.node if machine else one.notice.node
         if node:
             by_node[node].append(one)
     return {
-        node: Threat(node=node, warned=tuple(sorted(some, key=_end)))
+        node: NodeThreat(node=node, warned=tuple(sorted(some, key=_end)))
         for node, some in by_node.items()
     }
 
 
-def _end(warned: Warned) -> float:
+def _end(warned: RecordedNotice) -> float:
     deadline = warned.notice.deadline
     return float("inf") if deadline is None else deadline
 
@@ -99,7 +101,7 @@ def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
 def settle_nodes(
     site: Site,
     view: Mapping[str, SlurmNode],
-    found: Mapping[str, Threat],
+    found: Mapping[str, NodeThreat],
     moving: frozenset[str],
     machines: Collection[Machine],
 ) -> None:
@@ -121,7 +123,7 @@ def settle_nodes(
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
 
-def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, NodeThreat]) -> None:
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, threat in leaving.items():
         node = view[name]
@@ -136,7 +138,7 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Thre
 def _give_up(
     site: Site,
     view: Mapping[str, SlurmNode],
-    leaving: Mapping[str, Threat],
+    leaving: Mapping[str, NodeThreat],
     machines: Collection[Instance],
 ) -> None:
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
@@ -166,7 +168,9 @@ def _give_up(
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 
 
-def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
+def _power_down(
+    site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, NodeThreat]
+) -> None:
     """An empty machine that is going anyway costs money for nothing."""
     empty = [
         name
@@ -183,7 +187,7 @@ def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str,
         site.journal.note(CORRELATION, "ckpt-powered-down", empty, "no job is left on it")
 
 
-def cool_down(site: Site, fresh: Sequence[Warned]) -> None:
+def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
     """What was just taken away is hardly to be had again at once; each machine is counted once."""
     taken = [w for w in fresh if w.offer and w.notice.kind is NoticeKind.INTERRUPTION]
     now, seconds = site.now(), site.config.timings.capacity_cooldown
@@ -202,7 +206,7 @@ def cool_down(site: Site, fresh: Sequence[Warned]) -> None:
 
 
 def close_over(
-    site: Site, warned: Sequence[Warned], view: Mapping[str, SlurmNode] | None,
+    site: Site, warned: Sequence[RecordedNotice], view: Mapping[str, SlurmNode] | None,
     machines: Mapping[str, Machine],
 ) -> None:  # fmt: skip
     """Notices whose machine is gone, and those that were wrong: its node is let go again."""
@@ -215,7 +219,10 @@ def close_over(
 
 
 def _over(
-    site: Site, one: Warned, view: Mapping[str, SlurmNode] | None, machines: Mapping[str, Machine]
+    site: Site,
+    one: RecordedNotice,
+    view: Mapping[str, SlurmNode] | None,
+    machines: Mapping[str, Machine],
 ) -> str | None:
     notice, now = one.notice, site.now()
     if notice.instance:

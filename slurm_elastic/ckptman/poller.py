@@ -14,7 +14,7 @@ from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.node_notices import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.sources import NoticeOrder, Source, Told, WithdrawOrder
-from slurm_elastic.ckptstate.rows import Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Notice
@@ -110,21 +110,23 @@ class Poller:
             self._tell(fresh, machines)
             self._woken()
 
-    def _warned(self, told: Told, notice: Notice, machines: Mapping[str, Machine]) -> Warned:
+    def _warned(
+        self, told: Told, notice: Notice, machines: Mapping[str, Machine]
+    ) -> RecordedNotice:
         """A node's machine is looked up at once: the next one of that node is not meant."""
         if notice.node and not notice.instance:
             found = machine_of(notice.node, machines)
             notice = replace(notice, instance=found.instance.id) if found else notice
         machine = machines.get(notice.instance)
         subject = notice.instance or f"node:{notice.node}"
-        return Warned(
+        return RecordedNotice(
             key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement(told, notice)}",
             notice=notice,
             source=self._source.name,
             offer=machine.instance.offer_key if machine else "",
         )
 
-    def _tell(self, fresh: Sequence[Warned], machines: Mapping[str, Machine]) -> None:
+    def _tell(self, fresh: Sequence[RecordedNotice], machines: Mapping[str, Machine]) -> None:
         now = self._site.now()
         for one in fresh:
             notice = one.notice

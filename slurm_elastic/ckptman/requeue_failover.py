@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 CORRELATION = "stand-in"
 
 
-class StandIn:
+class RequeueFailover:
     """Remembers which jobs it has lifted it for: a daemon that only hung looks for them late."""
 
     def __init__(self, site: Site) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan
-from slurm_elastic.ckptman.executor import Crew, Kind
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
@@ -116,7 +116,9 @@ class Saver:
         key = f"ckpt-{run.label}-{run.attempt}"
         self._site.journal.note(key, kind, (f"job:{run.job}",), text)
 
-    def clean(self, jobs: Mapping[int, SlurmJob], moving: frozenset[int], crew: Crew) -> None:
+    def clean(
+        self, jobs: Mapping[int, SlurmJob], moving: frozenset[int], crew: KeyedExecutor
+    ) -> None:
         """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
         That may take long, as where a node is asked that is gone.
         """

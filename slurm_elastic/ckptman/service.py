@@ -14,19 +14,19 @@ from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.commands import save_now, take_back
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
-from slurm_elastic.ckptman.executor import Crew, Kind, Order
-from slurm_elastic.ckptman.job_settings import Choice, choose
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
 from slurm_elastic.ckptman.node_notices import (
-    Threat,
+    NodeThreat,
     close_over,
     settle_nodes,
     threats,
 )
 from slurm_elastic.ckptman.orders import Orders
-from slurm_elastic.ckptman.requeue_failover import StandIn
+from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.resume_watch import watch
 from slurm_elastic.ckptman.saver import Saver
-from slurm_elastic.ckptman.snapshot import World, gather, mean_times
+from slurm_elastic.ckptman.snapshot import Snapshot, gather, mean_times
 from slurm_elastic.ckptman.tagged import Tagged
 from slurm_elastic.ckptman.undrain import NodeReleases
 from slurm_elastic.ckptstate.enduring import MEANS
@@ -62,13 +62,13 @@ Seen = Mapping[int, SlurmJob] | None
 class Service:
     """What is in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
 
-    def __init__(self, site: Site, crew: Crew, prices: PriceBook | None = None) -> None:
+    def __init__(self, site: Site, crew: KeyedExecutor, prices: PriceBook | None = None) -> None:
         self.site = site
         self._crew = crew
         self._prices = prices
         self._saver = Saver(site)
         self._releases = NodeReleases(site)
-        self._stand_in = StandIn(site)
+        self._stand_in = RequeueFailover(site)
         self._wake = threading.Event()
         self._machines: Mapping[str, Machine] = {}
         self._mtti: Mapping[str, float] = {}
@@ -243,7 +243,7 @@ class Service:
         self.site.journal.health("slurm (ckptman)", None)
         return jobs
 
-    def _view(self, found: Mapping[str, Threat]) -> Mapping[str, SlurmNode] | None:
+    def _view(self, found: Mapping[str, NodeThreat]) -> Mapping[str, SlurmNode] | None:
         if not found:
             return {}
         try:
@@ -256,15 +256,15 @@ class Service:
         self,
         jobs: Mapping[int, SlurmJob] | None,
         machines: Mapping[str, Machine],
-        found: Mapping[str, Threat],
-    ) -> World:
+        found: Mapping[str, NodeThreat],
+    ) -> Snapshot:
         site = self.site
         images: defaultdict[int, list[Image]] = defaultdict(list)
         for image in site.state.images():
             images[image.job].append(image)
         newest = sorted(machines.values(), key=lambda m: m.instance.launched)
         settings = site.config.checkpoint
-        return World(
+        return Snapshot(
             now=site.now(),
             jobs=site.jobs.last if jobs is None else jobs,
             machines=machines,
@@ -280,19 +280,19 @@ class Service:
 
     # decide
 
-    def _facts(self, world: World, rescues: Sequence[Rescue]) -> list[JobFacts]:
+    def _facts(self, world: Snapshot, rescues: Sequence[Rescue]) -> list[JobFacts]:
         """Of the jobs that are not on their way already."""
         moved = {(r.run.job, r.run.attempt) for r in rescues}
         facts = gather(world, self.site.pool_of.__contains__, self._choice)
         return [f for f in facts if (f.run.job, f.run.attempt) not in moved]
 
-    def _choice(self, job: SlurmJob) -> Choice:
+    def _choice(self, job: SlurmJob) -> CheckpointPlan:
         site = self.site
         pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
-        choice = choose(job.comment, job.features, pool, site.config.checkpoint)
+        choice = resolve(job.comment, job.features, pool, site.config.checkpoint)
         if choice.method not in ("none", *site.checkpointers):
             why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"
-            choice = Choice(method="none", policy=choice.policy, refused=why)
+            choice = CheckpointPlan(method="none", policy=choice.policy, refused=why)
         if choice.refused and self._refused.get(job.id) != choice.refused:
             self._refused[job.id] = choice.refused
             subjects = (f"job:{job.id}",)
@@ -305,7 +305,7 @@ class Service:
         self,
         plans: Sequence[Plan],
         view: Mapping[str, SlurmNode] | None,
-        found: Mapping[str, Threat],
+        found: Mapping[str, NodeThreat],
     ) -> list[Rescue]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self.site
@@ -330,7 +330,9 @@ class Service:
                 self._crew.submit(plan.facts.run.job, plan.order, work, kind=Kind.PERIODIC)
         return moves
 
-    def _advance(self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, Threat]) -> None:
+    def _advance(
+        self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, NodeThreat]
+    ) -> None:
         leaving = frozenset(node for node, threat in found.items() if threat.leaving)
         for row in sorted(rescues, key=_urgency):
             if self._crew.busy(row.run.job):

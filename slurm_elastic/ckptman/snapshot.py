@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.ckptman.decide import JobFacts, estimate
-from slurm_elastic.ckptman.job_settings import Choice
-from slurm_elastic.ckptman.node_notices import Threat
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptman.node_notices import NodeThreat
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from slurm_elastic.model_slurm import SlurmJob
@@ -25,7 +25,7 @@ Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
 
 
-class World(Struct, frozen=True, kw_only=True):
+class Snapshot(Struct, frozen=True, kw_only=True):
     """One look. ``machines``: live ones by id; ``machine_of``: the one of each node; ``mtti``: mean
     seconds to an interruption of one machine by Offer.key; ``leases``: seconds paid at a time by
     node.
@@ -35,7 +35,7 @@ class World(Struct, frozen=True, kw_only=True):
     jobs: Mapping[int, SlurmJob]
     machines: Mapping[str, Machine]
     machine_of: Mapping[str, Machine]
-    threats: Mapping[str, Threat]
+    threats: Mapping[str, NodeThreat]
     images: Mapping[int, Sequence[Image]]
     prices: Prices = field(default_factory=dict)
     mtti: Mapping[str, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def runs(jobs: Iterable[SlurmJob]) -> list[SlurmJob]:
 
 
 def gather(
-    world: World, ours: Callable[[str], bool], choose: Callable[[SlurmJob], Choice]
+    world: Snapshot, ours: Callable[[str], bool], choose: Callable[[SlurmJob], CheckpointPlan]
 ) -> list[JobFacts]:
     """The facts of jobs on nodes of ours and of those on any node that is threatened."""
     return [
@@ -62,7 +62,7 @@ def gather(
     ]
 
 
-def _facts(world: World, job: SlurmJob, choice: Choice) -> JobFacts:
+def _facts(world: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFacts:
     standing = [world.threats[n] for n in job.nodes if n in world.threats]
     leaving = [t for t in standing if t.leaving]
     deadlines = [t.deadline for t in leaving if t.deadline is not None]
@@ -77,7 +77,7 @@ def _facts(world: World, job: SlurmJob, choice: Choice) -> JobFacts:
     )
 
 
-def run_of(job: SlurmJob, choice: Choice) -> JobRun:
+def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
     """The run of a job, as a checkpoint method wants it."""
     return JobRun(
         job=job.id,
@@ -94,12 +94,12 @@ def run_of(job: SlurmJob, choice: Choice) -> JobRun:
     )
 
 
-def dump_seconds(world: World, job: int) -> float:
+def dump_seconds(world: Snapshot, job: int) -> float:
     """What a save of this job may take, by its last ones."""
     return estimate([i.seconds for i in world.images.get(job, ())], world.expected)
 
 
-def _situations(world: World, job: SlurmJob, choice: Choice) -> Iterable[Situation]:
+def _situations(world: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> Iterable[Situation]:
     """One for each of its machines that differs from the others in what a policy looks at."""
     own = [i for i in world.images.get(job.id, ()) if i.attempt == job.restarts]
     last = max(own, key=lambda image: image.taken, default=None)
@@ -132,7 +132,7 @@ def _situations(world: World, job: SlurmJob, choice: Choice) -> Iterable[Situati
         )
 
 
-def _mtti(world: World, job: SlurmJob) -> float | None:
+def _mtti(world: Snapshot, job: SlurmJob) -> float | None:
     """Of the job, which is interrupted with the first of its machines that is taken. A machine of
     which nothing is known counts as the policy has it.
     """
@@ -141,7 +141,7 @@ def _mtti(world: World, job: SlurmJob) -> float | None:
     return joint_mtti(world.mtti.get(offer, DEFAULT_MTTI) for offer in offers) if offers else None
 
 
-def _notices(threat: Threat, now: float) -> tuple[Notice, ...]:
+def _notices(threat: NodeThreat, now: float) -> tuple[Notice, ...]:
     """What takes the machine away is seen now, whenever it came: a job that is to be moved is saved
     for that, though a periodic save may have come in between.
     """

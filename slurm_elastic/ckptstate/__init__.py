@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
 from slurm_elastic.ledger.rows import to_json
 from slurm_elastic.model import Image
 from slurm_elastic.store.files import Schema, open_reader, open_writer
@@ -99,7 +99,7 @@ class CheckpointState(Store):
 
     # notices
 
-    def warn(self, *warned: Warned) -> None:
+    def warn(self, *warned: RecordedNotice) -> None:
         """Take notices in; one that is known stays as it is."""
         sql = "insert or ignore into notices (key, body, closed) values (?, ?, ?)"
         self._write([(sql, (w.key, to_json(w), w.closed)) for w in warned])
@@ -110,7 +110,7 @@ class CheckpointState(Store):
         rows = self._select(sql, to_json(list(keys)))
         return frozenset(row["key"] for row in rows)
 
-    def close_notice(self, warned: Warned, now: float, *, release: str = "") -> None:
+    def close_notice(self, warned: RecordedNotice, now: float, *, release: str = "") -> None:
         """The warning is over; the node ``release`` is to be let go again for that."""
         writes: list[Write] = [("update notices set closed = ? where key = ?", (now, warned.key))]
         if release:
@@ -125,10 +125,10 @@ class CheckpointState(Store):
         """That was done, or is not to be done any more."""
         self._write([("delete from releases where node = ?", (node,)) for node in nodes])
 
-    def notices(self) -> tuple[Warned, ...]:
+    def notices(self) -> tuple[RecordedNotice, ...]:
         """Those that are not over, oldest first."""
         rows = self._select("select body from notices where closed is null")
-        found = (msgspec.json.decode(row["body"], type=Warned) for row in rows)
+        found = (msgspec.json.decode(row["body"], type=RecordedNotice) for row in rows)
         return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
 
     # rescues

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.ckptstate import SCHEMA, CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge
@@ -30,7 +30,7 @@ def _body(kind: type[object]) -> Callable[[sqlite3.Row], object]:
 
 
 TABLES = (
-    Table(name="notices", keys=("key",), reader=_body(Warned)),
+    Table(name="notices", keys=("key",), reader=_body(RecordedNotice)),
     Table(name="rescues", keys=("job", "attempt"), reader=_body(Rescue)),
     Table(name="images", keys=("job", "attempt", "number"), reader=_body(Image)),
     Table(name="interruptions", keys=("instance",)),

@@ -85,7 +85,7 @@ class Rescue(Struct, frozen=True, kw_only=True):
         return self.held is not None and self.step in (Step.SAVED, Step.REQUEUEING)
 
 
-class Warned(Struct, frozen=True, kw_only=True):
+class RecordedNotice(Struct, frozen=True, kw_only=True):
     """A notice as it was taken in. ``source`` says from where; ``closed`` (Unix time) when it was
     over. ``offer`` is the Offer.key of its machine, where that is known.
     """

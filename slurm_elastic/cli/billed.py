@@ -7,7 +7,7 @@ import argparse
 from msgspec import Struct
 
 from slurm_elastic.cli.arguments import MOST, count
-from slurm_elastic.policies.policy_text import spell
+from slurm_elastic.policies.policy_text import parse_policy
 from slurm_elastic.simulate.billing import Billing, Hourly, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
 
@@ -38,7 +38,7 @@ def boot(text: str) -> tuple[tuple[int, float], ...]:
 def billing(text: str) -> Billing:
     """``per_second(minimum=60)`` or ``hourly(refund=true, seconds=3600)``, for argparse."""
     try:
-        found: Billing = spell(text, {"per_second": _per_second, "hourly": _hourly})
+        found: Billing = parse_policy(text, {"per_second": _per_second, "hourly": _hourly})
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.ckptman.context import pools_by_node
-from slurm_elastic.ckptman.job_settings import Choice, choose
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
 from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.wiring import DROPS
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
@@ -170,15 +170,15 @@ def _job(slurm: Slurm, number: int) -> SlurmJob | None:
     return next((job for job in slurm.jobs() if job.id == number), None)
 
 
-def choice_of(config: Config, job: SlurmJob) -> Choice:
+def choice_of(config: Config, job: SlurmJob) -> CheckpointPlan:
     """How this job is saved, by its comment, its pool and the site."""
     pools = pools_by_node(config)
     pool = pools.get(job.nodes[0]) if job.nodes else None
     own = pool.checkpoint if pool else PoolCheckpoint()
-    return choose(job.comment, job.features, own, config.checkpoint)
+    return resolve(job.comment, job.features, own, config.checkpoint)
 
 
-def how(choice: Choice) -> str:
+def how(choice: CheckpointPlan) -> str:
     """In one line."""
     if choice.refused:
         return f"not at all, its comment cannot be followed: {choice.refused}"

@@ -11,7 +11,7 @@ import sys
 import threading
 
 from slurm_elastic.ckptman.events import SOCKET, Events
-from slurm_elastic.ckptman.executor import Crew
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import Service
@@ -44,7 +44,7 @@ def _serve(config: Config) -> None:
         try:
             site = open_site(config, SlurmCli(config.slurm), closing, stop)
             prices = open_prices(config)
-            service = Service(site, Crew(config.checkpoint.parallel), prices)
+            service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
             threads: list[Poller | PriceReader | Events] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))

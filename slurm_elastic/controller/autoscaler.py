@@ -21,14 +21,20 @@ from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config.rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import Counted, counted_id
-from slurm_elastic.controller.observe import Group, View, groups, read
-from slurm_elastic.controller.periodic import Looks
+from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
+from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
+from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.policies.account_budgets import parts
-from slurm_elastic.policies.demand_split import deal
-from slurm_elastic.policies.scaling import Asked, Now, Plan, holds_back, weights
+from slurm_elastic.policies.demand_split import split_demand
+from slurm_elastic.policies.scaling import (
+    GroupSnapshot,
+    PendingJob,
+    ScalingPlan,
+    holds_back,
+    weights,
+)
 from slurm_elastic.slurm import node_updates
 from slurm_elastic.slurm.fragment import slurm_weights
 
@@ -46,7 +52,7 @@ JOBS_TOLD = 100
 """Of the waiting jobs, so many hear of a decision (``explain JOBID``)."""
 
 
-class Growing:
+class Autoscaler:
     """``tick`` from the daemon's loop starts a look that is due."""
 
     def __init__(self, site: Site, worker: Executor) -> None:
@@ -54,8 +60,8 @@ class Growing:
         self._inert = inert(site.config)
         self._cleared = False
         look, period = self._clear if self._inert else self.look, site.config.policies.look
-        self._looks = Looks(site, worker, look, "policies", period=period, pace=PACE)
-        self._counted: dict[str, Counted] = {}
+        self._looks = PeriodicTask(site, worker, look, "policies", period=period, pace=PACE)
+        self._counted: dict[str, CoveredJobs] = {}
         self._cause: dict[str, object] = {}
         self._told: dict[str, set[int]] = {}
         self._weights = slurm_weights(site.config, tuple(site.pools.values()))
@@ -73,7 +79,7 @@ class Growing:
         if rows:
             holds.release(self._site, rows, "there are no policies any more", POLICY)
         if self._site.ledger.asides():
-            budget_enforcement.review(self._site, self._site.slurm.jobs(), {}, self._site.now())
+            budget_enforcement.enforce(self._site, self._site.slurm.jobs(), {}, self._site.now())
         self._cleared = not self._site.ledger.asides()
 
     def look(self) -> None:
@@ -81,18 +87,18 @@ class Growing:
         site = self._site
         if not self._counted:
             self._counted = {name: _recalled(site, name) for name in site.pools}
-        view = read(site)
-        budget_enforcement.review(site, view.jobs, view.over, view.at)
-        for group in groups(site, view, self._counted):
+        view = observe(site)
+        budget_enforcement.enforce(site, view.jobs, view.over, view.at)
+        for group in pool_groups(site, view, self._counted):
             self._serve(group, view)
 
-    def _serve(self, group: Group, view: View) -> None:
+    def _serve(self, group: PoolGroup, view: Observation) -> None:
         """All that is decided is journalled before anything of it is done."""
-        dealt = deal(group.now)
+        dealt = split_demand(group.now)
         plans = [plan for _, plan in dealt]
         nodes = self._journal(group, dealt, _accounts(view))
         covered = {job for plan in plans for job in plan.covered}
-        self._counted[group.name].count(covered, nodes, view.jobs)
+        self._counted[group.name].add(covered, nodes, view.jobs)
         with self._site.holding:
             self._let_go(group)
             self._hold(group, frozenset(nodes))
@@ -101,7 +107,10 @@ class Growing:
         self._weigh(group, view)
 
     def _journal(
-        self, group: Group, dealt: Sequence[tuple[Now, Plan]], account_of: Mapping[int, str]
+        self,
+        group: PoolGroup,
+        dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]],
+        account_of: Mapping[int, str],
     ) -> list[str]:
         """What is done, and what is not when that is news. Returns the nodes to start."""
         stops = tuple(pool.stop for pool in group.now.pools)
@@ -126,7 +135,9 @@ class Growing:
             self._tell_jobs(group.name, now.queue, reason, anew=bool(plan.starts))
         return taken
 
-    def _charge(self, now: Now, nodes: Sequence[str], account_of: Mapping[int, str]) -> None:
+    def _charge(
+        self, now: GroupSnapshot, nodes: Sequence[str], account_of: Mapping[int, str]
+    ) -> None:
         """Write down who pays machines that are started ahead: those who wait for them."""
         if not nodes or not self._site.config.policies.account_budgets:
             return
@@ -135,7 +146,9 @@ class Growing:
         of = parts((account_of.get(j.id, ""), j.nodes * max(j.times, 1)) for j in fresh)
         self._site.ledger.want(dict.fromkeys(nodes, of), self._site.now())
 
-    def _tell_jobs(self, group: str, queue: Sequence[Asked], reason: str, *, anew: bool) -> None:
+    def _tell_jobs(
+        self, group: str, queue: Sequence[PendingJob], reason: str, *, anew: bool
+    ) -> None:
         """Each waiting job hears once why it waits, and of each start."""
         told = self._told.setdefault(group, set())
         waiting = [job.id for job in queue if anew or job.id not in told][:JOBS_TOLD]
@@ -144,7 +157,7 @@ class Growing:
             jobs = tuple(f"job:{job}" for job in dict.fromkeys(waiting))
             self._site.record(CORRELATION, "awaited", jobs, reason)
 
-    def _let_go(self, group: Group) -> None:
+    def _let_go(self, group: PoolGroup) -> None:
         """Holds that hold nothing: of nodes that are up, and where Slurm may start nodes again."""
         if group.loose:
             holds.release(self._site, group.loose, "it is up or coming", POLICY)
@@ -155,7 +168,7 @@ class Growing:
                 nodes = tuple(group.held[pool.name])
                 holds.release(self._site, nodes, "machines may be started", POLICY)
 
-    def _hold(self, group: Group, chosen: Set[str]) -> None:
+    def _hold(self, group: PoolGroup, chosen: Set[str]) -> None:
         """Keep back what Slurm is not to start by itself; a hold's reason follows the cause."""
         for pool in group.now.pools:
             why = pool.stop or (holds.BY_POLICY if holds_back(group.now.growth) else None)
@@ -177,7 +190,7 @@ class Growing:
             holds.release(self._site, held, "the policies start it", POLICY)
         node_updates.power_up(self._site.slurm, nodes)
 
-    def _leave(self, group: Group, nodes: Sequence[str]) -> None:
+    def _leave(self, group: PoolGroup, nodes: Sequence[str]) -> None:
         """Slurm lets the jobs of a node end before it powers it down, also one that came since."""
         if not nodes:
             return
@@ -188,7 +201,7 @@ class Growing:
                 holds.hold_back(self._site, [node], why or holds.BY_POLICY)
         node_updates.power_down_when_idle(self._site.slurm, nodes)
 
-    def _weigh(self, group: Group, view: View) -> None:
+    def _weigh(self, group: PoolGroup, view: Observation) -> None:
         """Idle machines by the order of the policy, all others behind them; only what differs."""
         wanted: dict[str, int] = {}
         for pool in group.now.pools:
@@ -203,11 +216,11 @@ class Growing:
             node_updates.set_weights(self._site.slurm, changed)
 
 
-def _accounts(view: View) -> dict[int, str]:
+def _accounts(view: Observation) -> dict[int, str]:
     return {counted_id(job): job.account for job in view.jobs}
 
 
-def _chosen(group: Group, plan: Plan, taken: Sequence[str]) -> list[str]:
+def _chosen(group: PoolGroup, plan: ScalingPlan, taken: Sequence[str]) -> list[str]:
     """The nodes to start, the first ones of each pool that are not ``taken``."""
     nodes: list[str] = []
     for start in plan.starts:
@@ -217,7 +230,7 @@ def _chosen(group: Group, plan: Plan, taken: Sequence[str]) -> list[str]:
     return nodes
 
 
-def _reasons(now: Now, plan: Plan) -> Iterator[str]:
+def _reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
     yield from (f"{s.machines} more in pool {s.pool}: {s.reason}" for s in plan.starts)
     if plan.leaves:
         yield f"{len(plan.leaves)} may go: {plan.leaves[0].reason}"
@@ -231,7 +244,7 @@ def _reasons(now: Now, plan: Plan) -> Iterator[str]:
         )
 
 
-def _recalled(site: Site, group: str) -> Counted:
+def _recalled(site: Site, group: str) -> CoveredJobs:
     """What was counted before this daemon started, by the journal: jobs that are gone since do no
     harm.
     """
@@ -240,8 +253,8 @@ def _recalled(site: Site, group: str) -> Counted:
     for decision in site.ledger.decisions(pool_subject(group), RECALLED):
         plan = (decision.detail or {}).get("plan")
         if isinstance(plan, dict):
-            was = msgspec.convert(plan, Plan)
+            was = msgspec.convert(plan, ScalingPlan)
             jobs.update(was.covered)
             leaving = {leave.node for leave in was.leaves}
             nodes = {n for n in decision.subjects if n in site.pool_of and n not in leaving}
-    return Counted(jobs, nodes)
+    return CoveredJobs(jobs, nodes)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slurm_elastic.audit_trail import job_subject, pool_subject
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.controller.launch import grown
-from slurm_elastic.controller.reject import keep_away
+from slurm_elastic.controller.reject import quarantine_pool
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Breaker, Pool
@@ -42,7 +42,9 @@ LOOKED_AT = 16
 """How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
 
-def note_registered(site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None) -> None:
+def record_registrations(
+    site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None
+) -> None:
     """Take in which booting machines' nodes are up; one that is proves that its pool works."""
     booting = [m for m in site.ledger.machines() if m.instance.cloud == cloud and m.boots]
     if not booting:
@@ -107,7 +109,7 @@ def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = Fa
         site.ledger.review_holds(name, site.now())
 
 
-def unregistered(site: Site, cloud: str, request: Request) -> list[Machine]:
+def unregistered_instances(site: Site, cloud: str, request: Request) -> list[Machine]:
     """The machines that ``request`` (of ResumeFailProgram) says have not come up in time; not those
     that the cloud does not list: they may have been taken while they booted.
     """
@@ -123,7 +125,7 @@ def unregistered(site: Site, cloud: str, request: Request) -> list[Machine]:
     ]
 
 
-def note_failures(
+def record_boot_failures(
     site: Site,
     machines: Sequence[Machine],
     correlation: str,
@@ -154,7 +156,7 @@ def note_failures(
         nodes = _nodes_of(by_pool[name])
         spare = 0 if _rests(site, pool) else len(pool.nodes)
         of_pool = (n for n in mates if site.pool_of[n] is pool and n not in nodes)
-        keep_away(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
+        quarantine_pool(site, pool, [*nodes, *of_pool], site.slurm.nodes(pool.nodes), why, spare)
 
 
 def _nodes_of(machines: Sequence[Machine]) -> list[str]:

@@ -15,12 +15,12 @@ from functools import partial
 
 from msgspec import Struct
 
-from slurm_elastic.controller.boot_breaker import note_failures
+from slurm_elastic.controller.boot_breaker import record_boot_failures
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.controller.holds import hold
-from slurm_elastic.controller.periodic import Looks
-from slurm_elastic.controller.reject import give_back, may_force
-from slurm_elastic.controller.suspend import end
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.reject import may_force, power_down_and_requeue
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import Instance
@@ -41,7 +41,7 @@ NOT_REGISTERED = "it did not register in time"
 NOT_WHOLE = "its job could not be had whole"
 
 
-class _Late(Struct, frozen=True, kw_only=True):
+class _TimedOut(Struct, frozen=True, kw_only=True):
     """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
 
     cloud: str
@@ -52,17 +52,17 @@ class _Late(Struct, frozen=True, kw_only=True):
     def nodes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
 
-    def among(self, nodes: Iterable[str]) -> _Late:
+    def among(self, nodes: Iterable[str]) -> _TimedOut:
         """What of it is about these nodes."""
         wanted = set(nodes)
-        return _Late(
+        return _TimedOut(
             cloud=self.cloud,
             machines=tuple(m for m in self.machines if m.instance.node in wanted),
             doubtful=tuple(n for n in self.doubtful if n in wanted),
         )
 
 
-class Overdue:
+class BootTimeouts:
     """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers, and
     ``had_round`` says of a cloud whether its first round of repair is over.
     """
@@ -79,7 +79,7 @@ class Overdue:
         self._clouds = clouds
         self._spool = spool
         self._had_round = had_round
-        self._looks = Looks(site, worker, self._look, "giving up nodes", period=PERIOD)
+        self._looks = PeriodicTask(site, worker, self._look, "giving up nodes", period=PERIOD)
         self._counted: set[str] = set()
         self._began: dict[str, float] = {}
 
@@ -101,10 +101,11 @@ class Overdue:
             if still.nodes:
                 self._give_up(still)
 
-    def _late(self, seen: dict[str, float]) -> list[_Late]:
+    def _late(self, seen: dict[str, float]) -> list[_TimedOut]:
         waited = partial(self._waited, seen)
         return [
-            _late(self._site, cloud, waited, partial(self._due, cloud)) for cloud in self._clouds
+            _timed_out(self._site, cloud, waited, partial(self._due, cloud))
+            for cloud in self._clouds
         ]
 
     def _due(self, cloud: str, waited: float) -> bool:
@@ -129,7 +130,7 @@ class Overdue:
         seen[generation] = began
         return clock - began
 
-    def _give_up(self, late: _Late) -> None:
+    def _give_up(self, late: _TimedOut) -> None:
         """Those that Slurm still waits for."""
         site = self._site
         view = site.slurm.nodes(late.nodes)
@@ -137,24 +138,26 @@ class Overdue:
         if not late.nodes:
             return
         jobs = [j for j in site.slurm.jobs() if not set(late.nodes).isdisjoint(j.nodes)]
-        mates = _mates(site, jobs, late.nodes)
+        mates = _job_peers(site, jobs, late.nodes)
         self._note(late, jobs, mates)
         nodes = (*late.nodes, *mates)
-        given = give_back(site, nodes, site.slurm.nodes(nodes), _why(site, late), CORRELATION)
+        given = power_down_and_requeue(
+            site, nodes, site.slurm.nodes(nodes), _why(site, late), CORRELATION
+        )
         self._end(late, given)
 
-    def _note(self, late: _Late, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
+    def _note(self, late: _TimedOut, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
         """Each machine once, also where Slurm has to be asked again."""
         site = self._site
         # One that the cloud does not list may have been taken while it booted.
         failed = [m for m in late.machines if not m.misses and m.instance.id not in self._counted]
         self._counted.update(m.instance.id for m in failed)
-        note_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
+        record_boot_failures(site, failed, CORRELATION, [j.id for j in jobs], mates)
         for node in late.doubtful:
             why = "its launch has no answer, and its time to boot is over"
             hold(site, site.pool_of[node], [node], why)
 
-    def _end(self, late: _Late, given: set[str]) -> None:
+    def _end(self, late: _TimedOut, given: set[str]) -> None:
         """The intent at once: nothing takes these for machines that boot any more."""
         site = self._site
         overdue = {m.instance.id for m in late.machines}
@@ -164,15 +167,15 @@ class Overdue:
             (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
         ):
             site.ledger.suspending(late.cloud, [m.instance.id for m in some], why, site.now())
-            self._clouds[late.cloud].submit(end, site, late.cloud, some, why, CORRELATION)
+            self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
 
 
-def _late(
+def _timed_out(
     site: Site,
     cloud: str,
     waited: Callable[[str, Asked], float],
     due: Callable[[float], bool],
-) -> _Late:
+) -> _TimedOut:
     """By the ledger alone; Slurm may have them up by now, or not want them any more."""
     late = [
         m
@@ -189,10 +192,10 @@ def _late(
     if doubtful:
         served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
         doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
-    return _Late(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
+    return _TimedOut(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
 
 
-def _not_asked_again(site: Site, late: _Late, requests: Sequence[Request]) -> _Late:
+def _not_asked_again(site: Site, late: _TimedOut, requests: Sequence[Request]) -> _TimedOut:
     """Without nodes that Slurm has asked something else for since their launch, which their cloud's
     worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
     """
@@ -241,7 +244,7 @@ def _asked_of(site: Site, row: Launch) -> float:
     return min(max(asked, earliest), row.created)
 
 
-def _mates(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
+def _job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[str, ...]:
     """The other nodes of these jobs that are still to come up: a job is had whole."""
     others = dict.fromkeys(n for j in jobs for n in j.nodes if n not in late)
     ours = [n for n in others if n in site.pool_of and not site.pool_of[n].partial_jobs]
@@ -249,7 +252,7 @@ def _mates(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tuple[s
     return tuple(n for n in ours if n in view and may_force(view[n]))
 
 
-def _why(site: Site, late: _Late) -> str:
+def _why(site: Site, late: _TimedOut) -> str:
     longest = _resume_timeout(site, late.cloud)
     return (
         f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "
@@ -276,5 +279,5 @@ def expect_requeued(site: Site, machines: Sequence[Machine]) -> list[int]:
     ]
     gone = [m.instance.node for m in machines]
     for job in jobs:
-        site.restarts.expect(job, site.monotonic(), gone)
+        site.requeues.expect(job, site.monotonic(), gone)
     return [job.id for job in jobs]

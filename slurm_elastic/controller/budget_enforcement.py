@@ -4,7 +4,7 @@ Nodes cannot be held for one account alone, so its pending jobs are changed inst
 start elsewhere, too, loses the public clouds' partitions from its list; any other gets the end of
 the day or month as its begin time, which Slurm keeps to by itself, should no daemon run then. What
 a job had before is in the ledger first, and is put back when its account may spend again. Machines
-that slurmctld asks for in between are refused (``afford``), and the jobs requeued.
+that slurmctld asks for in between are refused (``admit``), and the jobs requeued.
 
 Measured on 22.05.8: both can be changed on a pending job only ("Job is no longer pending execution"
 else, with exit 1); of an array's base id all pending tasks are changed and running ones complained
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slurm_elastic.audit_trail import job_subject
 from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.reject import give_back
+from slurm_elastic.controller.reject import power_down_and_requeue
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import Aside
@@ -40,7 +40,9 @@ Jobs = Mapping[int, Sequence[str]]
 # At each look.
 
 
-def review(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float) -> None:
+def enforce(
+    site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], now: float
+) -> None:
     """Let back whose account may spend again, set aside whose may not. ``over``: by account."""
     rows = {row.job: row for row in site.ledger.asides()}
     queue = {job.id: job for job in jobs}
@@ -49,12 +51,12 @@ def review(site: Site, jobs: Sequence[SlurmJob], over: Mapping[str, Overdrawn], 
         site.ledger.let_back(gone)
     found = [(row, queue[row.job]) for row in rows.values() if row.job in queue]
     # By the account that it has now: its user may have changed it.
-    _let_back(site, [(row, job) for row, job in found if job.account not in over], now)
+    _restore(site, [(row, job) for row, job in found if job.account not in over], now)
     public = _public_partitions(site)
     for account, why in over.items():
         mine = [j for j in jobs if j.account == account and _is_to_go(j, public, why, now)]
         if mine:
-            _set_aside(site, mine, rows, public, why, now)
+            _defer(site, mine, rows, public, why, now)
 
 
 def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bool:
@@ -65,7 +67,7 @@ def _is_to_go(job: SlurmJob, public: set[str], why: Overdrawn, now: float) -> bo
     return not public.isdisjoint(job.partitions) and not late
 
 
-def _set_aside(
+def _defer(
     site: Site,
     jobs: Sequence[SlurmJob],
     rows: Mapping[int, Aside],
@@ -79,7 +81,7 @@ def _set_aside(
         rest = tuple(p for p in job.partitions if p not in public)
         by_list.setdefault(rest if ours.isdisjoint(job.required) else (), []).append(job)
     for rest, some in by_list.items():
-        site.ledger.set_aside([_row(rows.get(j.id), j, rest, why, now) for j in some])
+        site.ledger.set_aside([_deferral(rows.get(j.id), j, rest, why, now) for j in some])
         words = f"it may start in {', '.join(rest)}" if rest else "it begins then"
         subjects = [job_subject(job.id) for job in some]
         site.record(CORRELATION, "set-aside", subjects, f"{why.reason}; {words}")
@@ -90,7 +92,7 @@ def _set_aside(
             _change(site, some, begin_in=why.until - now)
 
 
-def _row(
+def _deferral(
     old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
 ) -> Aside:
     """What to put back: as it was before the first change."""
@@ -119,13 +121,13 @@ def _narrow(
     for job in jobs:
         if job.id in refused:
             _change(site, [job], begin_in=why.until - now)
-            site.ledger.set_aside([_row(rows.get(job.id), job, (), why, now)])
+            site.ledger.set_aside([_deferral(rows.get(job.id), job, (), why, now)])
     held = [job for job in jobs if job.is_requeue_hold(now) and job.id not in refused]
     if held:
         _change(site, held, begin_in=0.0)
 
 
-def _let_back(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
+def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
     """All of it in as few commands as there are different jobs. Of a running one the partitions
     stay in mind: it may be requeued, and would find no other place then. One that Slurm refuses to
     change is tried again.
@@ -186,7 +188,7 @@ def _public_partitions(site: Site) -> set[str]:
 # When slurmctld asks for machines.
 
 
-def afford(
+def admit(
     site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
 ) -> tuple[Sequence[str], Jobs]:
     """What the budgets of accounts leave of a request, and for which jobs; who pays it is written
@@ -209,7 +211,9 @@ def afford(
         subjects = (*refused, *(job_subject(job) for job in sorted(lost)))
         log.info("refused request=%s nodes=%s reason=%s", correlation, compress(refused), why)
         site.record(correlation, "refused", subjects, why)
-        give_back(site, refused, site.slurm.nodes(refused), why, correlation, hurry=False)
+        power_down_and_requeue(
+            site, refused, site.slurm.nodes(refused), why, correlation, hurry=False
+        )
         nodes = [node for node in nodes if node not in gone]
         jobs = {job: of for job, of in jobs.items() if job not in lost}
     _write_down(site, cloud, nodes, jobs, account_of)

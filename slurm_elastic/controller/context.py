@@ -14,7 +14,7 @@ from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.controller.budget import stop_of
-from slurm_elastic.controller.requeues import Restarts
+from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.model import Offer, Pool, Usage
@@ -54,7 +54,7 @@ class Site:
     pool_of: Mapping[str, Pool]
     spending: threading.Lock = field(default_factory=threading.Lock)
     holding: threading.Lock = field(default_factory=threading.Lock)
-    restarts: Restarts = field(default_factory=Restarts)
+    requeues: Requeues = field(default_factory=Requeues)
     monotonic: Callable[[], float] = time.monotonic
     rules: Mapping[str, PoolRules] = field(default_factory=dict)
     wait: Callable[[float], bool] = field(default_factory=lambda: threading.Event().wait)

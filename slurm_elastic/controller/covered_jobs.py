@@ -16,7 +16,7 @@ def counted_id(job: SlurmJob) -> int:
     return job.array if job.array and job.task is None else job.id
 
 
-class Counted:
+class CoveredJobs:
     """Of one group of pools: jobs with their restarts at that time, and the nodes that were started
     with them, until these are up.
     """
@@ -26,7 +26,9 @@ class Counted:
         self._jobs: dict[int, int | None] = dict.fromkeys(known)
         self._started = dict.fromkeys(nodes, known)
 
-    def still(self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]) -> tuple[int, ...]:
+    def remaining(
+        self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
+    ) -> tuple[int, ...]:
         """Those that still count as counted."""
         for name, ids in list(self._started.items()):
             node = nodes.get(name)
@@ -45,7 +47,7 @@ class Counted:
         }
         return tuple(sorted(self._jobs))
 
-    def count(self, ids: Iterable[int], nodes: Iterable[str], jobs: Sequence[SlurmJob]) -> None:
+    def add(self, ids: Iterable[int], nodes: Iterable[str], jobs: Sequence[SlurmJob]) -> None:
         """From now on these are counted; ``nodes`` were started for those that are new."""
         restarts = {counted_id(job): job.restarts for job in jobs}
         new = frozenset(ids) - self._jobs.keys()

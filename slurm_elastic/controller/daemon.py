@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from slurm_elastic.controller.autoscaler import Growing
-from slurm_elastic.controller.boot_breaker import note_failures, unregistered
-from slurm_elastic.controller.boot_timeout import Overdue, expect_requeued
+from slurm_elastic.controller.autoscaler import Autoscaler
+from slurm_elastic.controller.boot_breaker import record_boot_failures, unregistered_instances
+from slurm_elastic.controller.boot_timeout import BootTimeouts, expect_requeued
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
-from slurm_elastic.controller.deferred import Settler
+from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.launch import end_far
-from slurm_elastic.controller.leaked_instances import Strays
+from slurm_elastic.controller.leaked_instances import LeakedInstances
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
-from slurm_elastic.controller.periodic import guarded
+from slurm_elastic.controller.periodic import run_guarded
 from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.controller.resume import resume, still_wanted
 from slurm_elastic.controller.suspend import suspend
@@ -107,11 +107,11 @@ class Daemon:
         self._in_flight: dict[str, list[Future[bool]]] = {}
         self._unfinished: dict[str, _Unfinished] = {}
         self._settling_worker = worker("settle")
-        self._settler = Settler(site, self._settling_worker)
+        self._settler = DeferredUpdates(site, self._settling_worker)
         self._growing_worker = worker("policies")
-        self._growing = Growing(site, self._growing_worker)
+        self._growing = Autoscaler(site, self._growing_worker)
         self._overdue_worker = worker("overdue")
-        self._overdue = Overdue(
+        self._overdue = BootTimeouts(
             site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
         )
         self._next_repair = float("-inf")
@@ -120,7 +120,7 @@ class Daemon:
         self._trouble = ""
         self._markless = ""
         self._served: set[str] = set()
-        self._strays = Strays(site, self._unusable)
+        self._strays = LeakedInstances(site, self._unusable)
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop`` is set; then wait for what is in flight."""
@@ -273,11 +273,15 @@ class Daemon:
             trouble = self._unread(cloud, request, view)
             return bool(resume(self._site, cloud, request, view, again=again, trouble=trouble))
         # A node that failed to come up (resume-fail) has no use for its machine either.
-        failed = unregistered(self._site, cloud, request) if request.kind == "resume-fail" else []
+        failed = (
+            unregistered_instances(self._site, cloud, request)
+            if request.kind == "resume-fail"
+            else []
+        )
         # Before they are ended: where Slurm does not answer, all of it is done again.
         jobs = expect_requeued(self._site, failed)
         suspend(self._site, cloud, request, view)
-        note_failures(self._site, failed, request.id, jobs)
+        record_boot_failures(self._site, failed, request.id, jobs)
         return False
 
     def _unread(self, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> str:
@@ -329,4 +333,4 @@ class Daemon:
             round_.run()
             self._site.ledger.report_health(Health(name="slurm", checked=self._site.now()))
 
-        guarded(self._site, look, "repair")
+        run_guarded(self._site, look, "repair")

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 from slurm_elastic.controller import holds, oversized
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.periodic import Looks
+from slurm_elastic.controller.periodic import PeriodicTask
 
 TICK = 0.3
 """Seconds between two passes: SuspendTimeout, the time to drain in, may be short."""
@@ -16,7 +16,7 @@ AGAIN = 5.0
 """Seconds after a pass that failed."""
 
 
-class Settler:
+class DeferredUpdates:
     """Passes over holds and requeued jobs. Slurm is only asked while something has to settle:
     holds may stand for days.
     """
@@ -24,7 +24,9 @@ class Settler:
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
         what = "holds and requeued jobs"
-        self._looks = Looks(site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN)
+        self._looks = PeriodicTask(
+            site, worker, self._settle, what, period=TICK, pace=PACE, again=AGAIN
+        )
         self._recalled = False
         self._anew = False
         self._waiting = True
@@ -33,7 +35,7 @@ class Settler:
     @property
     def busy(self) -> bool:
         """Whether something waits to settle."""
-        return self._waiting or bool(self._site.restarts or self._site.oversized)
+        return self._waiting or bool(self._site.requeues or self._site.oversized)
 
     def look_anew(self) -> None:
         """At all holds with the next pass, as an admin may have changed a node, and for jobs that
@@ -48,12 +50,12 @@ class Settler:
     def _settle(self) -> None:
         site = self._site
         if not self._recalled:
-            site.restarts.recall(site.ledger, site.monotonic())
+            site.requeues.recall(site.ledger, site.monotonic())
             self._recalled = True
         elif self._anew:
-            site.restarts.recall_left(site.ledger, site.now(), site.monotonic())
+            site.requeues.recall_left(site.ledger, site.now(), site.monotonic())
         try:
-            site.restarts.tick(site.slurm, site.ledger, site.now(), site.monotonic())
+            site.requeues.tick(site.slurm, site.ledger, site.now(), site.monotonic())
             oversized.keep_out(site)
         finally:
             self._settle_holds()

@@ -17,7 +17,7 @@ from slurm_elastic.audit_trail import DOUBTED, list_doubt, list_subject
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model import Instance
-from slurm_elastic.policies.inventory_check import Listing
+from slurm_elastic.policies.inventory_check import InventoryReport
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class _Lacked(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-def keep(site: Site, cloud: str, listing: Listing) -> None:
+def keep_doubt(site: Site, cloud: str, listing: InventoryReport) -> None:
     """The doubt about this list has stood for long: it lasts from now on."""
     if list_doubt(site.ledger, cloud) is not None:
         return
@@ -44,7 +44,7 @@ def keep(site: Site, cloud: str, listing: Listing) -> None:
     site.record(CORRELATION, DOUBTED, (list_subject(cloud),), listing.doubt, detail)
 
 
-def lasting(site: Site, cloud: str, seen: Sequence[Instance]) -> str | None:
+def lasting_doubt(site: Site, cloud: str, seen: Sequence[Instance]) -> str | None:
     """The doubt that still stands though nothing speaks against this list any more."""
     doubt = list_doubt(site.ledger, cloud)
     if doubt is None:

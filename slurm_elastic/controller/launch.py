@@ -66,7 +66,7 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
     call = _Call(site, spec, in_doubt=again)
     try:
         # Of an open launch the next round is the repetition: it must not hold up the others.
-        answered = call() if again else patiently(site, call)
+        answered = call() if again else with_retries(site, call)
     except TransientError as error:
         log.warning(
             "launch in doubt generation=%s cloud=%s error=%s", spec.generation, error.cloud, error
@@ -79,7 +79,7 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
         return Launched(outcome=Outcome.IN_DOUBT, why=f"{type(error).__name__}: {error}")
     reach("launch.after-call")
     instances = _believed(site, spec, answered)
-    keep(site, spec, instances, request)
+    record_launch(site, spec, instances, request)
     return Launched(outcome=Outcome.STARTED, instances=instances)
 
 
@@ -93,7 +93,9 @@ def _believed(site: Site, spec: LaunchSpec, answered: Sequence[Instance]) -> tup
     return found.machines
 
 
-def keep(site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str) -> None:
+def record_launch(
+    site: Site, spec: LaunchSpec, instances: Sequence[Instance], request: str
+) -> None:
     """Write a launch's result, and tell slurmctld the addresses where the provider is asked to."""
     site.ledger.launched(spec.generation, instances, site.now())
     reach("launch.after-result")
@@ -146,7 +148,7 @@ class _Call:
             raise
 
 
-def patiently(site: Site, call: Callable[[], Answer]) -> Answer:
+def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
     """``call``, repeated while the cloud is only busy, inside ``transient_deadline``.
 
     What only time can tell is left to a later round: others' calls wait behind this one.

@@ -17,7 +17,7 @@ TOLD = 5
 """So many are told one by one."""
 
 
-class Strays:
+class LeakedInstances:
     """Those of a cloud that has left the configuration are never deleted, the others not at once,
     some clouds do not end what they are asked to, and what a cloud lists under an id that is none
     (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.

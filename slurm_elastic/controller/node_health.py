@@ -6,9 +6,9 @@ import logging
 from collections.abc import Sequence
 
 from slurm_elastic.audit_trail import job_subject, pool_subject
-from slurm_elastic.controller.boot_breaker import OUT_OF_SERVICE, note_failures
+from slurm_elastic.controller.boot_breaker import OUT_OF_SERVICE, record_boot_failures
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.suspend import end
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
@@ -37,7 +37,7 @@ def recycle(site: Site, cloud: str, actions: Sequence[Recycle], correlation: str
         _count(site, machines, ails[machines[0].instance.node], correlation)
     node_updates.power_down(site.slurm, list(ails))
     for words, machines in by_words.items():
-        end(site, cloud, machines, OUT_OF_SERVICE + words, correlation)
+        terminate(site, cloud, machines, OUT_OF_SERVICE + words, correlation)
     alone = [name for name in ails if name not in {m.instance.node for m in serving}]
     for name in alone:
         site.record(correlation, KIND, (name,), str(ails[name]))
@@ -61,7 +61,7 @@ def _count(site: Site, machines: Sequence[Machine], ails: Ill, correlation: str)
     if ails.strike is Strike.POOL:
         waiting = dict.fromkeys(job for m in news for job in m.jobs)
         why = f"{ails.words}; do: {ails.remedy}" if ails.remedy else ails.words
-        note_failures(site, news, correlation, jobs=waiting, taken_out=why)
+        record_boot_failures(site, news, correlation, jobs=waiting, taken_out=why)
 
 
 def _is_told(site: Site, machine: Machine) -> bool:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from slurm_elastic.config import blocked_clouds
 from slurm_elastic.controller.budget import barred, stop_of
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import Counted, counted_id
+from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.ledger import Machine
@@ -21,7 +21,7 @@ from slurm_elastic.policies.account_budgets import Overdrawn
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.release import Flagged
-from slurm_elastic.policies.scaling import Asked, Now, PoolNow, Resting
+from slurm_elastic.policies.scaling import GroupSnapshot, IdleInstance, PendingJob, PoolSnapshot
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""
@@ -44,7 +44,7 @@ however many there were. PartitionConfig and the like say that it fits none of t
 """
 
 
-class Group(Struct, frozen=True, kw_only=True):
+class PoolGroup(Struct, frozen=True, kw_only=True):
     """Pools under one growth policy. ``now`` is what its policies are asked with.
 
     By pool, in the site's order: ``startable`` nodes; ``unheld`` ones, powered down or on their
@@ -54,15 +54,15 @@ class Group(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    now: Now
+    now: GroupSnapshot
     startable: Mapping[str, tuple[str, ...]]
     unheld: Mapping[str, tuple[str, ...]]
     held: Mapping[str, Mapping[str, str]]
     loose: tuple[str, ...]
-    idle: Mapping[str, tuple[Resting, ...]]
+    idle: Mapping[str, tuple[IdleInstance, ...]]
 
 
-class View(Struct, frozen=True, kw_only=True):
+class Observation(Struct, frozen=True, kw_only=True):
     """What was read, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
     accounts that get no new machine of a public cloud.
     """
@@ -77,11 +77,11 @@ class View(Struct, frozen=True, kw_only=True):
     over: Mapping[str, Overdrawn]
 
 
-def read(site: Site) -> View:
+def observe(site: Site) -> Observation:
     """Slurm's nodes and queue, the ledger's machines and holds. SlurmError passes through."""
     nodes, jobs, rows = all_nodes(site), site.slurm.jobs(), site.ledger.holds()
     now = site.now()
-    return View(
+    return Observation(
         at=int(now),
         nodes=nodes,
         jobs=jobs,
@@ -99,24 +99,28 @@ def _shut(site: Site) -> dict[str, str]:
     return {name: blocked[p.cloud] for name, p in site.pools.items() if p.cloud in blocked}
 
 
-def groups(site: Site, view: View, counted: Mapping[str, Counted]) -> list[Group]:
+def pool_groups(
+    site: Site, view: Observation, counted: Mapping[str, CoveredJobs]
+) -> list[PoolGroup]:
     """All pools, those of one growth policy together, in the order in which they are used."""
     by_growth: dict[AnyGrowth, list[Pool]] = {}
     for pool in site.pools.values():
         by_growth.setdefault(site.rules[pool.name].growth, []).append(pool)
     return [
-        _group(site, view, growth, pools, counted[pools[0].name].still(view.jobs, view.nodes))
+        _pool_group(
+            site, view, growth, pools, counted[pools[0].name].remaining(view.jobs, view.nodes)
+        )
         for growth, pools in by_growth.items()
     ]
 
 
-def _group(
+def _pool_group(
     site: Site,
-    view: View,
+    view: Observation,
     growth: AnyGrowth,
     pools: Sequence[Pool],
     covered: Sequence[int],
-) -> Group:
+) -> PoolGroup:
     found = [_Pool(site, view, pool) for pool in pools]
     idle = {one.pool.name: one.idle for one in found}
     mine = {node for pool in pools for node in pool.nodes}
@@ -128,9 +132,9 @@ def _group(
         for job in view.jobs
         if job.states & ON_NODES and job.id not in boots and not mine.isdisjoint(job.nodes)
     ]
-    return Group(
+    return PoolGroup(
         name=pools[0].name,
-        now=Now(
+        now=GroupSnapshot(
             now=view.at,
             growth=growth,
             pools=tuple(one.now(running) for one in found),
@@ -148,7 +152,7 @@ def _group(
 class _Pool:
     """One pool's nodes, each in the class that it is in."""
 
-    def __init__(self, site: Site, view: View, pool: Pool) -> None:
+    def __init__(self, site: Site, view: Observation, pool: Pool) -> None:
         self.pool, self._view, self._rules = pool, view, site.rules[pool.name]
         self.off: list[str] = []
         self.unheld: list[str] = []
@@ -156,21 +160,21 @@ class _Pool:
         self.loose: list[str] = []
         self._booting: list[str] = []
         self.taken: list[str] = []
-        self._idle: list[Resting] = []
+        self._idle: list[IdleInstance] = []
         self._starting = 0
         self._young: int | None = None
         for name in pool.nodes:
             if name in view.nodes:
                 self._sort(view.nodes[name])
 
-    def now(self, running: Sequence[SlurmJob]) -> PoolNow:
+    def now(self, running: Sequence[SlurmJob]) -> PoolSnapshot:
         """As the policies may know it."""
         stop = self._view.stops.get(self.pool.name)
         mine = set(self.pool.nodes)
         here = sum(not mine.isdisjoint(job.nodes) for job in running) + self._starting
         asks = isinstance(self._rules.growth, SemiElastic)
         flags = isinstance(self._rules.release, Flagged)
-        return PoolNow(
+        return PoolSnapshot(
             name=self.pool.name,
             rules=self._rules,
             room=self._room(),
@@ -186,7 +190,7 @@ class _Pool:
         )
 
     @property
-    def idle(self) -> tuple[Resting, ...]:
+    def idle(self) -> tuple[IdleInstance, ...]:
         """Machines that are promised to no job."""
         return tuple(self._idle)
 
@@ -262,10 +266,10 @@ class _Pool:
             return
         started = machine.instance.launched
         since = min(max(node.last_busy, node.boot_time, started), self._view.at)
-        self._idle.append(Resting(node.name, min(int(started), self._view.at), int(since)))
+        self._idle.append(IdleInstance(node.name, min(int(started), self._view.at), int(since)))
 
 
-def _coming(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
+def _coming(site: Site, view: Observation, pools: Sequence[Pool]) -> list[PendingJob]:
     """Jobs whose machines boot, each with so many nodes as do."""
     booting = {
         name
@@ -282,7 +286,7 @@ def _coming(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
     return found
 
 
-def _pending(site: Site, view: View, pools: Sequence[Pool]) -> list[Asked]:
+def _pending(site: Site, view: Observation, pools: Sequence[Pool]) -> list[PendingJob]:
     """Jobs that wait for nodes, the one that comes first first."""
     found = []
     for job in _in_order(view.jobs):
@@ -305,11 +309,11 @@ def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
     return sorted(jobs, key=lambda j: (-j.priority, j.submit, j.id))
 
 
-def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> list[Asked]:
+def _waiting(queue: Sequence[PendingJob], pools: Sequence[_Pool], at: int) -> list[PendingJob]:
     """The jobs for which there is no machine yet, without those that slurmctld is about to start:
     it looks at its queue a moment after a machine or a job has come.
     """
-    left: list[Asked] = []
+    left: list[PendingJob] = []
     for job in queue:
         able = [pool for pool in pools if pool.pool.name in job.pools]
         served = 0
@@ -323,13 +327,13 @@ def _waiting(queue: Sequence[Asked], pools: Sequence[_Pool], at: int) -> list[As
     return left
 
 
-def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> Asked:
+def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ...]) -> PendingJob:
     pool = next(pool for pool in pools if pool.name in able)
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
     need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
     own = counted_id(job)
-    return Asked(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
+    return PendingJob(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
 
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:

@@ -17,7 +17,7 @@ from slurm_elastic.ledger import Health
 log = logging.getLogger(__name__)
 
 
-class Looks:
+class PeriodicTask:
     """One look after the other, never two at once; ``what`` is its name in the log.
 
     The next is due ``period`` seconds after the end of the last one, or ``pace`` times as long as
@@ -44,13 +44,13 @@ class Looks:
 
     def _once(self) -> None:
         began = self._site.monotonic()
-        well = guarded(self._site, self._look, self._what)
+        well = run_guarded(self._site, self._look, self._what)
         ended = self._site.monotonic()
         pause = max(self._period, self._pace * (ended - began))
         self._next = ended + (pause if well or self._again is None else self._again)
 
 
-def guarded(site: Site, look: Callable[[], None], what: str) -> bool:
+def run_guarded(site: Site, look: Callable[[], None], what: str) -> bool:
     """Whether a look goes well. A Slurm that does not answer and a full disk pass by themselves."""
     try:
         look()

@@ -30,7 +30,7 @@ from slurm_elastic.controller.notify_socket import bind_socket, remove_socket
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import HostlistError, expand
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.prolog_release import let_go
+from slurm_elastic.policies.prolog_release import ready_reason
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Watch:
         nodes = self._slurm.nodes(names)
         self.pause = self._next_pause(waiters, began)
         verdicts = (
-            (waiter, let_go(self._jobs.get(waiter.job), nodes, waiter.nodes))
+            (waiter, ready_reason(self._jobs.get(waiter.job), nodes, waiter.nodes))
             for waiter in waiters
             if waiter.since < self._jobs_read
         )

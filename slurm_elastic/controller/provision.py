@@ -14,21 +14,21 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.controller.boot_breaker import note_registered
-from slurm_elastic.controller.budget_enforcement import Jobs, afford
+from slurm_elastic.controller.boot_breaker import record_registrations
+from slurm_elastic.controller.budget_enforcement import Jobs, admit
 from slurm_elastic.controller.context import Site, new_generation
 from slurm_elastic.controller.launch import (
     Outcome,
     cool_partial,
     forgive,
     launch,
-    patiently,
     report_auth,
+    with_retries,
 )
 from slurm_elastic.controller.oversized import bar, too_large
-from slurm_elastic.controller.reject import give_back, refuse
+from slurm_elastic.controller.reject import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.request_audit import Refusals, note, note_once, record_ranking
-from slurm_elastic.controller.suspend import end
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Pool
@@ -77,7 +77,7 @@ def provision(
     if site.ledger.end_only and site.now() - site.ledger.since < BRIEF:
         return tuple(nodes)
     trouble = trouble or site.ledger.end_only
-    nodes, jobs = afford(site, cloud, correlation, nodes, jobs)
+    nodes, jobs = admit(site, cloud, correlation, nodes, jobs)
     by_pool: dict[str, list[str]] = {}
     for node in nodes:
         by_pool.setdefault(site.pool_of[node].name, []).append(node)
@@ -85,7 +85,7 @@ def provision(
     waiting: list[str] = []
     given_up: set[int] = set()
     if any(cap is not None for name in by_pool for _, cap in _caps(site, site.pools[name])):
-        note_registered(site, cloud)
+        record_registrations(site, cloud)
     for name, mine in by_pool.items():
         request = request_for(correlation, site.pools[name], mine, jobs)
         shortfall, later = _provision_pool(site, request, given_up, asked, trouble)
@@ -300,12 +300,12 @@ def _refuse(
         request = request_for(correlation, site.pools[name], some, jobs)
         if name in shortfall_of:
             short = shortfall_of[name]
-            forced |= refuse(site, request, some, short.why, spare=short.spare)
+            forced |= reject_nodes(site, request, some, short.why, spare=short.spare)
         else:
             site.record(correlation, "refused", (*some, *(f"job:{j}" for j in request.jobs)), why)
-            forced |= give_back(site, some, site.slurm.nodes(some), why, correlation)
+            forced |= power_down_and_requeue(site, some, site.slurm.nodes(some), why, correlation)
     doomed = [m for m in machines if m.instance.node in forced]
-    end(site, cloud, doomed, "its job could not be had whole", correlation)
+    terminate(site, cloud, doomed, "its job could not be had whole", correlation)
 
 
 def _only_of(some: Collection[int], jobs: Jobs) -> set[str]:
@@ -330,7 +330,9 @@ def _turn_away(
         mine = [n for n in jobs[job] if n in alone]
         site.record(correlation, "refused", (*mine, f"job:{job}"), why)
         bar(site, job, cloud, why, correlation)
-        forced |= give_back(site, mine, site.slurm.nodes(mine), why, correlation, hurry=False)
+        forced |= power_down_and_requeue(
+            site, mine, site.slurm.nodes(mine), why, correlation, hurry=False
+        )
     return forced
 
 
@@ -362,7 +364,7 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
     """The cloud's offers; or none and why it could not be asked."""
     provider = site.providers[request.pool.cloud]
     try:
-        offers = patiently(site, lambda: provider.offers(request.pool))
+        offers = with_retries(site, lambda: provider.offers(request.pool))
     except ProviderError as error:
         if isinstance(error, AuthError):
             report_auth(site, error)

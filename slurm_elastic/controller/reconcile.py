@@ -17,10 +17,14 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.controller.provision import provision
-from slurm_elastic.controller.reject import give_back
-from slurm_elastic.controller.snapshot import all_nodes, full, machines_of, world
-from slurm_elastic.controller.stale_instances import of_others, of_the_past, served
-from slurm_elastic.controller.suspend import end
+from slurm_elastic.controller.reject import power_down_and_requeue
+from slurm_elastic.controller.snapshot import all_nodes, capacity_holds, cloud_view, machines_of
+from slurm_elastic.controller.stale_instances import (
+    instances_of_other_clouds,
+    nodes_with_capacity,
+    stale_instances,
+)
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Health
@@ -28,7 +32,7 @@ from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import Action, DoubtList, NoteEnd, NoteMissing
-from slurm_elastic.policies.inventory_check import is_lasting, weigh
+from slurm_elastic.policies.inventory_check import assess_inventory, is_lasting
 from slurm_elastic.policies.power_state import (
     Phase,
     is_anothers_address,
@@ -38,11 +42,11 @@ from slurm_elastic.policies.power_state import (
 )
 from slurm_elastic.policies.reconcile_rules import (
     OUR_MARK,
-    capped,
-    mature,
-    recover,
+    debounce,
+    limit_disruption,
+    repairs,
 )
-from slurm_elastic.policies.reconcile_view import Patience, View
+from slurm_elastic.policies.reconcile_view import CloudView, Thresholds
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import node_updates
 
@@ -61,7 +65,7 @@ class Round:
         self._cloud = cloud
         self._standing: Standing = {}
         timings = site.config.timings
-        self._patience = Patience(grace=timings.grace, misses=timings.misses)
+        self._patience = Thresholds(grace=timings.grace, misses=timings.misses)
         self._doubt: str | None = None
         self.trouble = ""
         """Why the cloud could not be read the last time; empty where it could, or was not yet."""
@@ -83,11 +87,11 @@ class Round:
         seen = self._read_cloud()
         if seen is not None:
             site.ledger.observe(self._cloud, seen, began, site.pool_of)
-        part = world(site, self._cloud, view, seen)
+        part = cloud_view(site, self._cloud, view, seen)
         timings = site.config.timings
-        decided = recover(part, self._patience)
-        ready, self._standing = mature(decided, self._standing, site.monotonic(), timings.grace)
-        ready, waiting = capped(ready, len(part.known))
+        decided = repairs(part, self._patience)
+        ready, self._standing = debounce(decided, self._standing, site.monotonic(), timings.grace)
+        ready, waiting = limit_disruption(ready, len(part.known))
         if waiting:
             log.error("deletions capped cloud=%s waiting=%d", self._cloud, waiting)
         if seen is not None:
@@ -97,7 +101,7 @@ class Round:
         if seen is not None and not known and not self._left(seen):
             site.ledger.read_whole(self._cloud, site.now())
         self._addresses(view)
-        boot_breaker.note_registered(site, self._cloud, view)
+        boot_breaker.record_registrations(site, self._cloud, view)
         boot_breaker.note_sound(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
@@ -137,10 +141,10 @@ class Round:
         site.ledger.report_health(health)
         return None
 
-    def _report(self, doubts: Sequence[DoubtList], part: View) -> None:
+    def _report(self, doubts: Sequence[DoubtList], part: CloudView) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
         site, cloud = self._site, self._cloud
-        lasting = None if doubts else inventory_check.lasting(site, cloud, part.seen or ())
+        lasting = None if doubts else inventory_check.lasting_doubt(site, cloud, part.seen or ())
         problem = doubts[0].reason if doubts else lasting
         doubt = f"{cloud}: {problem}" if problem else None
         if doubts and doubt != self._doubt:
@@ -149,11 +153,11 @@ class Round:
         if doubts:
             stood = site.monotonic() - self._standing[doubts[0].kind, doubts[0].subject]
             if is_lasting(stood, site.slurm.slurmd_timeout()):
-                inventory_check.keep(site, cloud, weigh(part, self._patience))
+                inventory_check.keep_doubt(site, cloud, assess_inventory(part, self._patience))
         code = "unlisted" if doubt else None
         site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
 
-    def _act(self, decided: Sequence[Action], part: View) -> None:
+    def _act(self, decided: Sequence[Action], part: CloudView) -> None:
         by_kind: dict[type[Action], list[Action]] = {}
         for action in decided:
             by_kind.setdefault(type(action), []).append(action)
@@ -193,7 +197,7 @@ class Round:
             actions.Restore: lambda some: self._change(some, node_updates.return_to_service),
         }
 
-    def _try(self, do: Do, some: Sequence[Action], part: View) -> None:
+    def _try(self, do: Do, some: Sequence[Action], part: CloudView) -> None:
         kind = some[0].kind
         try:
             still = self._still(some, part) if some[0].by_node else some
@@ -204,13 +208,13 @@ class Round:
         except Exception:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
-    def _still(self, some: Sequence[Action], part: View) -> Sequence[Action]:
+    def _still(self, some: Sequence[Action], part: CloudView) -> Sequence[Action]:
         """Those that still stand by Slurm's nodes as they are now: since the round read them it has
         waited for a cloud, and an admin may have drained one, or Slurm asked for it.
         """
         now = all_nodes(self._site)
         nodes = {n: now[n] for n in part.nodes if n in now}
-        found = set(recover(replace(part, nodes=nodes), self._patience))
+        found = set(repairs(replace(part, nodes=nodes), self._patience))
         dropped = [a.subject for a in some if a not in found]
         if dropped:
             log.info("repair dropped, Slurm has changed meanwhile subjects=%s", dropped)
@@ -231,16 +235,16 @@ class Round:
         machines = {m.instance.id: m for m in machines_of(self._site, self._cloud)}
         for reason in {a.reason for a in some}:
             doomed = [machines[a.machine] for a in some if a.reason == reason]
-            end(self._site, self._cloud, doomed, reason, CORRELATION)
+            terminate(self._site, self._cloud, doomed, reason, CORRELATION)
 
     def _relaunch(self, some: Sequence[actions.Relaunch]) -> None:
         """End machines of the past, and give their nodes others, unless something serves them."""
         ids = {a.machine for a in some}
         machines = [m for m in machines_of(self._site, self._cloud) if m.instance.id in ids]
-        past = of_the_past(self._site, machines)
-        end(self._site, self._cloud, past, some[0].reason, CORRELATION)
+        past = stale_instances(self._site, machines)
+        terminate(self._site, self._cloud, past, some[0].reason, CORRELATION)
         nodes = {m.instance.node for m in past}
-        left = nodes - served(self._site, self._cloud, nodes)
+        left = nodes - nodes_with_capacity(self._site, self._cloud, nodes)
         self._launch(sorted(left))
 
     def _launch(self, nodes: Sequence[str]) -> None:
@@ -249,8 +253,8 @@ class Round:
         # A machine may be left of a pool that is another cloud's by now: that one serves the node.
         mine = [n for n, pool in pools.items() if pool is not None and pool.cloud == self._cloud]
         # Nor is one bought where jobs run on that, as slurmctld may forget that its node was up.
-        others = of_others(site, self._cloud, mine)
-        past = of_the_past(site, others)
+        others = instances_of_other_clouds(site, self._cloud, mine)
+        past = stale_instances(site, others)
         kept = {m.instance.node for m in others if m not in past}
         mine = [n for n in mine if n not in kept]
         jobs = _jobs_of(site, mine) if mine else {}
@@ -260,10 +264,10 @@ class Round:
             provision(site, self._cloud, CORRELATION, wanted, jobs)
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
-        reasons = {row.node: row.reason for row in full(self._site)}
+        reasons = {row.node: row.reason for row in capacity_holds(self._site)}
         nodes = [a.node for a in some]
         why = reasons.get(nodes[0], some[0].reason)
-        give_back(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
+        power_down_and_requeue(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
 
     def _change(
         self, some: Sequence[actions.OnNode], change: Callable[[Slurm, Sequence[str]], None]
@@ -350,7 +354,7 @@ def _fail_nodes(site: Site, some: Sequence[actions.OnNode], *, told: bool = Fals
         node_updates.set_down(site.slurm, names, why, address=address)
     log.warning("machines lost nodes=%s jobs=%s", compress(nodes), [j.id for j in jobs])
     for job in jobs:
-        site.restarts.expect(job, site.monotonic(), set(nodes))
+        site.requeues.expect(job, site.monotonic(), set(nodes))
     subjects = [*nodes, *(f"job:{j.id}" for j in jobs)]
     site.record(CORRELATION, "node-lost", subjects, some[0].reason)
 

@@ -26,7 +26,7 @@ from slurm_elastic.slurm import node_updates
 log = logging.getLogger(__name__)
 
 
-def refuse(
+def reject_nodes(
     site: Site, request: NodeRequest, nodes: Sequence[str], why: str, *, spare: int = 0
 ) -> set[str]:
     """Give ``nodes`` back to Slurm with ``why``, and hold the rest of the pool, but for ``spare``
@@ -34,16 +34,16 @@ def refuse(
     """
     reach("refuse.before-hold")
     view = site.slurm.nodes(request.pool.nodes)
-    held = keep_away(site, request.pool, nodes, view, why, spare)
+    held = quarantine_pool(site, request.pool, nodes, view, why, spare)
     log.warning(
         "no offer left request=%s pool=%s nodes=%s held=%s reason=%s",
         request.id, request.pool.name, compress(nodes), compress(held), why,
     )  # fmt: skip
     site.record(request.id, "refused", (*nodes, *(f"job:{j}" for j in request.jobs)), why)
-    return give_back(site, nodes, view, why, request.id)
+    return power_down_and_requeue(site, nodes, view, why, request.id)
 
 
-def keep_away(
+def quarantine_pool(
     site: Site,
     pool: Pool,
     nodes: Sequence[str],
@@ -68,7 +68,7 @@ def keep_away(
     return siblings
 
 
-def give_back(
+def power_down_and_requeue(
     site: Site,
     nodes: Sequence[str],
     view: Mapping[str, SlurmNode],
@@ -90,7 +90,7 @@ def give_back(
     waiting = [j for j in site.slurm.jobs() if not given.isdisjoint(j.nodes)]
     for job in waiting:
         # Before anything is changed: it also puts the job's own requeue setting back in the end.
-        site.restarts.expect(job, site.monotonic(), given, hurry=hurry)
+        site.requeues.expect(job, site.monotonic(), given, hurry=hurry)
         _allow_requeue(site, job)
     reach("refuse.before-force")
     node_updates.power_down_by_force(site.slurm, ours, hold_reason(why))
@@ -101,7 +101,7 @@ def give_back(
 
 
 def may_force(node: SlurmNode) -> bool:
-    """Whether ``give_back`` would power the node down."""
+    """Whether ``power_down_and_requeue`` would power the node down."""
     return phase(node) is Phase.POWERING_UP and (
         not is_drained(node) or node.reason.startswith(OUR_MARK)
     )
@@ -109,7 +109,7 @@ def may_force(node: SlurmNode) -> bool:
 
 def _allow_requeue(site: Site, job: SlurmJob) -> None:
     """A ``--no-requeue`` job that never started loses nothing by waiting again; Slurm would fail
-    it with NODE_FAIL. ``Restarts`` puts its own setting back. One that has started (a node of its
+    it with NODE_FAIL. ``Requeues`` puts its own setting back. One that has started (a node of its
     may be powering up once more) keeps its user's word. SlurmError passes: powering its node down
     without that leave would kill it.
     """

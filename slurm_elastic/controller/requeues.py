@@ -36,7 +36,7 @@ class _Expected(Struct, frozen=True):
     left: float | None = None
 
 
-class Restarts:
+class Requeues:
     """Which jobs to hurry. In memory: without it a job waits out its hold, no more. But those whose
     own ``--no-requeue`` is lifted for it are in the ledger, too. ``clock`` is monotonic time.
     """

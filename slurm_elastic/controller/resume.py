@@ -7,8 +7,8 @@ from collections.abc import Container, Mapping, Sequence
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.provision import provision
-from slurm_elastic.controller.stale_instances import of_the_past, served
-from slurm_elastic.controller.suspend import end
+from slurm_elastic.controller.stale_instances import nodes_with_capacity, stale_instances
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
@@ -36,9 +36,9 @@ def resume(
     ``trouble`` nothing may be bought, and the nodes are given back for it.
     """
     mine = _nodes_of(site, cloud, request)
-    end(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
+    terminate(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
     long_ago = _long_ago(site, cloud)
-    has = served(site, cloud, mine, long_ago=long_ago, request=request.id)
+    has = nodes_with_capacity(site, cloud, mine, long_ago=long_ago, request=request.id)
     wanted = _still_wanted(site, request, mine, view, has, again=again)
     if not wanted:
         return ()
@@ -71,7 +71,7 @@ def _past(
     """
     again = {n for n in nodes if _waits(view, n)}
     latest = _long_ago(site, cloud)
-    return of_the_past(
+    return stale_instances(
         site,
         (
             m

@@ -1,11 +1,11 @@
-"""What a round of repair reads: Slurm's nodes, and all that is known of one cloud as a ``View``."""
+"""Reads what a round of repair decides on: Slurm's nodes, and a cloud's part as ``CloudView``."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
 from slurm_elastic.controller.context import Site, generation_time
-from slurm_elastic.controller.stale_instances import boots_still, oldest
+from slurm_elastic.controller.stale_instances import boots_still, oldest_boot
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold, Machine
 from slurm_elastic.ledger.rows import CAPACITY
@@ -13,7 +13,7 @@ from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.inventory_check import is_pinged
 from slurm_elastic.policies.power_state import Phase, at_anothers_address, phase
-from slurm_elastic.policies.reconcile_view import Intent, Known, View
+from slurm_elastic.policies.reconcile_view import CloudView, Intent, TrackedInstance
 from slurm_elastic.protocols import NO_NODE
 
 
@@ -30,14 +30,14 @@ def machines_of(site: Site, cloud: str) -> list[Machine]:
     return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
 
 
-def full(site: Site) -> list[Hold]:
+def capacity_holds(site: Site) -> list[Hold]:
     """Holds of nodes for which no offer was left."""
     return [row for row in site.ledger.holds() if row.kind == CAPACITY]
 
 
-def world(
+def cloud_view(
     site: Site, cloud: str, view: Mapping[str, SlurmNode], seen: tuple[Instance, ...] | None
-) -> View:
+) -> CloudView:
     """The cloud's part of the world; ``view`` has all of Slurm's nodes."""
     machines = site.ledger.machines()
     mine = [m for m in machines if m.instance.cloud == cloud]
@@ -50,13 +50,13 @@ def world(
         for row in site.ledger.open_launches()
         if row.cloud == cloud
     )
-    return View(
+    return CloudView(
         now=site.now(),
         nodes={n: view[n] for n in names if n in view},
         known=tuple(_known(site, m, at_home, unshown) for m in mine),
         intents=intents,
         seen=seen,
-        held=frozenset(row.node for row in full(site)),
+        held=frozenset(row.node for row in capacity_holds(site)),
         elsewhere=_elsewhere(site, cloud, view, machines),
         at_others=at_anothers_address([m.instance for m in machines], view.values()),
         pings=is_pinged(site.slurm.slurmd_timeout()),
@@ -66,10 +66,10 @@ def world(
 
 def _known(
     site: Site, machine: Machine, at_home: Mapping[str, str], unshown: Collection[str]
-) -> Known:
+) -> TrackedInstance:
     one = machine.instance
     moved = _home(site, one.node) not in (None, one.cloud)
-    return Known(
+    return TrackedInstance(
         id=one.id,
         node=one.node,
         generation=one.generation,
@@ -123,7 +123,7 @@ def _elsewhere(
             nodes.add(node)
     for row in site.ledger.open_launches():
         if row.cloud != cloud:
-            nodes |= {n for n in row.nodes if n not in booting or row.created > oldest(site)}
+            nodes |= {n for n in row.nodes if n not in booting or row.created > oldest_boot(site)}
     return frozenset(nodes)
 
 

@@ -17,7 +17,7 @@ from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.policies.power_state import Phase, phase
 
 
-def of_the_past(site: Site, machines: Iterable[Machine]) -> list[Machine]:
+def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     """Those of ``machines`` (as the ledger has them) that have registered, whose node Slurm does
     not have up, and on whose node no job is but those that wait for it.
 
@@ -36,7 +36,7 @@ def of_the_past(site: Site, machines: Iterable[Machine]) -> list[Machine]:
     return [m for m in found if m.instance.node not in busy]
 
 
-def of_others(site: Site, cloud: str, nodes: Collection[str]) -> list[Machine]:
+def instances_of_other_clouds(site: Site, cloud: str, nodes: Collection[str]) -> list[Machine]:
     """What of these nodes was up on machines of other clouds, as after a pool was given to this
     one: only those can end them, if they can be read, or are configured at all.
     """
@@ -56,15 +56,15 @@ def boots_still(site: Site, machine: Machine) -> bool:
     """
     one = machine.instance
     decided = generation_time(one.generation) or one.launched
-    return machine.registered is None and decided > oldest(site)
+    return machine.registered is None and decided > oldest_boot(site)
 
 
-def oldest(site: Site) -> float:
+def oldest_boot(site: Site) -> float:
     """What was launched before that has come up, or never will."""
     return site.now() - site.config.timings.resume_timeout
 
 
-def served(
+def nodes_with_capacity(
     site: Site,
     cloud: str,
     nodes: Collection[str],
@@ -77,8 +77,12 @@ def served(
     configuration only for this very ``request``; and what registered after ``long_ago`` or has
     jobs on it, which is left to the repair.
     """
-    old = [m for m in of_others(site, cloud, nodes) if (m.registered or 0.0) <= long_ago]
-    past = of_the_past(site, old)
+    old = [
+        m
+        for m in instances_of_other_clouds(site, cloud, nodes)
+        if (m.registered or 0.0) <= long_ago
+    ]
+    past = stale_instances(site, old)
 
     def serves(machine: Machine) -> bool:
         one = machine.instance
@@ -94,7 +98,7 @@ def served(
         m.instance.node for m in site.ledger.machines() if m.instance.node in nodes and serves(m)
     }
     for row in site.ledger.open_launches():
-        others = row.cloud in site.providers and row.created > oldest(site)
+        others = row.cloud in site.providers and row.created > oldest_boot(site)
         if row.cloud == cloud or others or row.request == request:
             has.update(row.nodes)
     return has.intersection(nodes)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from slurm_elastic.controller.context import Site, generation_time
-from slurm_elastic.controller.stale_instances import of_the_past
+from slurm_elastic.controller.stale_instances import stale_instances
 from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
@@ -43,15 +43,17 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
             doomed.append(machine)
         else:
             younger.append(machine)
-    doomed += of_the_past(site, younger)
+    doomed += stale_instances(site, younger)
     if kept:
         why = "Slurm does not have the node powering down (any more)"
         log.info("suspend dropped request=%s nodes=%s reason=%s", request.id, compress(kept), why)
         site.record(request.id, "dropped", kept, why)
-    end(site, cloud, doomed, "suspended by Slurm", request.id)
+    terminate(site, cloud, doomed, "suspended by Slurm", request.id)
 
 
-def end(site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str) -> None:
+def terminate(
+    site: Site, cloud: str, machines: Sequence[Machine], why: str, correlation: str
+) -> None:
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
     After an error the intent stays and reconcile repeats the call. Providers count what is gone

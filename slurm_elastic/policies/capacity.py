@@ -17,7 +17,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from slurm_elastic.policies.policy_text import Jobs, Machines, Policy, Whole, WholeOver, spell
+from slurm_elastic.policies.policy_text import (
+    Jobs,
+    Machines,
+    Policy,
+    Whole,
+    WholeOver,
+    parse_policy,
+)
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 
 
@@ -351,5 +358,5 @@ _GROWTH: Mapping[str, type] = {
 
 def parse_growth(text: str) -> AnyGrowth:
     """``bursts(waste=180)``; ValueError with one sentence where there is no such policy."""
-    policy: AnyGrowth = spell(text, _GROWTH)
+    policy: AnyGrowth = parse_policy(text, _GROWTH)
     return policy

@@ -26,7 +26,7 @@ from slurm_elastic.policies.policy_text import (
     Seconds,
     SecondsOver,
     Share,
-    spell,
+    parse_policy,
 )
 
 HOUR = 3600.0
@@ -315,7 +315,7 @@ def parse(text: str) -> AnyPolicy:
 
     ValueError with one sentence where there is no such policy.
     """
-    policy: AnyPolicy = spell(text, {**_KINDS, "first_of": _first_of})
+    policy: AnyPolicy = parse_policy(text, {**_KINDS, "first_of": _first_of})
     return policy
 
 

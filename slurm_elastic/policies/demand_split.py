@@ -13,18 +13,25 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.policies.capacity import Slurm
-from slurm_elastic.policies.scaling import Asked, Now, Plan, PoolNow, decide, head_start
+from slurm_elastic.policies.scaling import (
+    GroupSnapshot,
+    PendingJob,
+    PoolSnapshot,
+    ScalingPlan,
+    decide,
+    head_start,
+)
 
 
-def deal(group: Now) -> list[tuple[Now, Plan]]:
+def split_demand(group: GroupSnapshot) -> list[tuple[GroupSnapshot, ScalingPlan]]:
     """Each moment that the policies are asked for, and what they say. ``running`` and
     ``head_start`` of ``group`` are not read: each moment has its own, by its pools.
     """
     left = {pool.name: pool for pool in group.pools}
-    classes: dict[tuple[str, ...], list[Asked]] = {}
+    classes: dict[tuple[str, ...], list[PendingJob]] = {}
     for job in group.queue:
         classes.setdefault(tuple(name for name in left if name in job.pools), []).append(job)
-    found: list[tuple[Now, Plan]] = []
+    found: list[tuple[GroupSnapshot, ScalingPlan]] = []
     for able, jobs in classes.items():
         moment = _moment(group, [left[name] for name in able], jobs)
         plan = decide(moment)
@@ -41,7 +48,9 @@ def deal(group: Now) -> list[tuple[Now, Plan]]:
     return found
 
 
-def _moment(group: Now, pools: Sequence[PoolNow], jobs: Sequence[Asked]) -> Now:
+def _moment(
+    group: GroupSnapshot, pools: Sequence[PoolSnapshot], jobs: Sequence[PendingJob]
+) -> GroupSnapshot:
     free = (when for pool in pools for when in pool.free)
     return replace(
         group,
@@ -52,7 +61,7 @@ def _moment(group: Now, pools: Sequence[PoolNow], jobs: Sequence[Asked]) -> Now:
     )
 
 
-def _remaining(moment: Now, plan: Plan) -> Iterable[PoolNow]:
+def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapshot]:
     """What these jobs leave to the next ones. Warm machines are seen to once."""
     need = sum(job.nodes * max(job.times, 1) for job in moment.queue)
     gone = {leave.node for leave in plan.leaves}

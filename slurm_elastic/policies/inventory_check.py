@@ -5,7 +5,7 @@ project, or of machines whose tags somebody took away. The other witness is slur
 every node each third of SlurmdTimeout: one that does not answer is NOT_RESPONDING, and DOWN when
 SlurmdTimeout is over (src/slurmctld/ping_nodes.c). So nothing is lost but some of that time by
 asking for both. With 0 it pings only those that are silent already: then a node that it has up
-tells nothing, and a list is doubted only where it lacks all that was there (``weigh``).
+tells nothing, and a list is doubted only where it lacks all that was there (``assess_inventory``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from msgspec import Struct
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.power_state import Phase, is_answering, phase
-from slurm_elastic.policies.reconcile_view import Known, Patience, View
+from slurm_elastic.policies.reconcile_view import CloudView, Thresholds, TrackedInstance
 
 CAP_SHARE = 0.2
 CAP_FLOOR = 10
@@ -29,7 +29,7 @@ TOLD = 5
 _SERVES = (InstanceState.PENDING, InstanceState.RUNNING)
 
 
-class Listing(Struct, frozen=True, kw_only=True):
+class InventoryReport(Struct, frozen=True, kw_only=True):
     """A cloud's list, weighed. ``states`` by id; ``running``: the machines that the list has so, by
     node; ``gone``: ids of those that have ended unseen; ``doubt``: what speaks against the list.
     ``lacked``: ids of those that it lacks and that may run; ``unserved``: nodes that nobody knows a
@@ -63,12 +63,14 @@ def cap(live: int) -> int:
     return max(int(live * CAP_SHARE), CAP_FLOOR)
 
 
-def is_heard(view: View, node: SlurmNode) -> bool:
+def is_heard(view: CloudView, node: SlurmNode) -> bool:
     """Whether slurmctld has the node up and answering, and not another machine in its place."""
     return is_answering(node) and node.name not in view.at_others
 
 
-def answers(view: View, machine: Known, running: Mapping[str, Sequence[Instance]]) -> bool:
+def answers(
+    view: CloudView, machine: TrackedInstance, running: Mapping[str, Sequence[Instance]]
+) -> bool:
     """Whether it is this machine, by all signs, that slurmctld hears as its node."""
     node = view.nodes.get(machine.node)
     if node is None or not is_heard(view, node):
@@ -80,7 +82,7 @@ def answers(view: View, machine: Known, running: Mapping[str, Sequence[Instance]
     return at_it or not (others or machine.node in view.elsewhere)
 
 
-def weigh(view: View, patience: Patience) -> Listing:
+def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
     """What the list tells, and what it does not. A missing machine is gone unless slurmctld hears
     it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
     than the cap are missing and may run, or most are missing and some of them do run. Where
@@ -93,7 +95,7 @@ def weigh(view: View, patience: Patience) -> Listing:
         if i.state is InstanceState.RUNNING:
             running.setdefault(i.node, []).append(i)
     if view.seen is None:
-        return Listing(states=states, running=running, gone=frozenset())
+        return InventoryReport(states=states, running=running, gone=frozenset())
     live = [m for m in view.known if not m.suspending]
     missing = [m for m in live if m.id not in states and _is_overdue(view, m, patience)]
     heard = [m for m in missing if answers(view, m, running)]
@@ -113,7 +115,7 @@ def weigh(view: View, patience: Patience) -> Listing:
         nodes = [*(m.node for m in heard), *unserved]
         doubt = _doubt(there, len(live) + len(unserved), nodes, boots, pings=view.pings)
     gone = frozenset(m.id for m in missing if m.id not in kept)
-    return Listing(
+    return InventoryReport(
         states=states,
         running=running,
         gone=gone,
@@ -124,7 +126,7 @@ def weigh(view: View, patience: Patience) -> Listing:
     )
 
 
-def served(view: View) -> set[str]:
+def served(view: CloudView) -> set[str]:
     """Nodes that have a machine, or an open launch that may have made one, of whichever cloud. One
     whose end is decided serves nobody, however long its cloud keeps it.
     """
@@ -135,7 +137,7 @@ def served(view: View) -> set[str]:
     return nodes | view.elsewhere
 
 
-def _is_overdue(view: View, machine: Known, patience: Patience) -> bool:
+def _is_overdue(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> bool:
     """Missing often enough. A fresh one that no read has had may be hidden for a while; one that is
     younger than nothing is no fresh one, the clock was set back.
     """
@@ -143,7 +145,9 @@ def _is_overdue(view: View, machine: Known, patience: Patience) -> bool:
     return machine.misses >= patience.misses and not hidden
 
 
-def _lacks_all(live: Sequence[Known], missing: Sequence[Known], states: Collection[str]) -> bool:
+def _lacks_all(
+    live: Sequence[TrackedInstance], missing: Sequence[TrackedInstance], states: Collection[str]
+) -> bool:
     """Whether it lists none of those that were there: what was launched after them, as with the
     credentials of another account, was not.
     """
@@ -151,12 +155,12 @@ def _lacks_all(live: Sequence[Known], missing: Sequence[Known], states: Collecti
     return not any(m.id in states and m.decided <= since for m in live)
 
 
-def _boots(view: View, machine: Known) -> bool:
+def _boots(view: CloudView, machine: TrackedInstance) -> bool:
     node = view.nodes.get(machine.node)
     return node is not None and phase(node) is Phase.POWERING_UP
 
 
-def _unserved(view: View) -> list[str]:
+def _unserved(view: CloudView) -> list[str]:
     """Nodes that slurmctld hears, though neither the ledger nor the cloud knows of a machine."""
     told = served(view) | {i.node for i in view.seen or ()} | {m.node for m in view.known}
     return [
@@ -167,7 +171,7 @@ def _unserved(view: View) -> list[str]:
 
 
 def _doubt(
-    there: int, of: int, heard: Sequence[str], boots: Sequence[Known], *, pings: bool
+    there: int, of: int, heard: Sequence[str], boots: Sequence[TrackedInstance], *, pings: bool
 ) -> str:
     text = f"it lists {there} of {of} machines that were there"
     if heard:

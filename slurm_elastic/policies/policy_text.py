@@ -71,7 +71,7 @@ def _fits(value: object, form: Any) -> bool:  # noqa: ANN401
     return True
 
 
-def spell(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers make
+def parse_policy(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers make
     """What ``text`` names. ValueError with one sentence where it names nothing or does not fit."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
@@ -83,7 +83,7 @@ def spell(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers m
 
 
 def text_of(policy: Struct) -> str:
-    """A policy as text, without what is as usual: ``spell`` reads it again."""
+    """A policy as text, without what is as usual: ``parse_policy`` reads it again."""
     tag = policy.__struct_config__.tag
     parts = [
         f"{field.name}={value}"

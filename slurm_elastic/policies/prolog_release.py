@@ -13,7 +13,7 @@ NOT_UP = frozenset(
 )
 
 
-def let_go(
+def ready_reason(
     job: SlurmJob | None, nodes: Mapping[str, SlurmNode], wanted: Sequence[str]
 ) -> str | None:
     """Why the job need not wait any longer, or None while it should.

@@ -91,10 +91,17 @@ from slurm_elastic.policies.actions import (
     TerminateStopped,
 )  # fmt: skip
 from slurm_elastic.policies.clock_guard import age as age_of
-from slurm_elastic.policies.inventory_check import Listing, answers, cap, is_heard, served, weigh
+from slurm_elastic.policies.inventory_check import (
+    InventoryReport,
+    answers,
+    assess_inventory,
+    cap,
+    is_heard,
+    served,
+)
 from slurm_elastic.policies.node_health import Ill, ill
 from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
+from slurm_elastic.policies.reconcile_view import CloudView, Intent, Thresholds, TrackedInstance
 from slurm_elastic.policies.unneeded import POWERED_DOWN, is_unneeded
 
 OUR_MARK = "slurm-elastic:"
@@ -106,12 +113,12 @@ _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
 
 
-def recover(view: View, patience: Patience) -> tuple[Action, ...]:
+def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
     """All findings of this round, in the order they should be acted on."""
     actions: list[Action] = []
     actions += _adoptions(view)
     actions += _intents(view, patience)
-    listing = weigh(view, patience)
+    listing = assess_inventory(view, patience)
     if listing.doubt:
         actions.append(DoubtList(reason=listing.doubt))
     for machine in view.known:
@@ -123,7 +130,7 @@ def recover(view: View, patience: Patience) -> tuple[Action, ...]:
     return tuple(actions)
 
 
-def mature(
+def debounce(
     actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
     """Those actions that may be taken now, and since when each patient one has stood.
@@ -143,7 +150,7 @@ def mature(
     return tuple(ready), standing
 
 
-def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
+def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], int]:
     """At most 20 % of ``live`` machines or 10 deleted; the rest waits. Returns how many wait."""
     most = cap(live)
     kept: list[Action] = []
@@ -157,7 +164,7 @@ def capped(actions: Sequence[Action], live: int) -> tuple[tuple[Action, ...], in
     return tuple(kept), max(deletions - most, 0)
 
 
-def _adoptions(view: View) -> list[Action]:
+def _adoptions(view: CloudView) -> list[Action]:
     known = {m.id for m in view.known}
     open_generations = {i.generation for i in view.intents}
     return [
@@ -172,11 +179,11 @@ def _adoptions(view: View) -> list[Action]:
     ]
 
 
-def _intents(view: View, patience: Patience) -> list[Action]:
+def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
     return [a for intent in view.intents if (a := _intent(view, intent, patience)) is not None]
 
 
-def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
+def _intent(view: CloudView, intent: Intent, patience: Thresholds) -> Action | None:
     if view.seen is None:
         return None
     found = [i for i in view.seen if i.generation == intent.generation]
@@ -200,7 +207,9 @@ def _intent(view: View, intent: Intent, patience: Patience) -> Action | None:
     )
 
 
-def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -> Action | None:
+def _machine(
+    view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
+) -> Action | None:
     """What one machine calls for."""
     if view.seen is None:
         return None
@@ -229,7 +238,9 @@ def _machine(view: View, machine: Known, patience: Patience, listing: Listing) -
     return _aged(view, machine, node)
 
 
-def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listing) -> Action | None:
+def _stopped(
+    view: CloudView, machine: TrackedInstance, node: SlurmNode | None, listing: InventoryReport
+) -> Action | None:
     """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. What has
     really stopped is NOT_RESPONDING soon.
     """
@@ -242,12 +253,12 @@ def _stopped(view: View, machine: Known, node: SlurmNode | None, listing: Listin
     )
 
 
-def _is_past(view: View, machine: Known) -> bool:
+def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
     """Whether its node powers up once more: slurmctld takes no slurmd that booted before that."""
     return machine.registered and _phase(view, machine.node) is Phase.POWERING_UP
 
 
-def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
+def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
     """No job can be on a node that Slurm does not have. Of a machine whose tags name none, as
     when somebody changed them, nobody knows what it does: it may stay for its maximum age.
     """
@@ -260,7 +271,7 @@ def _unlisted(view: View, machine: Known, patience: Patience) -> Action | None:
     return TerminateOrphan(machine=machine.id, reason=why)
 
 
-def _missing(machine: Known, listing: Listing) -> Action | None:
+def _missing(machine: TrackedInstance, listing: InventoryReport) -> Action | None:
     if machine.suspending:
         return NoteEnd(machine=machine.id, reason="its end was decided and it is gone")
     if machine.id not in listing.gone:
@@ -271,7 +282,7 @@ def _missing(machine: Known, listing: Listing) -> Action | None:
     )
 
 
-def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
+def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action | None:
     age = age_of(machine.decided, view.now)
     if machine.max_age is None or age <= machine.max_age:
         return None
@@ -287,12 +298,12 @@ def _aged(view: View, machine: Known, node: SlurmNode) -> Action | None:
     )
 
 
-def _doubles(view: View) -> list[Action]:
+def _doubles(view: CloudView) -> list[Action]:
     """Of several live machines of one node the one at whose address Slurm has the node stays, else
     the newest generation. While jobs run and the address does not tell on which, all stay.
     """
     there = {i.id for i in view.seen or ()}
-    by_node: dict[str, list[Known]] = {}
+    by_node: dict[str, list[TrackedInstance]] = {}
     for machine in view.known:
         past = machine.suspending or _is_past(view, machine)
         if machine.id in there and machine.node and not past:
@@ -311,7 +322,7 @@ def _doubles(view: View) -> list[Action]:
     return actions
 
 
-def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
+def _keeper(node: SlurmNode | None, machines: Sequence[TrackedInstance]) -> TrackedInstance | None:
     at_address = [m for m in machines if node and m.address and m.address == node.address]
     if len(at_address) == 1:
         return at_address[0]
@@ -320,7 +331,7 @@ def _keeper(node: SlurmNode | None, machines: Sequence[Known]) -> Known | None:
     return max(machines, key=lambda m: (m.generation, m.id))
 
 
-def _nodes(view: View, *, hears: bool) -> list[Action]:
+def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
     has = served(view)
     lost = {i.node for i in view.seen or () if i.state is InstanceState.TERMINATED}
     actions: list[Action] = []
@@ -337,7 +348,7 @@ def _nodes(view: View, *, hears: bool) -> list[Action]:
     return actions
 
 
-def _node(view: View, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
+def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
     """What a node calls for that nothing serves."""
     where, held = phase(node), node.name in view.held
     if where is Phase.POWERING_UP:
@@ -377,6 +388,6 @@ def _down(node: SlurmNode, where: Phase) -> Action | None:
     return action(node=node.name, reason=why)
 
 
-def _phase(view: View, name: str) -> Phase | None:
+def _phase(view: CloudView, name: str) -> Phase | None:
     node = view.nodes.get(name)
     return None if node is None else phase(node)

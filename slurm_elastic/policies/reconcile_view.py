@@ -10,7 +10,7 @@ from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
 
 
-class Known(Struct, frozen=True, kw_only=True):
+class TrackedInstance(Struct, frozen=True, kw_only=True):
     """A live machine by the ledger. ``decided`` is when its launch was decided (head's clock);
     ``shown`` whether any read of the cloud has had it, ``registered`` whether its node was up.
     ``double_of``: where the configuration has given its node to another cloud, the machine of that
@@ -38,7 +38,7 @@ class Intent(Struct, frozen=True, kw_only=True):
     created: float
 
 
-class View(Struct, frozen=True, kw_only=True):
+class CloudView(Struct, frozen=True, kw_only=True):
     """One cloud's part of the world at ``now``. ``seen`` is None where the cloud could not be read.
 
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
@@ -51,7 +51,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     now: float
     nodes: Mapping[str, SlurmNode]
-    known: tuple[Known, ...]
+    known: tuple[TrackedInstance, ...]
     intents: tuple[Intent, ...]
     seen: tuple[Instance, ...] | None
     held: frozenset[str] = field(default_factory=frozenset)
@@ -61,7 +61,7 @@ class View(Struct, frozen=True, kw_only=True):
     slurm_user: str = ""
 
 
-class Patience(Struct, frozen=True, kw_only=True):
+class Thresholds(Struct, frozen=True, kw_only=True):
     """How long (s) a finding must stand before it is acted on, and how many reads must miss.
 
     ``visibility``: after that a launch without an answer has made nothing; ``fresh``: after that a

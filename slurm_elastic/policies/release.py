@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
-from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, spell
+from slurm_elastic.policies.policy_text import Policy, Whole, WholeOver, parse_policy
 
 
 class Idle(Policy, frozen=True, tag="idle"):
@@ -110,5 +110,5 @@ _RELEASE: Mapping[str, type] = {
 
 def parse_release(text: str) -> AnyRelease:
     """``delayed(before_end=180)``; ValueError with one sentence where there is no such policy."""
-    policy: AnyRelease = spell(text, _RELEASE)
+    policy: AnyRelease = parse_policy(text, _RELEASE)
     return policy

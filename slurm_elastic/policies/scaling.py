@@ -1,7 +1,7 @@
 """What a group of pools under one growth policy does now: grow, release, or nothing, and why. Pure.
 
 ``decide`` is asked by the daemon with what it measured, and what it answers is journalled with that
-measurement. Its parts (``grown``, ``shared``, ``surplus``) are the simulator's, too.
+measurement. Its parts (``desired_growth``, ``spread``, ``excess``) are the simulator's, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slurm_elastic.policies.release import AnyRelease, Flagged, Order, rank_key
 T = TypeVar("T")
 
 
-class Asked(NamedTuple):
+class PendingJob(NamedTuple):
     """A waiting job of ``id``, as ``Waiting``, or ``times`` such (an array); ``pools``: those that
     could hold it.
     """
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
     times: int = 1
 
 
-class Resting(NamedTuple):
+class IdleInstance(NamedTuple):
     """An idle machine: its node, when its billing began, since when it is idle."""
 
     node: str
@@ -71,7 +71,7 @@ class PoolRules(Struct, frozen=True, kw_only=True):
     public: bool = True
 
 
-class PoolNow(Struct, frozen=True, kw_only=True):
+class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
     which says why none may; ``taken``: nodes with jobs that are up and may be flagged;
     ``promised``: other machines with jobs, and those that waiting jobs will get. Of all these none
@@ -83,7 +83,7 @@ class PoolNow(Struct, frozen=True, kw_only=True):
     rules: PoolRules
     room: int = 0
     stop: str | None = None
-    idle: tuple[Resting, ...] = ()
+    idle: tuple[IdleInstance, ...] = ()
     taken: tuple[str, ...] = ()
     booting: int = 0
     promised: int = 0
@@ -91,21 +91,21 @@ class PoolNow(Struct, frozen=True, kw_only=True):
     free: tuple[int, ...] = ()
 
 
-class Now(Struct, frozen=True, kw_only=True):
+class GroupSnapshot(Struct, frozen=True, kw_only=True):
     """A group of pools as measured, the one to use first first, and the jobs that wait for any of
     them. ``covered``: ids of waiting jobs that a growth was decided for.
     """
 
     now: int
     growth: AnyGrowth
-    pools: tuple[PoolNow, ...]
-    queue: tuple[Asked, ...] = ()
+    pools: tuple[PoolSnapshot, ...]
+    queue: tuple[PendingJob, ...] = ()
     covered: tuple[int, ...] = ()
     running: int = 0
     head_start: int | None = None
 
 
-class Start(NamedTuple):
+class ScaleUp(NamedTuple):
     """So many machines more in a pool, and why."""
 
     pool: str
@@ -113,20 +113,20 @@ class Start(NamedTuple):
     reason: str
 
 
-class Leave(NamedTuple):
+class ScaleDown(NamedTuple):
     """A node that may go (when its jobs have ended), and why."""
 
     node: str
     reason: str
 
 
-class Plan(Struct, frozen=True, kw_only=True):
-    """What to do. ``covered`` as in ``Now``, for the next time; ``unserved``: why a growth that the
-    policy wanted gets no machine, or fewer.
+class ScalingPlan(Struct, frozen=True, kw_only=True):
+    """The answer to a ``GroupSnapshot``. ``covered`` as there, for the next time; ``unserved``: why
+    a growth that the policy wanted gets no machine, or fewer.
     """
 
-    starts: tuple[Start, ...] = ()
-    leaves: tuple[Leave, ...] = ()
+    starts: tuple[ScaleUp, ...] = ()
+    leaves: tuple[ScaleDown, ...] = ()
     covered: tuple[int, ...] = ()
     unserved: str | None = None
 
@@ -136,18 +136,18 @@ def holds_back(growth: AnyGrowth) -> bool:
     return not isinstance(growth, Slurm)
 
 
-def decide(now: Now) -> Plan:
+def decide(now: GroupSnapshot) -> ScalingPlan:
     """Everything of one moment, of pools that all of its jobs may use: what the growth policy
     wants and what warm pools lack, then what is too much; machines go by their idle time only
     while no job waits.
     """
     starts, covered, unserved = _growth(now)
     warm = [start for pool in now.pools if (start := _warm(pool, starts)) is not None]
-    plan = Plan(starts=(*starts, *warm), covered=covered, unserved=unserved)
+    plan = ScalingPlan(starts=(*starts, *warm), covered=covered, unserved=unserved)
     return plan if plan.starts else _leaving(now, plan)
 
 
-def demand_of(now: Now) -> Demand:
+def demand_of(now: GroupSnapshot) -> Demand:
     """What the growth policy may know."""
     known = frozenset(now.covered)
     waiting = _waiting(now.queue)
@@ -164,7 +164,7 @@ def demand_of(now: Now) -> Demand:
     )
 
 
-def _waiting(queue: Iterable[Asked]) -> tuple[Waiting, ...]:
+def _waiting(queue: Iterable[PendingJob]) -> tuple[Waiting, ...]:
     return tuple(
         one
         for job in queue
@@ -177,7 +177,9 @@ def counts_once(growth: AnyGrowth) -> bool:
     return isinstance(growth, OnDemand | Bursts | GroupBursts)
 
 
-def grown(growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth | None:
+def desired_growth(
+    growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent
+) -> Growth | None:
     """What the policy wants and the bounds leave; None where it wants nothing."""
     wanted = growth.grow(demand)
     if wanted is None or bounds == UNBOUNDED:
@@ -190,7 +192,7 @@ def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
     return counts_once(growth) and (answer is None or answer.machines > 0)
 
 
-def shared(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     """``count`` machines over pools in order, each up to its room."""
     parts = []
     for pool, room in rooms:
@@ -201,7 +203,7 @@ def shared(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
     return parts
 
 
-def for_head(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
+def head_deficit(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
     """What the first job lacks in the first pool that could hold it, asked where nothing runs or
     boots. ``pools``: each with the machines that the job needs of it, those idle, and its room.
 
@@ -215,7 +217,7 @@ def for_head(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
     return next(lacks, None)
 
 
-def surplus(growth: AnyGrowth, demand: Demand) -> int:
+def excess(growth: AnyGrowth, demand: Demand) -> int:
     """Machines to flag; a growth policy without a rule of its own flags all idle ones once the
     queue is empty.
     """
@@ -239,7 +241,7 @@ def head_start(nodes: int, now: int, free: Iterable[int]) -> int | None:
     return times[nodes - 1] if 0 < nodes <= len(times) else None
 
 
-def lacking(min_idle: int, idle: int, coming: int, room: int) -> int:
+def shortfall(min_idle: int, idle: int, coming: int, room: int) -> int:
     """Machines that a pool of which ``min_idle`` are kept warm is to get now."""
     return max(min(min_idle - idle - coming, room), 0)
 
@@ -255,7 +257,7 @@ def kept_warm(min_idle: int) -> str:
 
 
 def weights(
-    rules: PoolRules, idle: Iterable[Resting], now: int, base: int, levels: int = 9
+    rules: PoolRules, idle: Iterable[IdleInstance], now: int, base: int, levels: int = 9
 ) -> dict[str, int]:
     """By idle node, a Slurm weight from ``base`` on: smaller ones get jobs first."""
     if rules.order is None:
@@ -269,60 +271,60 @@ def weights(
     return {node: base + rank[key] * min(levels, step) // step for node, key in keys.items()}
 
 
-def _growth(now: Now) -> tuple[tuple[Start, ...], tuple[int, ...], str | None]:
+def _growth(now: GroupSnapshot) -> tuple[tuple[ScaleUp, ...], tuple[int, ...], str | None]:
     waiting = {job.id for job in now.queue}
     covered = tuple(sorted(waiting.intersection(now.covered)))
-    answer = grown(now.growth, demand_of(now), UNBOUNDED, Spent())
+    answer = desired_growth(now.growth, demand_of(now), UNBOUNDED, Spent())
     rooms = _rooms(now) if answer else []
-    parts = shared(answer.machines if answer else 0, rooms)
+    parts = spread(answer.machines if answer else 0, rooms)
     if counts_once(now.growth) and (answer is None or parts):
         covered = tuple(sorted(waiting))
     if answer is None:
         return _head_start(now), covered, None
-    starts = tuple(Start(name, count, answer.reason) for name, count in parts)
+    starts = tuple(ScaleUp(name, count, answer.reason) for name, count in parts)
     missing = answer.machines - sum(count for _, count in parts)
     return starts, covered, _unserved(now, answer, missing) if missing > 0 else None
 
 
-def _head_start(now: Now) -> tuple[Start, ...]:
+def _head_start(now: GroupSnapshot) -> tuple[ScaleUp, ...]:
     """For the first job, which the policy takes to be served by idle machines of several pools."""
     idles = holds_back(now.growth) and not any(pool.booting for pool in now.pools)
     if not idles or not now.queue or now.running:
         return ()
     need, rooms = now.queue[0].nodes, dict(_rooms(now))
-    head = for_head((p.name, need, len(p.idle), rooms.get(p.name, 0)) for p in now.pools)
+    head = head_deficit((p.name, need, len(p.idle), rooms.get(p.name, 0)) for p in now.pools)
     if head is None:
         return ()
-    return (Start(*head, f"nothing runs, and the head needs {need} machines of one pool"),)
+    return (ScaleUp(*head, f"nothing runs, and the head needs {need} machines of one pool"),)
 
 
-def _rooms(now: Now) -> list[tuple[str, int]]:
+def _rooms(now: GroupSnapshot) -> list[tuple[str, int]]:
     return [(pool.name, pool.room) for pool in now.pools if pool.stop is None]
 
 
-def _unserved(now: Now, answer: Growth, missing: int) -> str:
+def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:
     reasons = dict.fromkeys(pool.stop for pool in now.pools if pool.stop is not None)
     why = "; ".join(reasons) or "no node is left that could be started"
     return f"{missing} of {answer.machines} machines are not started: {why} ({answer.reason})"
 
 
-def _warm(pool: PoolNow, starts: Sequence[Start]) -> Start | None:
+def _warm(pool: PoolSnapshot, starts: Sequence[ScaleUp]) -> ScaleUp | None:
     """What the pool's warm machines lack, in what the growth leaves of its room."""
     coming = sum(start.machines for start in starts if start.pool == pool.name)
     least = pool.rules.min_idle
-    count = lacking(least, len(pool.idle), pool.booting + coming, pool.room - coming)
+    count = shortfall(least, len(pool.idle), pool.booting + coming, pool.room - coming)
     if pool.stop or not count:
         return None
-    return Start(pool.name, count, kept_warm(least))
+    return ScaleUp(pool.name, count, kept_warm(least))
 
 
-def _leaving(now: Now, plan: Plan) -> Plan:
+def _leaving(now: GroupSnapshot, plan: ScalingPlan) -> ScalingPlan:
     pools = () if now.queue else now.pools
     due = [leave for pool in pools for leave in _due(pool, now.now)]
-    return Plan(leaves=(*_flagged(now), *due), covered=plan.covered, unserved=plan.unserved)
+    return ScalingPlan(leaves=(*_flagged(now), *due), covered=plan.covered, unserved=plan.unserved)
 
 
-def _due(pool: PoolNow, now: int) -> list[Leave]:
+def _due(pool: PoolSnapshot, now: int) -> list[ScaleDown]:
     """Idle machines whose time has come by the release policy, but for those kept warm."""
     rules, release = pool.rules, pool.rules.release
     if release is None or isinstance(release, Flagged):
@@ -333,21 +335,21 @@ def _due(pool: PoolNow, now: int) -> list[Leave]:
         if release.due(one.started, one.since, now, rules.lease, public=rules.public) <= now
     ]
     most = spare(len(pool.idle), rules.min_idle)
-    return [Leave(one.node, _why(one, now)) for one in due[:most]]
+    return [ScaleDown(one.node, _why(one, now)) for one in due[:most]]
 
 
-def _why(one: Resting, now: int) -> str:
+def _why(one: IdleInstance, now: int) -> str:
     return f"idle for {now - one.since} s, {now - one.started} s after its start, and nothing waits"
 
 
-def _flagged(now: Now) -> list[Leave]:
+def _flagged(now: GroupSnapshot) -> list[ScaleDown]:
     """The last pool's first; idle machines go now, busy ones when their jobs end."""
     pools = [pool for pool in now.pools if isinstance(pool.rules.release, Flagged)]
-    count = surplus(now.growth, demand_of(now)) if pools else 0
-    leaves: list[Leave] = []
+    count = excess(now.growth, demand_of(now)) if pools else 0
+    leaves: list[ScaleDown] = []
     for pool in reversed(pools):
         most = spare(len(pool.idle), pool.rules.min_idle)
         nodes = [one.node for one in pool.idle][:most] + list(pool.taken)
         part = nodes[: max(count - len(leaves), 0)]
-        leaves += [Leave(node, "flagged: more machines than the work needs") for node in part]
+        leaves += [ScaleDown(node, "flagged: more machines than the work needs") for node in part]
     return leaves

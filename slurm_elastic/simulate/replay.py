@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from slurm_elastic.policies.release import Idle, Order
-from slurm_elastic.policies.scaling import Now, Plan, PoolNow
+from slurm_elastic.policies.scaling import GroupSnapshot, PoolSnapshot, ScalingPlan
 from slurm_elastic.simulate.billing import Hourly, PerSecond
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -23,14 +23,16 @@ from slurm_elastic.simulate.scenario import PoolModel, Scenario
 ENTRY = ("now", "plan")
 
 
-def entry(detail: Mapping[str, object] | None) -> tuple[Now, Plan] | None:
+def entry(detail: Mapping[str, object] | None) -> tuple[GroupSnapshot, ScalingPlan] | None:
     """A decision's measurement and plan; None where it is of another kind."""
     if detail is None or any(key not in detail for key in ENTRY):
         return None
-    return msgspec.convert(detail["now"], Now), msgspec.convert(detail["plan"], Plan)
+    return msgspec.convert(detail["now"], GroupSnapshot), msgspec.convert(
+        detail["plan"], ScalingPlan
+    )
 
 
-def differences(entries: Iterable[tuple[Now, Plan]]) -> list[str]:
+def differences(entries: Iterable[tuple[GroupSnapshot, ScalingPlan]]) -> list[str]:
     """A sentence for each entry on which the simulator would have decided otherwise."""
     found = []
     for now, plan in entries:
@@ -44,7 +46,7 @@ def differences(entries: Iterable[tuple[Now, Plan]]) -> list[str]:
     return found
 
 
-def _starts(plan: Plan) -> dict[str, int]:
+def _starts(plan: ScalingPlan) -> dict[str, int]:
     """By pool, for the waiting jobs and to keep it warm."""
     counts: dict[str, int] = {}
     for start in plan.starts:
@@ -52,7 +54,7 @@ def _starts(plan: Plan) -> dict[str, int]:
     return counts
 
 
-def _leaves(now: Now, plan: Plan) -> dict[str, int]:
+def _leaves(now: GroupSnapshot, plan: ScalingPlan) -> dict[str, int]:
     pool_of = {one.node: pool.name for pool in now.pools for one in pool.idle}
     pool_of |= {node: pool.name for pool in now.pools for node in pool.taken}
     counts: dict[str, int] = {}
@@ -64,7 +66,7 @@ def _leaves(now: Now, plan: Plan) -> dict[str, int]:
 class _Still:
     """One moment as the simulator has it."""
 
-    def __init__(self, now: Now) -> None:
+    def __init__(self, now: GroupSnapshot) -> None:
         self._now = now
         jobs = Jobs()
         for job in now.queue:
@@ -92,7 +94,7 @@ class _Still:
             counts[index] = counts.get(index, 0) + warm
         return {now.pools[index].name: count for index, count in counts.items() if count}
 
-    def leaves(self, plan: Plan) -> dict[str, int]:
+    def leaves(self, plan: ScalingPlan) -> dict[str, int]:
         """Machines to give back, by pool: nothing goes at a look that starts some."""
         now = self._now
         if plan.starts:
@@ -107,7 +109,7 @@ class _Still:
         return {pool.name: n for pool, n in zip(now.pools, gone, strict=True) if n > 0}
 
 
-def _model(pool: PoolNow) -> PoolModel:
+def _model(pool: PoolSnapshot) -> PoolModel:
     """The pool with as much room as there was for the jobs that waited."""
     rules = pool.rules
     there = len(pool.idle) + len(pool.taken) + pool.promised + pool.booting
@@ -120,7 +122,7 @@ def _model(pool: PoolNow) -> PoolModel:
     )
 
 
-def _fill(machines: Machines, pool: PoolNow, now: int) -> None:
+def _fill(machines: Machines, pool: PoolSnapshot, now: int) -> None:
     for one in pool.idle:
         machines.found_idle(one.started, one.since, now)
     machines.busy, machines.booting = len(pool.taken) + pool.promised, pool.booting

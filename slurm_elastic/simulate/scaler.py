@@ -19,11 +19,11 @@ from slurm_elastic.policies.release import Flagged
 from slurm_elastic.policies.scaling import (
     counts_once,
     covers,
-    for_head,
-    grown,
-    lacking,
-    shared,
-    surplus,
+    desired_growth,
+    excess,
+    head_deficit,
+    shortfall,
+    spread,
 )
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -111,7 +111,7 @@ class Grower:
             pools = [one for one in pools if not one[1].pool.public]
         queue = queue if self.depth is None else queue[: self.depth]
         demand = self.demand(queue, head, running, now)
-        growth = grown(self.policy, demand, self.caps, _NOTHING)
+        growth = desired_growth(self.policy, demand, self.caps, _NOTHING)
         if growth is not None and not pools:
             growth = Growth(0, "no machines, or only public ones, could be started")
         if self._once and covers(self.policy, growth):
@@ -122,7 +122,7 @@ class Grower:
             index, machines = pools[0]
             count = min(growth.machines, machines.room_now())
             return [(index, count)] if count > 0 else []
-        return shared(growth.machines, [(index, one.room_now()) for index, one in pools])
+        return spread(growth.machines, [(index, one.room_now()) for index, one in pools])
 
     def _for_head(
         self, queue: Sequence[int], running: int, pools: Sequence[tuple[int, Machines]]
@@ -136,7 +136,7 @@ class Grower:
             return []
         may = {index for index, _ in pools}
         rooms = [machines.room_now() if index in may else 0 for index, machines in self.growing]
-        head = for_head(
+        head = head_deficit(
             (index, self.needs[index][queue[0]], machines.idle, room)
             for (index, machines), room in zip(self.growing, rooms, strict=True)
         )
@@ -155,7 +155,7 @@ class Grower:
 
     def warm(self, machines: Machines, least: int, now: int) -> int:
         """What a pool lacks of the ``least`` that are kept idle, and may be started."""
-        lack = lacking(least, machines.idle, machines.booting, machines.room_now())
+        lack = shortfall(least, machines.idle, machines.booting, machines.room_now())
         if self.free_of_bounds or not lack:
             return lack
         may = self.may_launch(1, now, public=machines.pool.public)
@@ -178,7 +178,7 @@ class Grower:
         """Flag what is too much: idle machines go now, busy ones when their job ends."""
         if not self.watches:
             return
-        count = surplus(self.policy, self.demand(queue, None, running, now))
+        count = excess(self.policy, self.demand(queue, None, running, now))
         for _, machines in reversed(self.growing):
             gone = machines.release_idle(min(count, machines.idle), now)
             count -= gone

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
 from slurm_elastic.heartbeat import alive
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
@@ -21,7 +21,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     trouble: str = ""
     process_found: bool | None = None
     images: Sequence[Image] = ()
-    warned: Sequence[Warned] = ()
+    warned: Sequence[RecordedNotice] = ()
     rescues: Sequence[Rescue] = ()
 
 
@@ -111,7 +111,7 @@ def _saved(image: Image, now: float) -> SavedView:
     )
 
 
-def _threat(warned: Warned, node_of: Mapping[str, str], now: float) -> ThreatView:
+def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> ThreatView:
     notice = warned.notice
     node = node_of.get(notice.instance, notice.node) or notice.instance
     return ThreatView(

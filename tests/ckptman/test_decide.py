@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.ckptman.decide import MOVE, JobFacts, decide, estimate
-from slurm_elastic.ckptman.job_settings import Choice, choose, policy_of
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model import JobRun, Notice, NoticeKind
 from slurm_elastic.policies.checkpoint import Never, Situation
@@ -22,7 +22,7 @@ def facts(
     dump: float = 10.0,
     worked: float = 600.0,
     threatened: bool = True,
-    choice: Choice | None = None,
+    choice: CheckpointPlan | None = None,
 ) -> JobFacts:
     deadline = None if left is None else NOW + left
     notice = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=deadline)
@@ -35,7 +35,7 @@ def facts(
         notices=(notice,) if threatened else (),
     )  # fmt: skip
     return JobFacts(
-        run=run, choice=choice or Choice(method="fake", policy=policy_of("on_notice")),
+        run=run, choice=choice or CheckpointPlan(method="fake", policy=policy_of("on_notice")),
         situations=(situation,), threatened=("n",) if threatened else (),
         deadline=deadline if threatened else None, reason="a notice",
     )  # fmt: skip
@@ -73,29 +73,33 @@ def test_an_interactive_job_cannot_be_moved_but_may_be_saved() -> None:
 
 
 def test_a_job_that_ends_when_it_saves_is_saved_only_to_be_moved() -> None:
-    ends = Choice(method="signal", policy=policy_of("first_of(on_notice, daly)"), move_only=True)
+    ends = CheckpointPlan(
+        method="signal", policy=policy_of("first_of(on_notice, daly)"), move_only=True
+    )
     assert decide([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
     (plan,) = decide([facts(left=100.0, choice=ends)], SLACK)
     assert plan.saves
 
 
 def test_a_job_without_a_method_is_moved_without_a_save() -> None:
-    (plan,) = decide([facts(left=100.0, choice=Choice(method="none", policy=Never()))], SLACK)
+    (plan,) = decide(
+        [facts(left=100.0, choice=CheckpointPlan(method="none", policy=Never()))], SLACK
+    )
     assert (plan.kind, plan.saves) == (MOVE, False)
 
 
 def test_the_jobs_word_comes_before_the_pools_and_that_before_the_sites() -> None:
     site = CheckpointSettings(method="criu", directory="/shared", policy="hour")
     pool = PoolCheckpoint(method="dmtcp", policy="daly")
-    assert choose("", "", PoolCheckpoint(), site).method == "criu"
-    chosen = choose("project x", "", pool, site)
+    assert resolve("", "", PoolCheckpoint(), site).method == "criu"
+    chosen = resolve("project x", "", pool, site)
     assert (chosen.method, chosen.policy) == ("dmtcp", policy_of("daly"))
-    own = choose("a b;ckpt=signal,saved=file:x,signal=USR2 c", "", pool, site)
+    own = resolve("a b;ckpt=signal,saved=file:x,signal=USR2 c", "", pool, site)
     assert (own.method, own.options) == ("signal", {"saved": "file:x", "signal": "USR2"})
     assert not own.move_only
-    assert choose("ckpt=signal", "", pool, site).move_only
+    assert resolve("ckpt=signal", "", pool, site).move_only
     line = CheckpointSettings(signal=SignalSettings(saved="line:done"))
-    assert not choose("ckpt=signal", "", pool, line).move_only
+    assert not resolve("ckpt=signal", "", pool, line).move_only
 
 
 def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
@@ -109,15 +113,15 @@ def test_a_word_that_cannot_be_followed_is_refused_with_a_reason() -> None:
         "ckpt=signal,saved=file:../x": "saved=file:../x: expected exit",
         "ckpt=signal,sign=x": "sign: expected one of signal",
     }.items():
-        choice = choose(comment, "", PoolCheckpoint(), site)
+        choice = resolve(comment, "", PoolCheckpoint(), site)
         assert choice.method == "none"
         assert why in choice.refused
 
 
 @given(st.text())
 def test_no_comment_can_break_anything(comment: str) -> None:
-    assert choose(comment, "", PoolCheckpoint(), CheckpointSettings()).method in ("none", "fake")
-    assert choose(f"ckpt=signal,{comment}", "", PoolCheckpoint(), CheckpointSettings()).policy
+    assert resolve(comment, "", PoolCheckpoint(), CheckpointSettings()).method in ("none", "fake")
+    assert resolve(f"ckpt=signal,{comment}", "", PoolCheckpoint(), CheckpointSettings()).policy
 
 
 def test_the_next_save_is_taken_to_be_a_quarter_longer_than_the_last_three() -> None:
@@ -133,13 +137,13 @@ def test_a_feature_that_the_job_asks_for_names_the_method() -> None:
         "[rack1|rack2]&ckpt_criu*2",
         "ckpt_criu&ckpt_x",
     ):
-        assert choose("project x", features, pool, site).method == "criu"
-    assert choose("ckpt=signal", "ckpt_criu", pool, site).method == "signal", (
+        assert resolve("project x", features, pool, site).method == "criu"
+    assert resolve("ckpt=signal", "ckpt_criu", pool, site).method == "signal", (
         "the comment is nearer"
     )
     for other in ("", "bigmem", "fast_ckpt_criu", "ckpt_criu2", "ckpt_ssd"):
-        assert choose("", other, pool, site).method == "dmtcp"
-    refused = choose("", "[ckpt_criu|ckpt_signal]", pool, site)
+        assert resolve("", other, pool, site).method == "dmtcp"
+    refused = resolve("", "[ckpt_criu|ckpt_signal]", pool, site)
     assert refused.method == "none"
     assert refused.refused == (
         "the constraint [ckpt_criu|ckpt_signal] names ckpt_criu, ckpt_signal: expected one of them"

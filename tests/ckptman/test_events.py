@@ -35,7 +35,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket
     world = CkptWorld(period=3600.0)
     site = world.ckpt
     object.__setattr__(site, "monotonic", time.monotonic)
-    service = Looks(site, services.Crew(0))
+    service = Looks(site, services.KeyedExecutor(0))
     with WakeSocket(world.dir / SOCKET) as wake:
         events = Events(site.stop, wake.wait, service.happened)
         thread = threading.Thread(target=service.run)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from slurm_elastic.ckptman.decide import NEVER
-from slurm_elastic.ckptman.executor import Crew, Kind
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 
 PATIENCE = 60.0
 
@@ -19,7 +19,7 @@ class Bench:
     """A crew, and work that lasts until the test lets it end."""
 
     def __init__(self, size: int) -> None:
-        self.crew = Crew(size)
+        self.crew = KeyedExecutor(size)
         self.go = threading.Event()
         self.begun: list[int] = []
         self._more = threading.Condition()
@@ -108,5 +108,5 @@ def test_what_waits_when_it_is_closed_is_forgotten() -> None:
 
 def test_a_crew_of_none_does_it_at_once() -> None:
     done: list[int] = []
-    assert Crew(0).submit(1, (0.0, 0.0), lambda: done.append(1), kind=Kind.PERIODIC)
+    assert KeyedExecutor(0).submit(1, (0.0, 0.0), lambda: done.append(1), kind=Kind.PERIODIC)
     assert done == [1]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from patience import patience
 
-from slurm_elastic.ckptman.executor import Crew, Kind, Order
-from slurm_elastic.ckptman.node_notices import MARK, Threat, settle_nodes
+from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
+from slurm_elastic.ckptman.node_notices import MARK, NodeThreat, settle_nodes
 from slurm_elastic.ckptman.resume_watch import MOST_HELP
-from slurm_elastic.ckptstate.rows import Step, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE
@@ -170,8 +170,8 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         instance=machines[node].instance.id, kind=NoticeKind.INTERRUPTION, seen=world.now - 9,
         deadline=world.now - 1,
     )  # fmt: skip
-    warned = Warned(key="n1", notice=notice, source="pub")
-    found = {name: Threat(node=name, warned=(warned,)) for name in (node, "st1")}
+    warned = RecordedNotice(key="n1", notice=notice, source="pub")
+    found = {name: NodeThreat(node=name, warned=(warned,)) for name in (node, "st1")}
     view = world.slurm.nodes()
     settle_nodes(world.ckpt, view, found, frozenset(found), machines.values())
     for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):
@@ -457,7 +457,7 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
     world.runs(7)
     world.save_before(7)
     assert world.service is not None
-    crew = world.service._crew = Crew(2)
+    crew = world.service._crew = KeyedExecutor(2)
     loop, gone = threading.get_ident(), threading.Event()
     by: list[int] = []
 
@@ -477,7 +477,7 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
 def test_images_of_a_job_that_was_requeued_before_their_turn_came_stay(world: CkptWorld) -> None:
     """By its user, or an administrator: it goes on from them."""
 
-    class Later(Crew):
+    class Later(KeyedExecutor):
         def submit(
             self, job: int, order: Order, work: Callable[[], object], *, kind: Kind = Kind.URGENT
         ) -> bool:

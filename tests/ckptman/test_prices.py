@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from slurm_elastic.ckptman.executor import Crew
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings
@@ -41,7 +41,7 @@ def world() -> Iterator[CkptWorld]:
 
 def watched(world: CkptWorld, feed: Feed) -> PriceReader:
     book = PriceBook(feed, lambda: world.now)
-    world.service = Service(world.ckpt, Crew(0), book)
+    world.service = Service(world.ckpt, KeyedExecutor(0), book)
     return PriceReader(world.ckpt, book, world.service.machines)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptman.job_settings import Choice, policy_of
-from slurm_elastic.ckptman.snapshot import World, gather, mean_times
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of
+from slurm_elastic.ckptman.snapshot import Snapshot, gather, mean_times
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmJob
@@ -26,11 +26,11 @@ def machine(node: str, kind: str = "small") -> Machine:
 
 def mtti(nodes: tuple[str, ...], machines: list[Machine], known: dict[str, float]) -> float | None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=nodes, start=NOW - HOUR)
-    world = World(
+    world = Snapshot(
         now=NOW, jobs={7: job}, machines={m.instance.id: m for m in machines},
         machine_of={m.instance.node: m for m in machines}, threats={}, images={}, mtti=known,
     )  # fmt: skip
-    choice = Choice(method="fake", policy=policy_of("daly"))
+    choice = CheckpointPlan(method="fake", policy=policy_of("daly"))
     (facts,) = gather(world, lambda _: True, lambda _: choice)
     (found,) = {s.mtti for s in facts.situations}
     return found

@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman import migration, poller, resume_watch, service
 from slurm_elastic.ckptman.context import Site, pools_by_node
-from slurm_elastic.ckptman.executor import Crew
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
@@ -58,7 +58,7 @@ class CkptWorld(World):
             checkpointers={"fake": self.saver}, providers=self.clouds,
             pool_of=pools_by_node(self.config), now=lambda: self.now, monotonic=lambda: self.now,
         )  # fmt: skip
-        self.service = Service(self.ckpt, Crew(0))
+        self.service = Service(self.ckpt, KeyedExecutor(0))
         self.drop = DropDirectory(self.dir / "notices", create=True)
         sources = [CloudNotices(self.clouds["pub"]), self.drop]
         self.pollers = [

@@ -12,7 +12,7 @@ import pytest
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
 from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue, Step, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue, Step
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.heartbeat import CKPTMAN
@@ -67,7 +67,7 @@ def service(path: Path) -> Path:
         instance="", node="op1", kind=NoticeKind.INTERRUPTION, seen=now, deadline=now + 100,
         reason="fan broken",
     )  # fmt: skip
-    memory.warn(Warned(key="k", notice=notice, source="a person"))
+    memory.warn(RecordedNotice(key="k", notice=notice, source="a person"))
     memory.put(
         Rescue(
             run=RUN,

@@ -13,14 +13,14 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import Counted
-from slurm_elastic.controller.observe import groups, read
+from slurm_elastic.controller.covered_jobs import CoveredJobs
+from slurm_elastic.controller.observe import observe, pool_groups
 from slurm_elastic.ledger import Decision
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.power_state import Phase, is_drained, phase
-from slurm_elastic.policies.scaling import Now, Plan
+from slurm_elastic.policies.scaling import GroupSnapshot, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry
 from tests.controller.world import PUB, SHAPE, T0, World, make_config
@@ -79,7 +79,7 @@ def _simulator_agrees(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
     """What the daemon journalled in any of these tests is what the simulator decides."""
-    kept: list[tuple[Now, Plan]] = []
+    kept: list[tuple[GroupSnapshot, ScalingPlan]] = []
     record = Site.record
 
     def keep(site: Site, *args: Any, **kwargs: Any) -> None:
@@ -314,12 +314,12 @@ def test_a_job_that_is_about_to_start_does_not_turn_the_weights_round(
     world.advance(30)
     before = [world.slurm.node(n).weight for n in PUB]
     assert before[0] < before[1]
-    view = read(world.site)
+    view = observe(world.site)
     waits = SlurmJob(
         id=3, states=frozenset({"PENDING"}), partitions=("pub",), submit=view.at, cpus=1
     )
     (name,) = world.site.pools
-    (group,) = groups(world.site, replace(view, jobs=(waits,)), {name: Counted()})
+    (group,) = pool_groups(world.site, replace(view, jobs=(waits,)), {name: CoveredJobs()})
     assert len(group.now.pools[0].idle) == 1, "one is promised to the job"
     assert [one.node for one in group.idle[name]] == ["pub1", "pub2"]
 

@@ -15,8 +15,8 @@ from patience import patience
 
 from slurm_elastic.config.access import Who
 from slurm_elastic.controller.daemon import Daemon
-from slurm_elastic.controller.deferred import Settler
-from slurm_elastic.controller.reject import give_back, refuse
+from slurm_elastic.controller.deferred import DeferredUpdates
+from slurm_elastic.controller.reject import power_down_and_requeue, reject_nodes
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold
 from slurm_elastic.model import CoolDown, NodeRequest
@@ -120,7 +120,7 @@ def test_only_a_job_that_never_started_is_requeued_against_its_will(
 ) -> None:
     world.slurm.set_node("op1", "ALLOCATED", "CLOUD", "POWERING_UP")
     world.slurm.set_job(7, state, nodes=("op1", "op2"), requeue=False)
-    give_back(world.site, ["op1"], world.slurm.nodes(), "none left", "r1")
+    power_down_and_requeue(world.site, ["op1"], world.slurm.nodes(), "none left", "r1")
     lifted = [u for u in world.slurm.updates if u[0] == "set_requeue"]
     assert lifted == ([("set_requeue", {"job": 7, "requeue": True})] if allowed else [])
 
@@ -161,7 +161,7 @@ def test_refusing_many_nodes_does_not_search_them_for_each_node(
     pool = replace(world.site.pools["burst"], nodes=Counted(PUB))
     request = NodeRequest(id="r1", pool=pool, nodes=Counted(PUB[:2]))
     monkeypatch.setattr(Counted, "searches", 0)
-    refuse(world.site, request, Counted(PUB[:2]), "none left")
+    reject_nodes(world.site, request, Counted(PUB[:2]), "none left")
     assert Counted.searches == 0
     world.close()
 
@@ -240,9 +240,9 @@ def test_the_loop_goes_on_while_slurm_takes_its_time(world: World) -> None:
 
     site = dataclasses.replace(world.site, slurm=world.slurm)
     worker = ThreadPoolExecutor(1)
-    settler = Settler(site, worker)
+    settler = DeferredUpdates(site, worker)
     world.slurm.set_job(1, "PENDING")
-    site.restarts.expect(world.slurm.queue()[1], site.monotonic(), PUB)
+    site.requeues.expect(world.slurm.queue()[1], site.monotonic(), PUB)
     world.slurm.jobs = slow  # type: ignore[method-assign]
     for _ in range(3):
         settler.tick()  # would wait for ever
@@ -265,7 +265,7 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
     hold = Hold(node="pub1", pool="burst", reason="none", since=world.now, until=world.now + 900)
     world.ledger.hold([hold])
     world.slurm.nodes = slow  # type: ignore[method-assign]
-    settler = Settler(world.site, Inline())
+    settler = DeferredUpdates(world.site, Inline())
     end = world.now + 240
     while world.now < end:
         settler.tick()
@@ -284,9 +284,9 @@ def test_the_first_failing_job_ends_the_pass_and_comes_last_in_the_next(world: W
     world.slurm.start_now = start_now  # type: ignore[method-assign]
     for job in (1, 2, 3):
         world.slurm.set_job(job, "CONFIGURING", nodes=("pub1",))
-        world.site.restarts.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
+        world.site.requeues.expect(world.slurm.queue()[job], world.site.monotonic(), PUB)
         world.slurm.set_job(job, "PENDING", reason="BeginTime", start=world.now + 121, nodes=())
-    settler = Settler(world.site, Inline())
+    settler = DeferredUpdates(world.site, Inline())
     settler.tick()
     assert asked == [1]
     world.now += 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.controller.requeues import PATIENCE, Restarts
+from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.requeue import SETTLING
@@ -21,7 +21,7 @@ class Case:
         self.slurm = FakeSlurm()
         self.ledger = ledger
         self.slurm.set_job(7, "CONFIGURING", nodes=nodes, **job)
-        self.restarts = Restarts()
+        self.restarts = Requeues()
         self.restarts.expect(self.slurm.jobs()[0], 0.0, GONE)
 
     def tick(self, clock: float = 1.0) -> None:
@@ -147,7 +147,7 @@ def test_a_job_that_an_earlier_daemon_expected_waits_out_its_hold(ledger: Ledger
     """slurmctld may be about to tell the node that it had, whose machine is new, to kill it."""
     case = Case(ledger)
     ledger.lift_requeue(7, 0, NOW)
-    case.restarts = Restarts()
+    case.restarts = Requeues()
     case.restarts.recall(ledger, 0.0)
     case.pending()
     case.tick(1.0)
@@ -161,7 +161,7 @@ def test_what_somebody_else_lifted_and_left_is_put_back_once_the_job_runs(ledger
     """Not while it waits for its nodes: slurmctld would fail it if they do not come."""
     case = Case(ledger)
     ledger.lift_requeue(7, 0, NOW)
-    case.restarts = Restarts()
+    case.restarts = Requeues()
     case.restarts.recall_left(ledger, NOW + PATIENCE - 1, 0.0)
     assert not case.restarts, "whoever it was may be about to do it"
     case.restarts.recall_left(ledger, NOW + PATIENCE, 0.0)

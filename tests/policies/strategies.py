@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from slurm_elastic.model import Instance, InstanceState, Location, Market, NodeRequest, Offer, Pool
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.reconcile_view import Intent, Known, View
+from slurm_elastic.policies.reconcile_view import CloudView, Intent, TrackedInstance
 
 NOW = 1_000_000.0
 NAMES = [f"pub{i}" for i in range(1, 7)]
@@ -73,10 +73,10 @@ slurm_nodes = st.builds(
 
 
 @st.composite
-def views(draw: st.DrawFn) -> View:
+def views(draw: st.DrawFn) -> CloudView:
     nodes = draw(st.lists(slurm_nodes, unique_by=lambda n: n.name))
     known = [
-        Known(
+        TrackedInstance(
             id=f"i-{k}",
             node=draw(st.sampled_from(NAMES)),
             generation=f"g{k}",
@@ -93,7 +93,7 @@ def views(draw: st.DrawFn) -> View:
         Intent(generation=f"g{20 + k}", nodes=(draw(st.sampled_from(NAMES)),), created=NOW - 10)
         for k in range(draw(st.integers(0, 2)))
     ]
-    return View(
+    return CloudView(
         now=NOW,
         nodes={n.name: n for n in nodes},
         known=tuple(known),

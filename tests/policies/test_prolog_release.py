@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.prolog_release import FAILED, NOT_UP, let_go
+from slurm_elastic.policies.prolog_release import FAILED, NOT_UP, ready_reason
 
 CONFIGURING = SlurmJob(id=7, states=frozenset({"CONFIGURING"}), nodes=("a", "b"))
 
@@ -32,17 +32,17 @@ UP = ("ALLOCATED", "CLOUD")
 
 @pytest.mark.parametrize("states", STARTING)
 def test_waits_while_a_node_comes_up(states: tuple[str, ...]) -> None:
-    assert let_go(CONFIGURING, view(node("a", *UP), node("b", *states)), ("a", "b")) is None
+    assert ready_reason(CONFIGURING, view(node("a", *UP), node("b", *states)), ("a", "b")) is None
 
 
 def test_goes_when_all_nodes_are_up() -> None:
     nodes = view(node("a", *UP), node("b", "MIXED", "CLOUD"))
-    assert let_go(CONFIGURING, nodes, ("a", "b")) == "nodes are up"
+    assert ready_reason(CONFIGURING, nodes, ("a", "b")) == "nodes are up"
 
 
 def test_goes_as_newer_slurm_spells_a_configuring_job() -> None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING", "CONFIGURING"}))
-    assert let_go(job, view(node("a", *UP)), ("a",)) == "nodes are up"
+    assert ready_reason(job, view(node("a", *UP)), ("a",)) == "nodes are up"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_goes_as_newer_slurm_spells_a_configuring_job() -> None:
 )
 def test_never_outlasts_its_job(job: SlurmJob | None, reason: str) -> None:
     nodes = view(node("a", "ALLOCATED", "POWERING_UP"))
-    answer = let_go(job, nodes, ("a",))
+    answer = ready_reason(job, nodes, ("a",))
     assert answer is not None
     assert reason in answer
 
@@ -65,11 +65,11 @@ def test_never_outlasts_its_job(job: SlurmJob | None, reason: str) -> None:
 @pytest.mark.parametrize("state", sorted(FAILED))
 def test_goes_when_a_node_fails_even_if_others_are_not_up(state: str) -> None:
     nodes = view(node("a", "ALLOCATED", "POWERING_UP"), node("b", "POWERING_UP", state))
-    assert let_go(CONFIGURING, nodes, ("a", "b")) == f"node b is {state}"
+    assert ready_reason(CONFIGURING, nodes, ("a", "b")) == f"node b is {state}"
 
 
 def test_a_node_that_slurm_hides_is_not_up() -> None:
-    assert let_go(CONFIGURING, view(node("a", *UP)), ("a", "b")) is None
+    assert ready_reason(CONFIGURING, view(node("a", *UP)), ("a", "b")) is None
 
 
 @given(st.lists(st.sets(st.sampled_from([*FAILED, *NOT_UP, "ALLOCATED", "CLOUD", "MIXED"]))))
@@ -79,4 +79,4 @@ def test_lets_a_configuring_job_go_exactly_on_a_failure_or_with_all_up(
     nodes = view(*(node(f"n{i}", *s) for i, s in enumerate(states)))
     failed = any(s & FAILED for s in states)
     up = not any(s & NOT_UP for s in states)
-    assert (let_go(CONFIGURING, nodes, tuple(nodes)) is not None) == (failed or up)
+    assert (ready_reason(CONFIGURING, nodes, tuple(nodes)) is not None) == (failed or up)

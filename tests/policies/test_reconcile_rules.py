@@ -13,8 +13,8 @@ from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
 from slurm_elastic.policies.inventory_check import is_lasting, is_pinged
-from slurm_elastic.policies.reconcile_rules import capped, mature, recover
-from slurm_elastic.policies.reconcile_view import Intent, Known, Patience, View
+from slurm_elastic.policies.reconcile_rules import debounce, limit_disruption, repairs
+from slurm_elastic.policies.reconcile_view import CloudView, Intent, Thresholds, TrackedInstance
 from tests.policies.strategies import NOW, instance, views
 
 UP = frozenset({"IDLE", "CLOUD"})
@@ -26,7 +26,7 @@ GOING = frozenset({"IDLE", "CLOUD", "POWERING_DOWN"})
 DOWN = frozenset({"DOWN", "CLOUD", "NOT_RESPONDING"})
 DOWN_OFF = frozenset({"DOWN", "CLOUD", "POWERED_DOWN"})
 
-KNOWN = Known(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
+KNOWN = TrackedInstance(id="i-1", node="pub1", generation="g1", decided=NOW - 100)
 SEEN = instance("i-1", "pub1", "g1")
 OLD = replace(KNOWN, decided=NOW - 4000)
 AHEAD = replace(KNOWN, decided=NOW + 7000)
@@ -38,9 +38,9 @@ ENDED = replace(SEEN, id="i-0", state=InstanceState.TERMINATED)
 INTENT = Intent(generation="g9", nodes=("pub1",), created=NOW - 1000)
 
 
-def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> View:
+def view(states: frozenset[str] | None, *, reason: str = "", **changes: object) -> CloudView:
     nodes = {} if states is None else {"pub1": SlurmNode(name="pub1", states=states, reason=reason)}
-    base = View(now=NOW, nodes=nodes, known=(), intents=(), seen=())
+    base = CloudView(now=NOW, nodes=nodes, known=(), intents=(), seen=())
     return replace(base, **changes)
 
 
@@ -48,7 +48,7 @@ REBOOTED = "Node unexpectedly rebooted"
 INVALID = UP | {"DRAIN", "INVALID_REG"}
 
 
-def ailing(states: frozenset[str], reason: str = REBOOTED, user: str = "slurm") -> View:
+def ailing(states: frozenset[str], reason: str = REBOOTED, user: str = "slurm") -> CloudView:
     """A node that ``user`` has taken out of service, with its machine there."""
     node = SlurmNode(name="pub1", states=states, reason=reason, reason_user=user)
     base = view(states, known=(KNOWN,), seen=(SEEN,), slurm_user="slurm")
@@ -190,11 +190,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_the_table(name: str) -> None:
     world, expected = CASES[name]
-    assert [(a.kind, a.subject) for a in recover(world, Patience())] == expected
-    assert all(a.reason for a in recover(world, Patience()))
+    assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == expected
+    assert all(a.reason for a in repairs(world, Thresholds()))
 
 
-def many(count: int, states: frozenset[str], start: int = 0) -> View:
+def many(count: int, states: frozenset[str], start: int = 0) -> CloudView:
     """So many machines in that state, none of which the cloud lists."""
     names = [f"pub{i}" for i in range(start, start + count)]
     return view(
@@ -204,21 +204,21 @@ def many(count: int, states: frozenset[str], start: int = 0) -> View:
     )
 
 
-def both(one: View, other: View, **changes: object) -> View:
+def both(one: CloudView, other: CloudView, **changes: object) -> CloudView:
     return replace(
         one, nodes={**one.nodes, **other.nodes}, known=(*one.known, *other.known), **changes
     )
 
 
-def kinds(world: View) -> dict[str, int]:
-    found = [a.kind for a in recover(world, Patience())]
+def kinds(world: CloudView) -> dict[str, int]:
+    found = [a.kind for a in repairs(world, Thresholds())]
     return {kind: found.count(kind) for kind in found}
 
 
 def test_a_list_that_lacks_what_slurmctld_hears_ends_nothing_that_boots() -> None:
     world = both(many(40, BUSY), many(3, BOOTING, 40))
     assert kinds(world) == {"doubt": 1}
-    (finding,) = recover(world, Patience())
+    (finding,) = repairs(world, Thresholds())
     assert finding.reason == (
         "it lists 0 of 43 machines that were there, but slurmctld hears the nodes pub0, pub1, "
         "pub2, pub3, pub4 and 35 more: are these another account's credentials, or were tags "
@@ -229,7 +229,7 @@ def test_a_list_that_lacks_what_slurmctld_hears_ends_nothing_that_boots() -> Non
 def test_a_list_that_lacks_many_booting_machines_ends_none_until_slurm_gives_them_up() -> None:
     assert kinds(many(10, BOOTING)) == {"end-missing": 10}
     assert kinds(many(11, BOOTING)) == {"doubt": 1}
-    assert "11 of those it lacks are booting" in recover(many(11, BOOTING), Patience())[0].reason
+    assert "11 of those it lacks are booting" in repairs(many(11, BOOTING), Thresholds())[0].reason
     assert kinds(many(11, DOWN_OFF)) == {"end-missing": 11}
 
 
@@ -237,13 +237,13 @@ def test_a_loss_that_slurmctld_notices_too_is_no_doubt() -> None:
     """As when a host fails with 30 of 40 machines."""
     there = [instance(f"i-pub{i}", f"pub{i}", f"pub{i}") for i in range(30, 40)]
     world = both(many(30, SILENT), many(10, BUSY, 30), seen=tuple(there))
-    actions = recover(world, Patience())
+    actions = repairs(world, Thresholds())
     assert {a.kind for a in actions} == {"end-missing"}
-    kept, waiting = capped(actions, 40)
+    kept, waiting = limit_disruption(actions, 40)
     assert (len(kept), waiting) == (10, 20)
 
 
-def unpinged(one: View, **changes: object) -> View:
+def unpinged(one: CloudView, **changes: object) -> CloudView:
     return replace(one, pings=False, **changes)
 
 
@@ -259,7 +259,7 @@ def test_without_pings_a_list_that_lacks_all_of_many_ends_nothing() -> None:
     assert kinds(unpinged(many(11, BUSY))) == {"doubt": 1}
     assert (
         "has up, without a ping, the nodes"
-        in recover(unpinged(many(11, BUSY)), Patience())[0].reason
+        in repairs(unpinged(many(11, BUSY)), Thresholds())[0].reason
     )
     since = replace(KNOWN, id="i-new", node="new", decided=NOW - 1)
     started = replace(SEEN, id="i-new", node="new")
@@ -303,7 +303,7 @@ def test_one_missing_machine_that_is_heard_does_not_keep_the_others() -> None:
 def test_of_two_machines_the_newer_stays() -> None:
     older = replace(KNOWN, id="i-0", generation="g0")
     world = view(UP, known=(older, KNOWN), seen=(SEEN, replace(SEEN, id="i-0", generation="g0")))
-    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+    assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == [
         ("terminate-double", "i-0")
     ]
 
@@ -318,36 +318,36 @@ def test_of_two_machines_the_one_at_the_nodes_address_stays() -> None:
         known=(older, newer),
         seen=(SEEN, replace(SEEN, id="i-0", generation="g0")),
     )
-    assert [(a.kind, a.subject) for a in recover(world, Patience())] == [
+    assert [(a.kind, a.subject) for a in repairs(world, Thresholds())] == [
         ("terminate-double", "i-1")
     ]
 
 
 @given(views())
-def test_nothing_is_deleted_when_the_cloud_was_not_read(world: View) -> None:
-    actions = recover(replace(world, seen=None), Patience())
+def test_nothing_is_deleted_when_the_cloud_was_not_read(world: CloudView) -> None:
+    actions = repairs(replace(world, seen=None), Thresholds())
     assert not [a for a in actions if a.kind.startswith(("terminate", "end", "abandon", "launch"))]
 
 
 @given(views())
-def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: View) -> None:
-    orphans = {a.subject for a in recover(world, Patience()) if a.kind == "terminate-orphan"}
+def test_a_machine_of_a_node_in_use_is_never_an_orphan(world: CloudView) -> None:
+    orphans = {a.subject for a in repairs(world, Thresholds()) if a.kind == "terminate-orphan"}
     for machine in world.known:
         if machine.id in orphans and machine.node in world.nodes:
             assert "POWERED_DOWN" in world.nodes[machine.node].states
 
 
 @given(views())
-def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: View) -> None:
-    launched = {a.subject for a in recover(world, Patience()) if a.kind == "launch"}
+def test_no_second_machine_for_a_node_that_has_one_or_may_have_one(world: CloudView) -> None:
+    launched = {a.subject for a in repairs(world, Thresholds()) if a.kind == "launch"}
     assert launched.isdisjoint(m.node for m in world.known if not m.suspending)
     assert launched.isdisjoint(n for i in world.intents for n in i.nodes)
     assert launched.isdisjoint(world.held)
 
 
 @given(views())
-def test_an_admins_own_down_node_is_left_alone(world: View) -> None:
-    touched = {a.subject for a in recover(world, Patience())}
+def test_an_admins_own_down_node_is_left_alone(world: CloudView) -> None:
+    touched = {a.subject for a in repairs(world, Thresholds())}
     for node in world.nodes.values():
         if "DOWN" in node.states and node.reason == "admin: broken fan":
             assert node.name not in touched
@@ -355,20 +355,20 @@ def test_an_admins_own_down_node_is_left_alone(world: View) -> None:
 
 def test_patient_findings_must_stand() -> None:
     finding = TerminateOrphan(machine="i-1", reason="x")
-    ready, standing = mature([finding], {}, NOW, grace=60)
+    ready, standing = debounce([finding], {}, NOW, grace=60)
     assert ready == ()
-    ready, standing = mature([finding], standing, NOW + 59, grace=60)
+    ready, standing = debounce([finding], standing, NOW + 59, grace=60)
     assert ready == ()
-    ready, _ = mature([finding], standing, NOW + 60, grace=60)
+    ready, _ = debounce([finding], standing, NOW + 60, grace=60)
     assert ready == (finding,)
-    _, gone = mature([], standing, NOW + 61, grace=60)
+    _, gone = debounce([], standing, NOW + 61, grace=60)
     assert gone == {}
 
 
 @given(st.integers(0, 400), st.integers(0, 400))
 def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
     actions = [TerminateOrphan(machine=str(i), reason="x") for i in range(count)]
-    kept, waiting = capped(actions, live)
+    kept, waiting = limit_disruption(actions, live)
     assert len(kept) <= max(10, live * 0.2)
     assert len(kept) + waiting == count
 
@@ -376,7 +376,7 @@ def test_deletions_nobody_asked_for_are_capped(count: int, live: int) -> None:
 def seconds_for(count: int) -> float:
     """Processor time of a round over so many busy nodes, the best of three."""
     names = [f"pub{i}" for i in range(count)]
-    world = View(
+    world = CloudView(
         now=NOW,
         nodes={n: SlurmNode(name=n, states=BUSY) for n in names},
         known=tuple(replace(KNOWN, id=f"i-{n}", node=n, generation=n) for n in names),
@@ -386,7 +386,7 @@ def seconds_for(count: int) -> float:
     times = []
     for _ in range(3):
         began = time.process_time()
-        assert recover(world, Patience()) == ()
+        assert repairs(world, Thresholds()) == ()
         times.append(time.process_time() - began)
     return min(times)
 

@@ -17,16 +17,16 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.demand_split import deal
+from slurm_elastic.policies.demand_split import split_demand
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.policies.scaling import (
-    Asked,
-    Now,
-    Plan,
-    PoolNow,
+    GroupSnapshot,
+    IdleInstance,
+    PendingJob,
     PoolRules,
-    Resting,
-    Start,
+    PoolSnapshot,
+    ScaleUp,
+    ScalingPlan,
     decide,
     head_start,
     stops,
@@ -37,19 +37,21 @@ from tests.simulate.test_replay import T, moments
 RULES = PoolRules(growth=OnDemand(), release=Idle(60))
 
 
-def pool(name: str = "burst", rules: PoolRules = RULES, **fields: object) -> PoolNow:
-    return PoolNow(name=name, rules=rules, **fields)  # type: ignore[arg-type]
+def pool(name: str = "burst", rules: PoolRules = RULES, **fields: object) -> PoolSnapshot:
+    return PoolSnapshot(name=name, rules=rules, **fields)  # type: ignore[arg-type]
 
 
-def job(number: int, *pools: str, nodes: int = 1, limit: int = 600, times: int = 1) -> Asked:
-    return Asked(number, nodes, limit, T, pools or ("burst",), times)
+def job(number: int, *pools: str, nodes: int = 1, limit: int = 600, times: int = 1) -> PendingJob:
+    return PendingJob(number, nodes, limit, T, pools or ("burst",), times)
 
 
-def now(*pools: PoolNow, queue: tuple[Asked, ...] = (), **fields: object) -> Now:
-    return Now(now=T, growth=pools[0].rules.growth, pools=pools, queue=queue, **fields)  # type: ignore[arg-type]
+def now(
+    *pools: PoolSnapshot, queue: tuple[PendingJob, ...] = (), **fields: object
+) -> GroupSnapshot:
+    return GroupSnapshot(now=T, growth=pools[0].rules.growth, pools=pools, queue=queue, **fields)  # type: ignore[arg-type]
 
 
-def starts(found: list[tuple[Now, Plan]]) -> dict[str, int]:
+def starts(found: list[tuple[GroupSnapshot, ScalingPlan]]) -> dict[str, int]:
     count: Counter[str] = Counter()
     for _, plan in found:
         for start in plan.starts:
@@ -59,14 +61,14 @@ def starts(found: list[tuple[Now, Plan]]) -> dict[str, int]:
 
 def test_what_is_stopped_says_why_and_counts_nobody() -> None:
     plan = decide(now(pool(room=3, stop="the budget is spent"), queue=(job(1),)))
-    assert plan == Plan(
+    assert plan == ScalingPlan(
         unserved="1 of 1 machines are not started: the budget is spent (1 new jobs wait for 1 nodes)"
     )
 
 
 def test_what_finds_no_room_says_so_and_counts_who_got_some() -> None:
     plan = decide(now(pool(room=1), queue=(job(1), job(2))))
-    assert plan.starts == (Start("burst", 1, "2 new jobs wait for 2 nodes"),)
+    assert plan.starts == (ScaleUp("burst", 1, "2 new jobs wait for 2 nodes"),)
     assert plan.covered == (1, 2)
     assert plan.unserved == (
         "1 of 2 machines are not started: no node is left that could be started"
@@ -76,45 +78,45 @@ def test_what_finds_no_room_says_so_and_counts_who_got_some() -> None:
 
 def test_jobs_get_machines_where_they_may_run() -> None:
     both = (pool("rack", room=2), pool("burst", room=2))
-    found = deal(now(*both, queue=(job(1, "burst"), job(2, "rack"))))
+    found = split_demand(now(*both, queue=(job(1, "burst"), job(2, "rack"))))
     assert starts(found) == {"burst": 1, "rack": 1}
 
 
 def test_a_machine_is_for_one_job_only() -> None:
     """An idle machine that the first job will get is not there for the second."""
-    rack = pool("rack", room=0, idle=(Resting("op1", T - 9, T - 9),))
+    rack = pool("rack", room=0, idle=(IdleInstance("op1", T - 9, T - 9),))
     queue = (job(1, "rack", "burst"), job(2, "rack"))
-    found = deal(now(rack, pool("burst", room=2), queue=queue))
+    found = split_demand(now(rack, pool("burst", room=2), queue=queue))
     assert starts(found) == {}
     assert found[1][1].unserved is not None, "the second job has none"
 
 
 def test_an_array_counts_by_its_tasks() -> None:
     rules = replace(RULES, growth=Bursts(waste=300))
-    found = deal(now(pool(rules=rules, room=9), queue=(job(1, times=4),)))
+    found = split_demand(now(pool(rules=rules, room=9), queue=(job(1, times=4),)))
     assert starts(found) == {"burst": 4}
 
 
 def test_machines_are_kept_while_a_job_waits_that_could_use_them() -> None:
-    idle = (Resting("pub1", T - 900, T - 600),)
-    rest = pool("rack", idle=(Resting("op1", T - 900, T - 600),))
+    idle = (IdleInstance("pub1", T - 900, T - 600),)
+    rest = pool("rack", idle=(IdleInstance("op1", T - 900, T - 600),))
     waiting = job(1, "burst", nodes=2)
-    found = deal(now(rest, pool("burst", idle=idle), queue=(waiting,), covered=(1,)))
+    found = split_demand(now(rest, pool("burst", idle=idle), queue=(waiting,), covered=(1,)))
     assert [leave.node for _, plan in found for leave in plan.leaves] == ["op1"]
 
 
 def test_warm_machines_stay_and_are_made_up() -> None:
     rules = PoolRules(growth=Slurm(), release=Idle(60), min_idle=2)
-    idle = tuple(Resting(f"pub{i}", T - 900, T - 600) for i in range(4))
+    idle = tuple(IdleInstance(f"pub{i}", T - 900, T - 600) for i in range(4))
     plan = decide(now(pool(rules=rules, idle=idle, room=5)))
     assert [leave.node for leave in plan.leaves] == ["pub0", "pub1"]
     plan = decide(now(pool(rules=rules, idle=idle[:1], room=5)))
-    assert plan.starts == (Start("burst", 1, "2 machines are kept idle"),)
+    assert plan.starts == (ScaleUp("burst", 1, "2 machines are kept idle"),)
 
 
 def test_a_steady_stream_flags_idle_machines_first() -> None:
     rules = PoolRules(growth=SteadyStream(waste=100), release=Flagged())
-    idle = (Resting("pub3", T - 900, T - 5),)
+    idle = (IdleInstance("pub3", T - 900, T - 5),)
     plan = decide(now(pool(rules=rules, idle=idle, taken=("pub1", "pub2")), running=2))
     assert [leave.node for leave in plan.leaves] == ["pub3", "pub1"]
 
@@ -122,7 +124,7 @@ def test_a_steady_stream_flags_idle_machines_first() -> None:
 @pytest.mark.parametrize(("before", "goes"), [(30, True), (61, False)])
 def test_a_delayed_release_acts_only_at_the_end_of_the_lease(before: int, goes: bool) -> None:
     rules = PoolRules(growth=Slurm(), release=Delayed(before_end=60), lease=3600)
-    idle = (Resting("pub1", T - 2 * 3600 + before, T - 600),)
+    idle = (IdleInstance("pub1", T - 2 * 3600 + before, T - 600),)
     assert bool(decide(now(pool(rules=rules, idle=idle))).leaves) is goes
 
 
@@ -144,7 +146,7 @@ def test_the_head_starts_when_enough_machines_are_free() -> None:
 
 def test_weights_follow_the_rest_of_the_lease() -> None:
     rules = PoolRules(growth=Slurm(), order=Order.MAX_MARGIN, lease=3600)
-    idle = tuple(Resting(f"n{i}", T - 300 * i, T - 9) for i in range(1, 12))
+    idle = tuple(IdleInstance(f"n{i}", T - 300 * i, T - 9) for i in range(1, 12))
     found = weights(rules, idle, T, 1000)
     ordered = sorted(found, key=lambda name: int(name[1:]))
     assert [found[name] for name in ordered] == sorted(found.values())
@@ -153,10 +155,10 @@ def test_weights_follow_the_rest_of_the_lease() -> None:
 
 
 @given(moments())
-def test_nobody_gets_what_is_not_there(group: Now) -> None:
+def test_nobody_gets_what_is_not_there(group: GroupSnapshot) -> None:
     rooms = {one.name: 0 if one.stop else one.room for one in group.pools}
     there = {one.name: {r.node for r in one.idle} | {*one.taken} for one in group.pools}
-    found = deal(group)
+    found = split_demand(group)
     assert all(rooms[name] >= count for name, count in starts(found).items())
     leaves = [leave.node for _, plan in found for leave in plan.leaves]
     assert len(leaves) == len(set(leaves))
@@ -164,22 +166,22 @@ def test_nobody_gets_what_is_not_there(group: Now) -> None:
 
 
 @given(moments())
-def test_warm_machines_are_never_let_go(group: Now) -> None:
-    leaves = {leave.node for _, plan in deal(group) for leave in plan.leaves}
+def test_warm_machines_are_never_let_go(group: GroupSnapshot) -> None:
+    leaves = {leave.node for _, plan in split_demand(group) for leave in plan.leaves}
     for one in group.pools:
         left = [r for r in one.idle if r.node not in leaves]
         assert len(left) >= min(one.rules.min_idle, len(one.idle))
 
 
 @given(moments())
-def test_reasons_are_given(group: Now) -> None:
-    for _, plan in deal(group):
+def test_reasons_are_given(group: GroupSnapshot) -> None:
+    for _, plan in split_demand(group):
         assert all(part.reason for part in (*plan.starts, *plan.leaves))
 
 
 def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() -> None:
     """Partitions of two clouds: one idle machine in each is of no use to a job of two."""
-    idle = (Resting("n1", T - 60, T - 40),)
+    idle = (IdleInstance("n1", T - 60, T - 40),)
     pools = (pool("a", idle=idle), pool("b", room=3, idle=idle))
     asked = now(*pools, queue=(job(1, "a", "b", nodes=2),), covered=(1,))
     (start,) = decide(asked).starts
@@ -188,7 +190,7 @@ def test_a_job_gets_what_it_lacks_in_one_pool_when_its_machines_came_in_two() ->
     for other in (
         replace(asked, running=1),
         replace(asked, pools=(pools[0], replace(pools[1], booting=1))),
-        replace(asked, pools=(pools[0], replace(pools[1], idle=(*idle, Resting("n2", T, T))))),
+        replace(asked, pools=(pools[0], replace(pools[1], idle=(*idle, IdleInstance("n2", T, T))))),
         replace(asked, pools=(pools[0], replace(pools[1], stop="the budget is spent"))),
         replace(asked, growth=Slurm()),
     ):

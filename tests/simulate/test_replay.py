@@ -17,9 +17,17 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.demand_split import deal
+from slurm_elastic.policies.demand_split import split_demand
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
-from slurm_elastic.policies.scaling import Asked, Now, PoolNow, PoolRules, Resting, Start, decide
+from slurm_elastic.policies.scaling import (
+    GroupSnapshot,
+    IdleInstance,
+    PendingJob,
+    PoolRules,
+    PoolSnapshot,
+    ScaleUp,
+    decide,
+)
 from slurm_elastic.simulate.replay import differences, entry
 
 T = 1_800_000_000
@@ -30,12 +38,12 @@ RELEASE: tuple[AnyRelease | None, ...] = (None, Idle(60), AtOnce(), Delayed(60, 
 
 
 @st.composite
-def moments(draw: st.DrawFn) -> Now:
+def moments(draw: st.DrawFn) -> GroupSnapshot:
     flagged = draw(st.booleans())
     growth = draw(st.sampled_from((*GROWTH, SteadyStream(waste=60)) if flagged else GROWTH))
     pools = tuple(_pool(draw, name, growth, flagged) for name in ("rack", "burst"))
     jobs = st.builds(
-        Asked,
+        PendingJob,
         st.integers(1, 50),
         st.integers(1, 4),
         st.integers(60, 600),
@@ -44,7 +52,7 @@ def moments(draw: st.DrawFn) -> Now:
         st.integers(1, 3),
     )
     queue = tuple(draw(st.lists(jobs, max_size=6, unique_by=lambda job: job.id)))
-    return Now(
+    return GroupSnapshot(
         now=T,
         growth=growth,
         pools=pools,
@@ -53,13 +61,13 @@ def moments(draw: st.DrawFn) -> Now:
     )
 
 
-def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolNow:
+def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolSnapshot:
     started = st.integers(T - 10_000, T)
     idle = [
-        Resting(f"{name}{i}", start, draw(st.integers(start, T)))
+        IdleInstance(f"{name}{i}", start, draw(st.integers(start, T)))
         for i, start in enumerate(draw(st.lists(started, max_size=4)))
     ]
-    return PoolNow(
+    return PoolSnapshot(
         name=name,
         rules=PoolRules(
             growth=growth,
@@ -79,8 +87,8 @@ def _pool(draw: st.DrawFn, name: str, growth: AnyGrowth, flagged: bool) -> PoolN
 
 
 @given(moments())
-def test_daemon_and_simulator_decide_the_same(now: Now) -> None:
-    dealt = deal(now)
+def test_daemon_and_simulator_decide_the_same(now: GroupSnapshot) -> None:
+    dealt = split_demand(now)
     journal = [msgspec.json.encode({"now": one, "plan": plan}) for one, plan in dealt]
     found = [entry(msgspec.json.decode(line)) for line in journal]
     assert found == dealt
@@ -89,27 +97,32 @@ def test_daemon_and_simulator_decide_the_same(now: Now) -> None:
 
 def test_machines_promised_to_other_jobs_are_nobodys_to_flag() -> None:
     rules = PoolRules(growth=SteadyStream(waste=60), release=Flagged())
-    rack = PoolNow(name="rack", rules=rules, idle=(Resting("r0", T, T), Resting("r1", T, T)))
-    jobs = (Asked(1, 2, 60, T, ("rack",), 4), Asked(2, 1, 60, T, ("rack", "burst")))
-    now = Now(
-        now=T, growth=rules.growth, pools=(rack, PoolNow(name="burst", rules=rules)), queue=jobs
+    rack = PoolSnapshot(
+        name="rack", rules=rules, idle=(IdleInstance("r0", T, T), IdleInstance("r1", T, T))
     )
-    dealt = deal(now)
+    jobs = (PendingJob(1, 2, 60, T, ("rack",), 4), PendingJob(2, 1, 60, T, ("rack", "burst")))
+    now = GroupSnapshot(
+        now=T,
+        growth=rules.growth,
+        pools=(rack, PoolSnapshot(name="burst", rules=rules)),
+        queue=jobs,
+    )
+    dealt = split_demand(now)
     assert [moment.pools[0].promised for moment, _ in dealt] == [0, 2]
     assert differences(dealt) == []
 
 
 def test_another_decision_is_told() -> None:
     rules = PoolRules(growth=OnDemand(), release=Idle(60))
-    now = Now(
+    now = GroupSnapshot(
         now=T,
         growth=OnDemand(),
-        pools=(PoolNow(name="burst", rules=rules, room=5),),
-        queue=(Asked(1, 2, 60, T, ("burst",)),),
+        pools=(PoolSnapshot(name="burst", rules=rules, room=5),),
+        queue=(PendingJob(1, 2, 60, T, ("burst",)),),
     )
     plan = decide(now)
-    assert plan.starts == (Start("burst", 2, "1 new jobs wait for 2 nodes"),)
-    other = replace(plan, starts=(Start("burst", 3, "x"),))
+    assert plan.starts == (ScaleUp("burst", 2, "1 new jobs wait for 2 nodes"),)
+    other = replace(plan, starts=(ScaleUp("burst", 3, "x"),))
     assert differences([(now, other)]) == [
         f"at {T}: starts: the daemon {{'burst': 3}}, the simulator {{'burst': 2}}"
     ]

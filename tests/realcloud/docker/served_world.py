@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 
 from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue, Warned
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
 from slurm_elastic.model import Image
 
 from .criu_world import PROGRAM, CriuWorld, gone
@@ -79,7 +79,7 @@ class ServedWorld(CriuWorld):
         with self.memory() as state:
             return state.images(job)
 
-    def warned(self) -> Sequence[Warned]:
+    def warned(self) -> Sequence[RecordedNotice]:
         """The notices that stand."""
         with self.memory() as state:
             return state.notices()
