@@ -153,8 +153,8 @@ def _quota(front: Steered, body: bytes, _now: float) -> object:
     order = msgspec.json.decode(body, type=Quota)
     if order.group is not None:
         front.cloud.world.groups[order.group] = dict(order.vm)
-        if order.hidden:
-            front.cloud.world.hidden_groups.add(order.group)
+        hidden = front.cloud.world.hidden_groups
+        (hidden.add if order.hidden else hidden.discard)(order.group)
     for user in front.cloud.world.users:
         if user.id == order.user:
             user.quota, user.leases = dict(order.vm), dict(order.leases)

@@ -64,8 +64,8 @@ def reasons(site: Sandbox, job: int) -> str:
 
 
 def test_full_by_the_groups_quota_the_jobs_go_on_to_aws(site: Sandbox) -> None:
-    """oned tells of a group's quota only when it refuses, and it does so at once."""
-    site.one.quota(Quota(group=USERS, vm={"VMS": 2}))
+    """Of a group that the account may not read, oned tells only when it refuses: at once."""
+    site.one.quota(Quota(group=USERS, vm={"VMS": 2}, hidden=True))
     first = submit_many(site, 2, "sleep 30", FULL, "--partition=nebula,aws")
     nodes = running_nodes(site, first)
     assert all(n.startswith("neb") for j in first for n in nodes[j])

@@ -75,7 +75,7 @@ def site(sandbox: Callable[..., Sandbox], stack: FullStack) -> Sandbox:
 @pytest.fixture(autouse=True)
 def nothing_to_be_had(site: Sandbox, stack: FullStack) -> Iterator[None]:
     """But for on-demand machines of EC2. And in the end nothing is left anywhere."""
-    site.one.quota(Quota(group=USERS, vm={"VMS": 0}))
+    site.one.quota(Quota(group=USERS, vm={"VMS": 0}, hidden=True))
     site.ec2.fail(Fault(kind=FaultKind.CAPACITY, market="spot"))
     yield
     for job in site.jobs():
