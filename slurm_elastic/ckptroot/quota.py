@@ -172,14 +172,19 @@ def allocated(path: Path) -> int:
     total, places = 0, [(path, _DEPTH)]
     while places:
         place, depth = places.pop()
-        with os.scandir(place) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    found = entry.stat(follow_symlinks=False)
-                    total += found.st_blocks * _BLOCK
-                    if stat.S_ISDIR(found.st_mode) and depth > 1:
-                        places.append((Path(entry.path), depth - 1))
+        for name, found in _entries(place):
+            total += found.st_blocks * _BLOCK
+            if stat.S_ISDIR(found.st_mode) and depth > 1:
+                places.append((place / name, depth - 1))
     return total
+
+
+def _entries(place: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """What is in a directory; what vanishes meanwhile is left out."""
+    with os.scandir(place) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                yield entry.name, entry.stat(follow_symlinks=False)
 
 
 def _take(lock: int, path: Path) -> None:
