@@ -16,6 +16,7 @@ from slurm_elastic.ckptman.wiring import DROPS
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible, write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import PoolCheckpoint
@@ -40,27 +41,70 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "ckpt",
-        help="checkpoints of jobs: what is saved, what threatens nodes, who is on the way",
-        description="Checkpoints by slurm-elastic-ckptman. 'now' and 'notice' are for root and "
-        "SlurmUser.",
+        description="List and explain what slurm-elastic-ckptman does for jobs, have it save one, "
+        "or warn it of a node. 'now' and 'notice' are for root and SlurmUser.",
+        epilog=examples(
+            "slurm-elastic ckpt list",
+            "slurm-elastic ckpt now 42",
+            "slurm-elastic ckpt notice pub1 --in 10m --reason 'disk errors'",
+        ),
     )
     inner = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listed = inner.add_parser("list", help="what is saved, what threatens nodes, who is on the way")
-    listed.add_argument("--json", action="store_true", help="one JSON document")
+    listed = inner.add_parser(
+        "list",
+        help="list saved jobs, notices, and jobs that are being moved",
+        description="List the jobs that have checkpoints, the notices that threaten nodes, and the "
+        "jobs that are being moved.",
+        epilog=examples("slurm-elastic ckpt list"),
+    )
+    listed.add_argument("--json", action="store_true", help="print one JSON document")
     listed.set_defaults(run=_list)
-    now = inner.add_parser("now", help="save a job now; it goes on afterwards")
-    now.add_argument("job", type=int, metavar="JOB")
+    now = inner.add_parser(
+        "now",
+        help="save a job now and let it go on",
+        description="Have a running job saved now. It goes on afterwards.",
+        epilog=examples("slurm-elastic ckpt now 42"),
+    )
+    now.add_argument("job", type=int, metavar="JOB", help="the number of a running job")
     now.set_defaults(run=_now)
-    told = inner.add_parser("explain", help="how a job is saved, and what was decided about it")
-    told.add_argument("job", type=int, metavar="JOB")
+    told = inner.add_parser(
+        "explain",
+        help="tell how a job is saved, and what was decided about it",
+        description="Tell by which method and policy a job is saved, and what was decided about it "
+        "until now.",
+        epilog=examples("slurm-elastic ckpt explain 42"),
+    )
+    told.add_argument("job", type=int, metavar="JOB", help="the number of a job")
     told.set_defaults(run=_explain)
-    notice = inner.add_parser("notice", help="a node is taken away: save and move its jobs")
-    notice.add_argument("node", metavar="NODE")
+    _add_notice(inner)
+
+
+def _add_notice(inner: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    notice = inner.add_parser(
+        "notice",
+        help="warn that a node is taken away, so that its jobs are moved",
+        description="Warn that a node is about to be taken away: its jobs are saved and moved to "
+        "other nodes, and it gets no new ones.",
+        epilog=examples(
+            "slurm-elastic ckpt notice pub1 --in 10m --reason 'disk errors'",
+            "slurm-elastic ckpt notice pub1 --withdraw",
+        ),
+    )
+    notice.add_argument("node", metavar="NODE", help="the name of a node")
     notice.add_argument("--in", dest="within", type=_seconds, metavar="TIME",
-                        help="after so long, such as 2m (default: not known)")  # fmt: skip
-    notice.add_argument("--reason", default="", help="for people, on the node and in the journal")
-    notice.add_argument("--rebalance", action="store_true", help="it is only in danger: save, stay")
-    notice.add_argument("--withdraw", action="store_true", help="take back what was said of it")
+                        help="the node goes after this time, such as 2m (default: it is not "
+                        "known when)")  # fmt: skip
+    notice.add_argument(
+        "--reason", default="", metavar="TEXT", help="show this reason on the node and in explain"
+    )
+    notice.add_argument(
+        "--rebalance",
+        action="store_true",
+        help="the node is in danger but may stay: save its jobs and leave them there",
+    )
+    notice.add_argument(
+        "--withdraw", action="store_true", help="take the warning back: the node stays"
+    )
     notice.set_defaults(run=_notice)
 
 

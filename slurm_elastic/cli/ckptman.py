@@ -30,11 +30,16 @@ PATIENCE = 5.0
 """Seconds for a source that is being read when the service ends; nothing is lost by leaving it."""
 
 
+ABOUT = (
+    "Save jobs, and move them off machines that are taken away. Run it as SlurmUser; systemd does."
+)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    return run_service(CKPTMAN, __doc__, "ckptman.lock", _serve, argv)
+    return run_service(CKPTMAN, ABOUT, "ckptman.lock", _serve, argv)
 
 
 def _serve(config: Config) -> None:

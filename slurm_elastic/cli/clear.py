@@ -15,6 +15,7 @@ from pathlib import Path
 
 from slurm_elastic.audit_trail import list_doubt, list_subject, pool_subject
 from slurm_elastic.cli.clear_gone import gone
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -29,27 +30,30 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "clear",
-        help="end cool-downs and pauses of pools; forget machines of former clouds",
         description="End cool-downs of offers and clouds, and pauses of pools, so that they are "
-        "asked again. Nodes that were held for them are looked at with the daemon's next round. "
-        "Of a cloud also the doubt about its list ends. "
-        "With --gone: count machines of clouds that have left the configuration as gone. "
-        "For root and SlurmUser.",
+        "asked again at once. The daemon's next round releases the nodes that were held for them. "
+        "Naming a cloud also ends a doubt about its list of machines. With --gone, count machines "
+        "of clouds that have left the configuration as gone. Only root and SlurmUser may do this.",
+        epilog=examples(
+            "slurm-elastic clear burst",
+            "slurm-elastic clear aws/c5.xlarge/eu-central-1a/spot",
+            "slurm-elastic clear --gone i-0123456789abcdef0",
+        ),
     )
     parser.add_argument(
         "subjects",
         metavar="OFFER|POOL|CLOUD|MACHINE",
         nargs="*",
         help="an offer as `status` shows it (cloud/type/zone/market), a pool or a cloud; with "
-        "--gone a machine or launch that `status` tells as stray, or a cloud with all of its",
+        "--gone a stray machine or launch as `status` shows it, or a cloud for all of its machines",
     )
     parser.add_argument(
         "--gone",
         action="store_true",
-        help="you have seen in the cloud, which the configuration has no more, that these machines "
-        "are gone: they are no longer counted as paid",
+        help="you have looked in a cloud that left the configuration, and these machines are gone: "
+        "count them as paid no longer",
     )
-    parser.add_argument("--all", action="store_true", help="everything")
+    parser.add_argument("--all", action="store_true", help="clear everything")
     parser.set_defaults(run=run)
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.resolve import effective
@@ -15,20 +16,41 @@ from slurm_elastic.slurm import check, controller, install, plan, uninstall
 from slurm_elastic.slurm.install import Outcome
 
 _ACTIONS: dict[str, str] = {
-    "show": "print the effective configuration, defaults included",
-    "join": "print what machines of a cloud run to become nodes",
+    "show": "print the whole configuration, defaults included",
+    "join": "print what the machines of a cloud run to become nodes",
     "render": "print what slurm.conf would include",
-    "check": "prove that it leaves the site's own nodes and partitions as they are",
-    "diff": "print what install would change, as a unified diff",
+    "check": "prove that the site's own nodes and partitions stay as they are",
+    "diff": "print what install would change",
     "install": "check, then put everything in place",
     "uninstall": "restore slurm.conf and remove what install put in place",
 }
-_RESTART_HELP = "a command that restarts slurmctld, such as 'systemctl restart slurmctld'"
+_DESCRIPTIONS: dict[str, str] = {
+    "show": "Print the configuration with all defaults, or every mistake in it at once. Comments "
+    "at its top say which clouds are not in use yet, and why.",
+    "join": "Print the program that the machines of a cloud run when they boot. It is empty "
+    "without join.head, and for clouds that hand it over in another way.",
+    "render": "Print the file that slurm.conf would include: our nodes, partitions and options.",
+    "check": "Prove that the site's own nodes and partitions stay as they are: a throw-away "
+    "slurmctld reads a copy of slurm.conf without and with our part. Nothing is changed.",
+    "diff": "Print what install would change, as a unified diff. Nothing is changed.",
+    "install": "Check, then put everything in place. A step that fails takes back all steps before "
+    "it.",
+    "uninstall": "Restore slurm.conf byte for byte and remove what install put in place.",
+}
+_RESTART = "--restart 'systemctl restart slurmctld'"
+_OPTIONS = {"join": " aws", "install": f" {_RESTART}", "uninstall": f" {_RESTART}"}
+"""How the example of an action goes on."""
+_RESTART_HELP = "restart slurmctld by this command, and wait until it answers"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register ``conf`` and its actions."""
-    parser = subparsers.add_parser("conf", help="install into the site's slurm.conf, or take out")
+    parser = subparsers.add_parser(
+        "conf",
+        description="Show and check the configuration; put its part into the site's slurm.conf, "
+        "and take it out again. See docs/install.md.",
+        epilog=examples("slurm-elastic conf check", f"slurm-elastic conf install {_RESTART}"),
+    )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     runs: dict[str, Callable[[argparse.Namespace], int]] = {
         "show": show,
@@ -40,18 +62,23 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "uninstall": run_uninstall,
     }
     for name, text in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=text)
+        example = examples(f"slurm-elastic conf {name}{_OPTIONS.get(name, '')}")
+        action = actions.add_parser(
+            name, help=text, description=_DESCRIPTIONS[name], epilog=example
+        )
         action.set_defaults(run=runs[name])
         if name == "join":
-            action.add_argument("cloud", metavar="CLOUD")
+            action.add_argument("cloud", metavar="CLOUD", help="a cloud of the configuration")
         if name == "diff":
-            action.add_argument("--all", action="store_true", help="new programs of ours, too")
+            action.add_argument(
+                "--all", action="store_true", help="also print our new programs line by line"
+            )
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
             action.add_argument(
                 "--force",
                 action="store_true",
-                help="also if jobs or paid machines are on nodes that go",
+                help="go on although jobs or paid machines are on nodes that go",
             )
 
 

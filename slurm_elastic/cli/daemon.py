@@ -34,11 +34,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("slurm_elastic.daemon")
 
 
+ABOUT = (
+    "Start, end and repair the machines of the configuration, for slurmctld. Run it as "
+    "SlurmUser; systemd does."
+)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    return run_service("slurm-elasticd", __doc__, "daemon.lock", _serve, argv)
+    return run_service("slurm-elasticd", ABOUT, "daemon.lock", _serve, argv)
 
 
 def _serve(config: Config) -> None:

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
@@ -47,14 +48,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "doctor",
-        help="what is wrong, and what to do",
         description="Look at each cloud (credentials, machines, offers and their room, image, "
         "network, clock), the state directory, the spool, the daemon, Slurm and slurm.conf. "
-        "Changes nothing. Ends with 0 when all is well, with 1 when something is wrong.",
+        "Doctor changes nothing. It ends with 0 when all is well, with 1 when something is wrong.",
+        epilog=examples("slurm-elastic doctor --quick"),
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
-        "--quick", action="store_true", help="without the check of slurm.conf, which takes longest"
+        "--quick",
+        action="store_true",
+        help="leave out the check of slurm.conf, which takes longest",
     )
     parser.set_defaults(run=run)
 

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from slurm_elastic.audit_trail import jobs_of, nodes_of
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, domain_pools
@@ -68,11 +69,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "explain",
-        help="the decisions about a node, a job or a pool",
         description="Print every decision about a node or a job in the order of time, with its "
-        "reason, what was rejected and why. A job's chain includes that of its nodes. What was "
-        "decided again and again for one cause is told once, by its last time, in at most "
-        f"{LINES} lines; --all prints every decision whole.",
+        "reason, and what was rejected and why. A job's chain includes the chain of its nodes. A "
+        "decision that was taken again and again for one cause is told once, by its last time; "
+        f"there are at most {LINES} lines.",
+        epilog=examples("slurm-elastic explain 42", "slurm-elastic explain pub[1-3] --all"),
     )
     parser.add_argument(
         "subject",
@@ -80,9 +81,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help=f"a node or a hostlist (at most {MOST} nodes); a job as Slurm's commands write it: "
         "18, 18_3 (a task of an array), 18.batch (a step); a pool; a cloud, for all of its pools",
     )
-    parser.add_argument("--all", action="store_true", help="the whole chain, however long")
     parser.add_argument(
-        "--json", action="store_true", help="one JSON document a node, job or pool: the whole chain"
+        "--all", action="store_true", help="print every decision whole, however many there are"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print every decision as JSON, a document a subject"
     )
     parser.set_defaults(run=run)
 

@@ -43,9 +43,9 @@ NONE = "none"
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """A history, and the scenario that it runs in but for the policy; ``configured`` has that
-    of the site itself. ``notes``: what was assumed, ``own_notes``: of that; ``source``: where the
-    history came from.
+    """A history, and the scenario that it runs in but for the policy; ``configured`` is the one of
+    the site itself. ``notes`` say what was assumed in any simulation, ``own_notes`` what was in
+    that of the site itself; ``source`` is the file of the history.
     """
 
     source: str
@@ -58,7 +58,7 @@ class Setting(Struct, frozen=True, kw_only=True):
 
     @property
     def jobs(self) -> Jobs:
-        """Those of the history."""
+        """The jobs of the history."""
         return self.history.jobs
 
     def told(self, policies: Iterable[str]) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ class Setting(Struct, frozen=True, kw_only=True):
         return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 
     def scenario(self, policy: str) -> Scenario:
-        """That of a policy's text, as the site is configured, or (NONE) as configured but without
-        public machines; ConfigError for what is none of these.
+        """The scenario of a policy's text; of CONFIGURED: the site as it is configured; of NONE:
+        the same without public machines. Raises ConfigError for any other text.
         """
         if policy == NONE:
             return self._without_public()
@@ -93,52 +93,95 @@ class Setting(Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options that say which history and how the machines are."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--workload", type=Path, metavar="FILE", help="SWF (may be .gz), or -")
+    _add_history(parser.add_argument_group("the job history"))
+    _add_machines(parser.add_argument_group("machines"))
+    _add_spot(parser.add_argument_group("spot machines and checkpoints"))
+    queue = parser.add_argument_group("the queue")
+    queue.add_argument(
+        "--reservations", type=count, default=1, metavar="K",
+        help="reserve machines for the first K waiting jobs, and backfill around them (default: 1)",
+    )  # fmt: skip
+    queue.add_argument(
+        "--depth", type=count, default=DEPTH, metavar="N",
+        help=f"end a look at the queue after N jobs that cannot start (default: {DEPTH}, as Slurm)",
+    )  # fmt: skip
+    queue.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of random choices (default: 0)"
+    )
+
+
+def _add_history(group: argparse._ArgumentGroup) -> None:
+    source = group.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--sacct", type=Path, metavar="FILE", help=f"output of sacct -X -P --format={sacct.FORMAT}"
-        " or of sacct -X --json, or -"
+        "--workload", type=Path, metavar="FILE",
+        help="replay this history in the Standard Workload Format, packed (.gz) or not; - reads "
+        "standard input",
     )  # fmt: skip
-    parser.add_argument("--prices", type=Path, action="append", default=[], metavar="CSV")
-    parser.add_argument(
-        "--availability", action="append", default=[], metavar="[POOL=]JSON",
-        help="of spot machines; may be given again",
+    source.add_argument(
+        "--sacct", type=Path, metavar="FILE",
+        help="replay this cluster's own history: the output of sacct -X -a --json, or of the sacct "
+        "command in docs/simulate.md; - reads standard input",
     )  # fmt: skip
-    parser.add_argument(
-        "--checkpoint", metavar="POLICY", help="default: none, and of the configured policy its own"
-    )
-    parser.add_argument("--dump", type=count, default=60, metavar="S", help="for a checkpoint")
-    parser.add_argument("--notice", type=seconds, default=120, metavar="S", help="default: 120")
-    parser.add_argument(
-        "--rebalance", type=seconds, default=0, metavar="S",
-        help="a recommendation so long before a machine is lost (default: none)",
+    group.add_argument("--max-jobs", type=count, metavar="N", help="read only the first N jobs")
+
+
+def _add_machines(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--static", type=_static, metavar="NODESxCPUS",
+        help="nodes that the site has anyway, such as 4x16: they cost nothing and are used first",
     )  # fmt: skip
-    parser.add_argument(
-        "--requeue-delay", type=seconds, default=0, metavar="S", help="of a lost job, default: 0"
-    )
-    parser.add_argument("--static", type=_static, metavar="NODESxCPUS", help="always there")
-    parser.add_argument(
+    group.add_argument(
         "--boot", type=billed.boot, metavar="S",
-        help="or by batch size, as 1:90,16:150; default: as configured, else 120",
+        help="seconds that a machine takes to boot, also by how many boot together, such as "
+        "1:90,16:150 (default: as configured, else 120)",
     )  # fmt: skip
-    parser.add_argument(
-        "--configure", type=seconds, default=0, metavar="S", help="from booted to ready, default: 0"
-    )
-    parser.add_argument(
+    group.add_argument(
+        "--configure", type=seconds, default=0, metavar="S",
+        help="seconds from booted to ready (default: 0)",
+    )  # fmt: skip
+    group.add_argument(
         "--billing", type=billed.billing, metavar="HOW",
-        help="per_second(minimum=60), hourly(refund=true, seconds=3600); default: by the lease that"
-        " is configured, else per_second",
+        help="how the cloud bills: 'per_second(minimum=60)' or 'hourly(refund=true, seconds=3600)' "
+        "(default: by the configured lease, else per_second)",
     )  # fmt: skip
-    parser.add_argument(
+    group.add_argument(
         "--reserved", type=billed.reserved, action="append", default=[], metavar="POOL=N@PRICE",
-        help="machines that are paid always, dollars an hour each",
+        help="N machines of the pool run and are paid at all times, at PRICE dollars an hour each; "
+        "may be given again",
     )  # fmt: skip
-    parser.add_argument("--reservations", type=count, default=1, metavar="K", help="default: 1")
-    parser.add_argument(
-        "--depth", type=count, default=DEPTH, metavar="N", help=f"of backfill, default: {DEPTH}"
-    )
-    parser.add_argument("--max-jobs", type=count, metavar="N", help="only the first N jobs")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+
+
+def _add_spot(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--prices", type=Path, action="append", default=[], metavar="CSV",
+        help="spot prices over time; may be given again (default: pools run on demand only)",
+    )  # fmt: skip
+    group.add_argument(
+        "--availability", action="append", default=[], metavar="[POOL=]JSON",
+        help="a trace of how many spot machines there were; may be given again",
+    )  # fmt: skip
+    group.add_argument(
+        "--notice", type=seconds, default=120, metavar="S",
+        help="the cloud warns S seconds before it takes a machine (default: 120)",
+    )  # fmt: skip
+    group.add_argument(
+        "--rebalance", type=seconds, default=0, metavar="S",
+        help="the cloud recommends to move S seconds before it takes a machine (default: it never "
+        "does)",
+    )  # fmt: skip
+    group.add_argument(
+        "--requeue-delay", type=seconds, default=0, metavar="S",
+        help="a job that lost its machine may start again after S seconds (default: 0)",
+    )  # fmt: skip
+    group.add_argument(
+        "--checkpoint", metavar="POLICY",
+        help="save jobs on spot machines by this policy, such as 'first_of(on_notice, daly)' "
+        "(default: none; the configured policy has its own)",
+    )  # fmt: skip
+    group.add_argument(
+        "--dump", type=count, default=60, metavar="S",
+        help="seconds that it takes to save a job (default: 60)",
+    )  # fmt: skip
 
 
 def read(args: argparse.Namespace) -> Setting:
@@ -236,7 +279,7 @@ def _checkpoints(args: argparse.Namespace) -> Checkpoints:
 
 
 def _prices(paths: Sequence[Path]) -> PriceTrace | None:
-    """All of them; where two files have the same offer, the points of both."""
+    """The prices of all files; where two have the same offer, the points of both."""
     points: dict[tuple[str, str], dict[float, float]] = {}
     for path in paths:
         for key, series in load_trace(path).series.items():

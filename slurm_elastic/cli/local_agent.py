@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import pause
+from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -46,23 +47,36 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slurm-elastic-local", description=__doc__)
+    parser = Command(
+        prog="slurm-elastic-local",
+        description="Start and end the slurmd's of a cloud with provider local, on this host and "
+        "as root, for slurm-elasticd.",
+        epilog=examples("slurm-elastic-local --cloud onprem"),
+    )
     default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
-    parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")
-    parser.add_argument("--cloud", help="which local cloud; needed only if there are several")
+    parser.add_argument(
+        "--config", type=Path, default=Path(default), metavar="FILE",
+        help="read this configuration (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cloud", help="serve this cloud; needed only if there are several local ones"
+    )
     parser.add_argument(
         "--boot",
         type=pause,
         default=1.0,
         metavar="SECONDS",
-        help="start each slurmd so much later (default 1: slurmctld does not believe in a boot in"
-        " the second in which it asked for it)",
+        help="start each slurmd this much later (default: 1, as slurmctld does not believe in a"
+        " boot in the second in which it asked for it)",
     )
     parser.add_argument(
-        "--never-boot", default="", metavar="NODES", help="machines that never come up"
+        "--never-boot", default="", metavar="NODES", help="start no slurmd for these nodes"
     )
     logs = Path("/var/log/slurm-elastic")
-    parser.add_argument("--log-dir", type=Path, default=logs, metavar="DIR")
+    parser.add_argument(
+        "--log-dir", type=Path, default=logs, metavar="DIR",
+        help="write the output of each slurmd here (default: %(default)s)",
+    )  # fmt: skip
     return parser
 
 

@@ -15,30 +15,45 @@ import importlib
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
+from slurm_elastic.cli.helptext import Command
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
 
 COMMANDS: Mapping[str, str] = {
-    "conf": "show and check the configuration; write, install and remove its part of slurm.conf",
-    "status": "clouds, pools, nodes and machines now, with what they cost",
-    "explain": "why a node or a job is where it is: the decisions in order",
-    "offers": "what would be bought now, for how much, and what is rejected why",
-    "doctor": "what is wrong with clouds, daemon, state directory or slurm.conf, and what to do",
-    "ckpt": "checkpoints: what is saved, what threatens nodes, who is on the way",
-    "clear": "end cool-downs and pauses, for root and SlurmUser",
+    "quickstart": "run ten jobs on a sandbox, from sbatch to the last machine's end",
+    "sandbox": "run a whole hybrid cluster on this machine, to try things on",
+    "simulate": "show what policies would have cost on a job history, and how long jobs waited",
+    "plan": "choose a policy and reservations by a job history",
+    "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
-    "sandbox": "a whole hybrid cluster on this machine, to try things on",
-    "plan": "what to reserve and which policy to use, going by a job history",
-    "simulate": "what policies would have cost on a job history, and how long jobs waited",
-    "quickstart": "ten jobs on a sandbox, from sbatch to the last machine's end",
+    "offers": "show what would be bought now, for how much, and what is rejected why",
+    "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
+    "explain": "tell why a node or a job is where it is: every decision in order",
+    "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
+    "ckpt": "list checkpoints and notices, save a job, warn of a node",
+    "clear": "end cool-downs and pauses, as root or SlurmUser",
 }
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
+    "set it up": ("conf", "rootpart", "offers"),
+    "every day": ("status", "explain", "doctor", "ckpt", "clear"),
+}
+"""The commands as ``-h`` lists them."""
+_EXAMPLES = """examples:
+  slurm-elastic quickstart          # see it work, without an account at a cloud
+  slurm-elastic conf check          # does your slurm.conf work with it?
+  slurm-elastic status --watch      # what runs now, and what it costs
+  slurm-elastic explain 42          # why job 42 is where it is
+
+'slurm-elastic COMMAND -h' explains a command, with an example."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,15 +98,20 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     argv = _config_first(argv)
     parser = _parser()
+    own_form: type[argparse.ArgumentParser] = Command
     subparsers = parser.add_subparsers(
-        dest="command", metavar="COMMAND", title="commands", parser_class=argparse.ArgumentParser
+        dest="command",
+        metavar="COMMAND",
+        help=argparse.SUPPRESS,
+        parser_class=own_form,
+        prog="slurm-elastic",
     )
     wanted = _command(argv)
-    for name, summary in COMMANDS.items():
+    for name in COMMANDS:
         if name == wanted:
             _add(name, subparsers)
         else:
-            subparsers.add_parser(name, help=summary)
+            subparsers.add_parser(name)
     if wanted is not None and wanted not in COMMANDS:
         parser.error(_unknown(wanted))
     return parser, parser.parse_args(argv)
@@ -104,10 +124,11 @@ def _unknown(word: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Command(
         prog="slurm-elastic",
-        description="A Slurm cluster that grows into its own and public clouds, and shrinks again.",
-        epilog="'slurm-elastic COMMAND -h' explains a command.",
+        usage="%(prog)s [--config FILE] COMMAND ...",
+        description="Let a Slurm cluster grow into its own and public clouds, and shrink again.",
+        epilog=f"{_listed()}\n\n{_EXAMPLES}",
         allow_abbrev=False,
     )
     default = os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG
@@ -116,10 +137,25 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         default=Path(default),
         metavar="FILE",
-        help=f"the configuration (default: ${CONFIG_VARIABLE} or {DEFAULT_CONFIG})",
+        help=f"read this configuration (default: ${CONFIG_VARIABLE} or {DEFAULT_CONFIG})",
     )
     parser.add_argument("--version", action="version", version=f"slurm-elastic {_version()}")
     return parser
+
+
+def _listed() -> str:
+    """All commands with their summaries, group by group."""
+    blocks = []
+    for title, names in GROUPS.items():
+        lines = [line for name in names if name in COMMANDS for line in _summary(name)]
+        blocks.append("\n".join([f"{title}:", *lines]))
+    return "\n\n".join(blocks)
+
+
+def _summary(name: str) -> list[str]:
+    return textwrap.wrap(
+        COMMANDS[name], 78, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14
+    )
 
 
 def _add(name: str, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
@@ -76,20 +77,20 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "offers",
-        help="what would be bought now, and what is rejected why",
         description="Ask the clouds what they sell and rank it as the daemon would now: limits, "
         "cool-downs, pauses and the worst price count. Nothing is bought.",
+        epilog=examples("slurm-elastic offers --pool burst --nodes 4"),
     )
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--job", type=int, metavar="JOBID", help="for a job in Slurm's queue")
-    what.add_argument("--pool", metavar="POOL", help="for one pool (default: all)")
+    what.add_argument("--job", type=int, metavar="JOBID", help="rank for this job of Slurm's queue")
+    what.add_argument("--pool", metavar="POOL", help="rank for this pool (default: for each pool)")
     parser.add_argument(
         "--nodes",
         type=count,
         metavar="N",
-        help="for so many nodes (default: the pool's, the job's)",
+        help="rank for this many nodes (default: all of the pool, or of the job)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=run)
 
 

@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from slurm_elastic.cli import history, plan_deadline, plan_policy
 from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.plan_tables import render
 from slurm_elastic.config.configfile import load_as
 from slurm_elastic.config.numbers import Dollars, Seconds
@@ -48,21 +49,31 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "plan",
-        help="what to reserve, and which policy to use, going by a job history",
-        description="Plan ahead from a job history. See docs/planning.md.",
+        description="Plan ahead by a job history, or by traces of spot machines. See "
+        "docs/planning.md.",
+        epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
     kinds = parser.add_subparsers(required=True, metavar="KIND")
     reserve = kinds.add_parser(
         "reserve",
-        help="which machines to reserve, and when",
-        description="Which machines of a pool to buy ahead (reserved instances, savings plans), "
-        "when, what it saves, and what it risks.",
+        help="tell which machines to reserve, and when",
+        description="Tell which machines of a pool to buy ahead (reserved instances, savings "
+        "plans), when, what it saves, and what it risks.",
+        epilog=examples("slurm-elastic plan reserve --workload h.swf --pricing pricing.yaml"),
     )
     history.add_arguments(reserve)
-    reserve.add_argument("--pricing", type=Path, required=True, metavar="FILE.yaml")
-    reserve.add_argument("--policy", default="slurm", metavar="POLICY", help="default: slurm")
-    reserve.add_argument("--pool", metavar="NAME", help="default: the only public one")
-    reserve.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    reserve.add_argument(
+        "--pricing", type=Path, required=True, metavar="FILE.yaml",
+        help="the prices of reservations; docs/planning.md has an example",
+    )  # fmt: skip
+    reserve.add_argument(
+        "--policy", default="slurm", metavar="POLICY",
+        help="plan for the machines that this policy uses (default: slurm)",
+    )  # fmt: skip
+    reserve.add_argument(
+        "--pool", metavar="NAME", help="plan for this pool (default: the only public one)"
+    )
+    reserve.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     reserve.set_defaults(run=run)
     plan_policy.add(kinds)
     plan_deadline.add(kinds)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.deadline import Choice, Race, choose, greedy, pay, uniform
 from slurm_elastic.simulate.availability import Availability, load_availability
@@ -42,28 +43,43 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the sub-command."""
     parser = kinds.add_parser(
         "deadline",
-        help="can a job with a deadline ride spot machines, and what does it save",
+        help="tell whether a job with a deadline can use spot machines, and what that saves",
         description="Run one job from many random starts along traces of spot machines: how much "
         "of its work they do, what it costs, and how often it would be late. See docs/planning.md.",
+        epilog=examples(
+            "slurm-elastic plan deadline --availability us-west-2a_v100_1.json \\\n"
+            "      --work 48h --deadline 60h --prices 0.3,1"
+        ),
     )
     parser.add_argument(
         "--availability", type=Path, action="append", required=True, metavar="JSON",
-        help="when spot machines were to be had; may be given again",
+        help="a trace of how many spot machines there were; may be given again",
     )  # fmt: skip
-    parser.add_argument("--work", type=_duration, required=True, metavar="TIME", help="as 48h")
     parser.add_argument(
-        "--deadline", type=_duration, required=True, metavar="TIME", help="from its start, as 60h"
-    )
+        "--work", type=_duration, required=True, metavar="TIME",
+        help="how long the job computes, such as 48h",
+    )  # fmt: skip
+    parser.add_argument(
+        "--deadline", type=_duration, required=True, metavar="TIME",
+        help="how long after its start it must be done, such as 60h",
+    )  # fmt: skip
     parser.add_argument(
         "--restart", type=_duration, default=600.0, metavar="TIME",
-        help="lost whenever it gets a machine: boot, and the restart from its image (default 10m)",
+        help="time that the job loses at each new machine, for the boot and the restart from its "
+        "image (default: 10m)",
     )  # fmt: skip
     parser.add_argument(
-        "--prices", type=_prices, metavar="SPOT,ON-DEMAND", help="dollars an hour of one machine"
+        "--prices", type=_prices, metavar="SPOT,ON-DEMAND",
+        help="dollars an hour for one machine (default: no costs are told)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--starts", type=count, default=300, metavar="N",
+        help="start the job at N random moments of each trace (default: 300)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of random choices (default: 0)"
     )
-    parser.add_argument("--starts", type=count, default=300, metavar="N", help="of a trace")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     parser.set_defaults(run=run)
 
 

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from slurm_elastic.cli import arguments, history
 from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import duration
 from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
@@ -40,18 +41,34 @@ def add(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register ``plan policy``."""
     parser = kinds.add_parser(
         "policy",
-        help="which policy suits this history",
-        description="Try policies and their parameters on a history: those that no other beats in "
-        "both cost and mean wait, the best within a limit, and its lines for the configuration.",
+        help="tell which policy suits the history",
+        description="Try policies and their parameters on a history. Print the policies that no "
+        "other beats in both cost and mean wait, the best one within a limit, and its lines for "
+        "the configuration.",
+        epilog=examples("slurm-elastic plan policy --workload history.swf --max-wait 60"),
     )
     history.add_arguments(parser)
     limit = parser.add_mutually_exclusive_group()
-    limit.add_argument("--max-wait", type=arguments.count, metavar="S", help="mean wait, seconds")
-    limit.add_argument("--budget", type=arguments.amount, metavar="$", help="for the whole history")
-    parser.add_argument("--policies", metavar="POLICIES", help="try these, not the usual ones")
-    parser.add_argument("--rounds", type=arguments.count, default=2, metavar="N", help="default: 2")
-    parser.add_argument("--plot", type=Path, metavar="OUT.html", help="the front as a picture")
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
+    limit.add_argument(
+        "--max-wait", type=arguments.count, metavar="S",
+        help="choose the cheapest policy with a mean wait of S seconds at most",
+    )  # fmt: skip
+    limit.add_argument(
+        "--budget", type=arguments.amount, metavar="$",
+        help="choose the policy with the least wait that costs this at most, over the whole "
+        "history",
+    )  # fmt: skip
+    parser.add_argument(
+        "--policies", metavar="POLICIES", help="begin with these policies, not with the usual ones"
+    )
+    parser.add_argument(
+        "--rounds", type=arguments.count, default=2, metavar="N",
+        help="try N times, each time around the best policies so far (default: 2)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=Path, metavar="OUT.html", help="also write cost against wait as a picture"
+    )
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
     parser.set_defaults(run=run)
 
 

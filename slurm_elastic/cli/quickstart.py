@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.quickstart_rescue import CHECKPOINT, RescueAct
 from slurm_elastic.cli.quickstart_view import Progress, cost_table, job_table
 from slurm_elastic.config import Config, configfile
@@ -55,12 +56,17 @@ def add(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no publi
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "quickstart",
-        help="ten jobs on a sandbox, from sbatch to the last machine's end",
         description="Bring a hybrid cluster up on this machine, submit ten jobs to it, show what "
-        "becomes of them and check it. Ends with 0 only if all was as it should be.",
+        "becomes of them and check it. It ends with 0 only if all was as it should be.",
+        epilog=examples("slurm-elastic quickstart --keep"),
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up at the end")
-    parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="default: %(default)s")
+    parser.add_argument(
+        "--dir",
+        type=Path,
+        default=DEFAULT_DIR,
+        help="keep the cluster in this directory (default: %(default)s)",
+    )
     parser.set_defaults(run=run)
 
 

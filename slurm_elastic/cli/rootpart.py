@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_elastic.ckptroot.bundle import build
 from slurm_elastic.ckptroot.site import CONFIG
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.slurm.launcher import PROGRAM
 
 NEXT = f"""\
@@ -19,11 +20,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add the sub-command."""
     parser = subparsers.add_parser(
         "rootpart",
-        help="write the program that nodes need for checkpoints by criu and dmtcp",
-        description="Write the root part of checkpoints by criu and dmtcp: one file, for the nodes."
-        " It needs Python 3.11 or later there, and nothing else of slurm-elastic.",
+        description="Write the program that nodes run as root for checkpoints by criu and dmtcp: "
+        "one file. On the nodes it needs Python 3.11 or later and nothing else of slurm-elastic.",
+        epilog=examples("slurm-elastic rootpart slurm-elastic-ckpt-root"),
     )
-    parser.add_argument("file", type=Path, metavar="FILE", help="where to write it")
+    parser.add_argument("file", type=Path, metavar="FILE", help="write the program to this file")
     parser.set_defaults(run=run)
 
 

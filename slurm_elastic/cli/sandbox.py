@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.cli.arguments import count, pause
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.sandbox.spec import DEFAULT_DIR, SandboxSpec
 
 if TYPE_CHECKING:
@@ -23,13 +24,25 @@ Subparsers = Any  # argparse._SubParsersAction has no public name
 
 def add(subparsers: Subparsers) -> None:
     """Register ``sandbox`` and what it can do."""
-    parser = subparsers.add_parser("sandbox", help="a hybrid cluster on this machine, to rehearse")
+    parser = subparsers.add_parser(
+        "sandbox",
+        description="Run a whole hybrid cluster on this machine: a real slurmctld and slurmd's, an "
+        "on-premises cloud and an emulated EC2. No account at a cloud is needed or used. See "
+        "docs/sandbox.md.",
+        epilog=examples(
+            "slurm-elastic sandbox up",
+            "eval $(slurm-elastic sandbox env)",
+            "slurm-elastic sandbox interrupt pub1 --notice 60",
+            "slurm-elastic sandbox down",
+        ),
+    )
     inner = parser.add_subparsers(dest="sandbox_command", required=True, metavar="COMMAND")
     _add_up(inner)
-    _plain(inner, "down", _down, "end it and remove its directory")
-    _plain(inner, "status", _status, "its daemons, nodes and emulated machines")
-    _plain(inner, "env", _env, "lines for the shell: eval $(slurm-elastic sandbox env)")
-    _plain(inner, "heal", _heal, "no failures any more")
+    _plain(inner, "down", _down, "end the sandbox and remove its directory")
+    _plain(inner, "status", _status, "show its services, nodes, emulated machines and failures")
+    env = _plain(inner, "env", _env, "print lines that point a shell at the sandbox")
+    env.epilog = examples("eval $(slurm-elastic sandbox env)")
+    _plain(inner, "heal", _heal, "end all failures that fail started")
     _add_price(inner)
     _add_interrupt(inner)
     _add_fail(inner)
@@ -38,66 +51,101 @@ def add(subparsers: Subparsers) -> None:
 def _plain(
     inner: Subparsers, name: str, run: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = inner.add_parser(name, help=text, description=text)
-    parser.add_argument("--dir", type=Path, default=DEFAULT_DIR, help="default: %(default)s")
+    parser: argparse.ArgumentParser = inner.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=examples(f"slurm-elastic sandbox {name}"),
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=DEFAULT_DIR,
+        help="the sandbox's directory (default: %(default)s)",
+    )  # fmt: skip
     parser.set_defaults(run=run)
     return parser
 
 
 def _add_up(inner: Subparsers) -> None:
-    parser = _plain(inner, "up", _up, "start it: Slurm, clouds, slurm-elasticd")
+    parser = _plain(inner, "up", _up, "start Slurm, the clouds and the services")
+    parser.epilog = examples(
+        "slurm-elastic sandbox up", "slurm-elastic sandbox up --boot 20 --suspend-time 60"
+    )
     default = SandboxSpec()
     parser.add_argument(
-        "--static", type=int, default=default.static_nodes, metavar="N", help="static nodes"
-    )
+        "--static", type=int, default=default.static_nodes, metavar="N",
+        help="give the site N static nodes (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument(
         "--boot", type=pause, default=default.boot_seconds, metavar="SECONDS",
-        help="how long an emulated machine boots",
+        help="let an emulated machine boot for this long (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--suspend-time", type=pause, default=default.suspend_time, metavar="SECONDS",
-        help="idle nodes are given back after so long",
+        help="give idle nodes back after this long (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument("--never-boot", default="", metavar="NODES", help="machines that stay dead")
-    parser.add_argument("--prices", metavar="FILE", help="CSV trace of spot prices")
+    parser.add_argument(
+        "--never-boot", default="", metavar="NODES",
+        help="start and bill machines for these nodes that never register",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prices", metavar="FILE",
+        help="a CSV trace of spot prices (default: the trace that comes with the sandbox)",
+    )  # fmt: skip
     parser.add_argument(
         "--price-speed", type=float, default=default.price_speed, metavar="X",
-        help="seconds of the trace that pass in one",
+        help="let X seconds of the trace pass in a second (default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--slurm-conf", action="append", default=[], metavar="LINE",
-        help="a further line of the site's slurm.conf",
+        help="add this line to the site's slurm.conf; may be given again",
     )  # fmt: skip
 
 
 def _add_price(inner: Subparsers) -> None:
-    parser = _plain(inner, "price", _price, "set a spot price; 'trace' gives it back to the trace")
-    parser.add_argument("type", help="instance type or pattern, as c5.*")
-    parser.add_argument("zone", help="zone or pattern, as us-east-1*")
-    parser.add_argument("price", help="dollars an hour, or trace")
+    parser = _plain(inner, "price", _price, "set a spot price, or give it back to the trace")
+    parser.epilog = examples(
+        "slurm-elastic sandbox price 'c5.*' us-east-1a 0.5",
+        "slurm-elastic sandbox price 'c5.*' us-east-1a trace",
+    )
+    parser.add_argument("type", help="an instance type, or a pattern such as c5.*")
+    parser.add_argument("zone", help="a zone, or a pattern such as us-east-1*")
+    parser.add_argument("price", help="dollars an hour; or the word trace")
 
 
 def _add_interrupt(inner: Subparsers) -> None:
-    parser = _plain(inner, "interrupt", _interrupt, "take a spot machine away")
-    parser.add_argument("name", metavar="NODE|INSTANCE")
-    parser.add_argument("--notice", type=pause, default=120.0, metavar="SECONDS")
+    parser = _plain(inner, "interrupt", _interrupt, "announce that a spot machine goes, and end it")
+    parser.epilog = examples("slurm-elastic sandbox interrupt pub1 --notice 60")
+    parser.add_argument("name", metavar="NODE|INSTANCE", help="the machine's node, or its id")
+    parser.add_argument(
+        "--notice", type=pause, default=120.0, metavar="SECONDS",
+        help="end it this long after the notice (default: %(default)g)",
+    )  # fmt: skip
 
 
 def _add_fail(inner: Subparsers) -> None:
     from slurm_elastic.sandbox.ec2_faults import FaultKind
 
     parser = _plain(
-        inner,
-        "fail",
-        _fail,
-        "have calls to the emulated EC2 (or one.* of OpenNebula) fail, until heal",
+        inner, "fail", _fail, "let calls to the emulated EC2 or OpenNebula fail, until heal"
     )
-    parser.add_argument("kind", metavar="KIND", help=", ".join(FaultKind))
-    parser.add_argument("--action", default="RunInstances", help="default: %(default)s")
-    parser.add_argument("--market", choices=("spot", "on-demand"))
-    parser.add_argument("--type", help="instance type or pattern")
-    parser.add_argument("--zone", help="zone or pattern")
-    parser.add_argument("--count", type=count, metavar="N", help="so many calls; default: all")
+    parser.epilog = examples(
+        "slurm-elastic sandbox fail capacity --market spot",
+        "slurm-elastic sandbox fail timeout-after --action 'one.*' --count 2",
+    )
+    kinds = ", ".join(FaultKind)
+    parser.add_argument("kind", metavar="KIND", help=f"how the calls fail: {kinds}")
+    parser.add_argument(
+        "--action", default="RunInstances",
+        help="a call of EC2, or a method of OpenNebula as one.* (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--market", choices=("spot", "on-demand"), help="let only calls for this market fail"
+    )
+    parser.add_argument("--type", help="let only calls for this instance type or pattern fail")
+    parser.add_argument("--zone", help="let only calls for this zone or pattern fail")
+    parser.add_argument(
+        "--count", type=count, metavar="N", help="let only the next N calls fail (default: all)"
+    )
 
 
 def _attached(arguments: argparse.Namespace) -> Sandbox:

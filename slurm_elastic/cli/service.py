@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic import statedir
+from slurm_elastic.cli.helptext import Command, examples
 from slurm_elastic.cli.streams import log_plainly, prepare, visible
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
@@ -29,7 +30,7 @@ _HINT = "; `slurm-elastic conf install` makes it for SlurmUser"
 
 def run_service(
     name: str,
-    doc: str | None,
+    about: str,
     lock: str,
     serve: Callable[[Config], None],
     argv: list[str] | None = None,
@@ -38,7 +39,7 @@ def run_service(
     the state directory does not fit to it; 75 (EX_TEMPFAIL): a disk, a lock, a database or
     slurmctld stands in the way, which passes by itself.
     """
-    return run_parsed(name, parser_of(name, doc).parse_args(argv), lock, serve)
+    return run_parsed(name, parser_of(name, about).parse_args(argv), lock, serve)
 
 
 def run_parsed(
@@ -83,13 +84,19 @@ def on_stop(stop: Callable[[], object]) -> None:
     on_end(stop)
 
 
-def parser_of(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """The options of every service."""
-    parser = argparse.ArgumentParser(prog=name, description=doc)
+def parser_of(name: str, about: str) -> argparse.ArgumentParser:
+    """The options of every service; ``about`` says what it does."""
+    parser = Command(prog=name, description=about, epilog=examples(f"{name} --log-level debug"))
     default = os.environ.get("SLURM_ELASTIC_CONFIG", str(DEFAULT_CONFIG))
-    parser.add_argument("--config", type=Path, default=Path(default), metavar="FILE")
+    parser.add_argument(
+        "--config", type=Path, default=Path(default), metavar="FILE",
+        help="read this configuration (default: %(default)s)",
+    )  # fmt: skip
     levels = ("debug", "info", "warning", "error")
-    parser.add_argument("--log-level", choices=levels, default="info")
+    parser.add_argument(
+        "--log-level", choices=levels, default="info",
+        help="log events from this level on, to standard error (default: %(default)s)",
+    )  # fmt: skip
     return parser
 
 

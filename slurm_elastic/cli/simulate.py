@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from slurm_elastic.cli import history
 from slurm_elastic.cli.console import Output
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
@@ -44,22 +45,29 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "simulate",
-        help="replay a job history under the configuration's pools and other policies",
         description="Replay a job history (Standard Workload Format, or sacct) on the pools of the "
         "configuration and show cost, waits and losses for each policy.",
         epilog="A policy is GROWTH[+RELEASE][+ORDER], with options in parentheses: slurm, "
         "'on_demand+idle(60)', 'semi_elastic(wait_limit=300)+delayed(before_end=60)+max_margin'. "
-        "See docs/simulate.md.",
+        "docs/simulate.md describes them.\n\n"
+        + examples(
+            "slurm-elastic simulate --workload SDSC-SP2.swf.gz --static 100x16",
+            "slurm-elastic simulate --workload h.swf --compare 'slurm,on_demand+idle(60)'",
+            "sacct -X -a --json -S 2026-01-01 | slurm-elastic simulate --sacct -",
+        ),
     )
     history.add_arguments(parser)
     parser.add_argument(
         "--compare",
         default=CONFIGURED,
         metavar="POLICIES",
-        help="by commas (default: configured); none is the site without public machines",
+        help="policies to compare, with commas between (default: configured, which is the site as "
+        "its configuration has it); none is the site without public machines",
     )
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write the result there too")
-    parser.add_argument("--html", type=Path, metavar="OUT", help="write tables and plots there")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="also write all figures as JSON")
+    parser.add_argument(
+        "--html", type=Path, metavar="OUT", help="also write tables and plots as one HTML file"
+    )
     parser.set_defaults(run=run)
 
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.status_machines import SORTS
 from slurm_elastic.cli.status_tables import SHORT, Screen, render
 from slurm_elastic.cli.streams import visible, write_json
@@ -35,13 +36,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "status",
-        help="what runs, what it costs, what happens next",
         description="Show clouds, pools, nodes and instances with price, cost, owner and next "
         "action; cool-downs, holds, and whether the daemon lives. Where there are more rows than "
         "fit, what needs attention comes first and the rest is counted.",
-        epilog="example: slurm-elastic status --cloud aws --sort cost --top 20",
+        epilog=examples(
+            "slurm-elastic status --watch", "slurm-elastic status --cloud aws --sort cost --top 20"
+        ),
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document instead of tables")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -51,19 +53,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help=f"show again every SECONDS (default {PERIOD:g}) until interrupted",
     )
     parser.add_argument("--once", action="store_true", help="show once and end (the default)")
-    parser.add_argument("--cloud", metavar="CLOUD", help="only this cloud")
-    parser.add_argument("--pool", metavar="POOL", help="only this pool")
+    parser.add_argument("--cloud", metavar="CLOUD", help="show only this cloud")
+    parser.add_argument("--pool", metavar="POOL", help="show only this pool")
     parser.add_argument(
         "--sort",
         choices=SORTS,
-        help="the machines' order (default: by node; where not all are "
-        "shown, those that need attention first)",
+        help="sort machines by this (default: by node; where not all are shown, the ones that "
+        "need attention come first)",
     )
     rows = parser.add_mutually_exclusive_group()
     rows.add_argument(
-        "--top", type=count, metavar="N", help="at most N rows a table (default: as many as fit)"
+        "--top",
+        type=count,
+        metavar="N",
+        help="show at most N rows a table (default: as many as fit)",
     )
-    rows.add_argument("--all", action="store_true", help="every row, however many there are")
+    rows.add_argument("--all", action="store_true", help="show every row, however many there are")
     parser.set_defaults(run=run)
 
 

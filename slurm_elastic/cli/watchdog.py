@@ -11,6 +11,7 @@ import threading
 import time
 from functools import partial
 
+from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
@@ -25,20 +26,30 @@ AFTER = 1800.0
 EVERY = 60.0
 
 
+ABOUT = (
+    "End machines whose nodes Slurm has powered down, once slurm-elasticd has been silent for "
+    "long. The watchdog has no ledger and buys nothing. Run it as SlurmUser; systemd does."
+)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    parser = parser_of(NAME, __doc__)
+    parser = parser_of(NAME, ABOUT)
+    parser.epilog = examples(f"{NAME} --dry-run")
     parser.add_argument(
         "--after", type=float, default=AFTER, metavar="SECONDS",
-        help="how long slurm-elasticd is silent, and a node powered down (default %(default)g)",
+        help="act when slurm-elasticd has been silent, and a node powered down, for this long "
+        "(default: %(default)g)",
     )  # fmt: skip
     parser.add_argument(
         "--every", type=float, default=EVERY, metavar="SECONDS",
-        help="time between two looks (default %(default)g)",
+        help="look this often (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="say what would end, end nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would end, and end nothing"
+    )
     args = parser.parse_args(argv)
     return run_parsed(NAME, args, None, partial(_serve, args))
 

@@ -247,13 +247,13 @@ def test_no_command_shows_the_help_and_fails() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: slurm-elastic")
     for name in frame.COMMANDS:
-        assert f"\n    {name} " in done.stderr
+        assert f"\n  {name} " in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["bogus"], "there is no command 'bogus'; commands: conf, status,"),
+        (["bogus"], "there is no command 'bogus'; commands: quickstart, sandbox,"),
         (["statsu"], "there is no command 'statsu'; did you mean 'status'?"),
         (["--bogus", "status"], "unrecognized arguments: --bogus"),
         (["status", "--config"], "argument --config: expected one argument"),

@@ -1,0 +1,29 @@
+"""The form of ``-h``: full phrases, options in groups, and examples that can be copied."""
+
+from __future__ import annotations
+
+import argparse
+
+
+class HelpForm(argparse.HelpFormatter):
+    """Fills paragraphs to the screen; a line that begins with a space stays as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        lines = [
+            f"{indent}{line}" if line[:1] in ("", " ") else fill(line, width, indent)
+            for line in text.split("\n")
+        ]
+        return "\n".join(lines)
+
+
+class Command(argparse.ArgumentParser):
+    """A command of ours, and what its sub-commands are made by: their help has our form."""
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        return HelpForm(prog=self.prog)
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: each line is a command that works as it stands."""
+    return "\n".join(["example:" if len(lines) == 1 else "examples:", *(f"  {x}" for x in lines)])
