@@ -45,10 +45,10 @@ def why_not() -> str | None:
     return "root's account is locked, sshd would refuse it" if password.startswith("!") else None
 
 
-def make_key(path: Path) -> str:
+def make_key(path: Path, kind: str = "ed25519") -> str:
     """A new key pair; the public key's line."""
     subprocess.run(
-        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "test", "-f", str(path)], check=True
+        ["ssh-keygen", "-q", "-t", kind, "-N", "", "-C", "test", "-f", str(path)], check=True
     )
     return path.with_suffix(".pub").read_text().strip()
 

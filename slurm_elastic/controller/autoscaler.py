@@ -99,11 +99,10 @@ class Autoscaler:
         nodes = self._journal(group, dealt, _accounts(view))
         covered = {job for plan in plans for job in plan.covered}
         self._counted[group.name].add(covered, nodes, view.jobs)
-        with self._site.holding:
-            self._let_go(group)
-            self._hold(group, frozenset(nodes))
-            self._start(nodes)
-            self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
+        self._let_go(group)
+        self._hold(group, frozenset(nodes))
+        self._start(nodes)
+        self._leave(group, [leave.node for plan in plans for leave in plan.leaves])
         self._weigh(group, view)
 
     def _journal(

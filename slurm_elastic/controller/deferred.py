@@ -65,8 +65,7 @@ class DeferredUpdates:
             self._anew, self._settled = False, frozenset()
         held = frozenset((row.node, row.since) for row in self._site.ledger.holds())
         if held - self._settled:
-            with self._site.holding:
-                self._waiting = holds.settle(self._site, self._site.slurm.nodes())
+            self._waiting = holds.settle(self._site)
             self._settled = frozenset() if self._waiting else held
         else:
             self._waiting, self._settled = False, held

@@ -79,8 +79,13 @@ def can_drain(node: SlurmNode) -> bool:
     return where is Phase.POWERED_DOWN or "POWERING_DOWN" in node.states
 
 
-def settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
+def settle(site: Site) -> bool:
     """Put due holds on their nodes; True while some still wait for their node to power down."""
+    with site.holding:
+        return _settle(site, site.slurm.nodes())
+
+
+def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     due: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
@@ -130,6 +135,11 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
     does that of a node which is held for another cause, too. The nodes are read once more: an admin
     may have drained one while a cloud was asked what it has.
     """
+    with site.holding:
+        _release(site, nodes, why, kind)
+
+
+def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     if kind == CAPACITY:
         _keep_back(site, nodes)
     still = {row.node for row in site.ledger.holds() if row.kind != kind}

@@ -25,7 +25,7 @@ from slurm_elastic.model import Image, JobRun
 from slurm_elastic.slurm.fake import FakeSlurm
 from slurm_elastic.slurm.launcher import launchers
 from tests.checkpointers.contract import PATIENCE, Deadlines, Holds, Saves, Spoils, save
-from tests.real_sshd import Sshd
+from tests.real_sshd import Sshd, make_key
 
 USER = 65534
 HOST = "127.0.0.1"
@@ -344,10 +344,11 @@ def test_connections_are_bounded(sshd: Sshd, bed: BlcrBed) -> None:
         sshd.known_hosts.write_text(known)
 
 
-@pytest.mark.parametrize("known", ["", "another"])
+@pytest.mark.parametrize("known", ["", "ed25519", "rsa"])
 def test_hosts_that_are_not_known_are_refused(sshd: Sshd, bed: BlcrBed, known: str) -> None:
+    """Not known at all, by another key, or by one of another kind than the host's ed25519."""
     path = bed.home / "known_hosts"
-    key = (sshd.place / "key.pub").read_text()
+    key = make_key(bed.home / "another", known) if known else ""
     path.write_text(f"[{HOST}]:{sshd.port} {key}" if known else "")
     shells = Shells(replace(bed.settings, known_hosts=str(path)))
     with contextlib.closing(shells), pytest.raises(CheckpointError, match="SSH"):

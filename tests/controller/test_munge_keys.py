@@ -182,12 +182,12 @@ def test_one_that_shows_another_key_gets_nothing_and_is_told_loudly(
 def test_a_machine_with_other_kinds_of_keys_than_were_printed_is_a_wrong_one(bed: Bed) -> None:
     bed.open()
     bed.machine()
-    line = bed.path / "rsa"
-    subprocess.run(["ssh-keygen", "-q", "-t", "rsa", "-N", "", "-f", str(line)], check=True)
-    bed.cloud.printed["i-1"] = printed(line.with_suffix(".pub").read_text().strip())
+    bed.cloud.printed["i-1"] = printed(make_key(bed.path / "rsa", "rsa"))
     with bed.sshd.running():
         bed.until(lambda: "key-refused" in bed.kinds())
+        assert "Accepted publickey" not in bed.sshd.log
     assert not bed.target.exists()
+    assert not bed.mark.exists()
 
 
 def test_a_machine_is_tried_until_it_has_booted(bed: Bed) -> None:

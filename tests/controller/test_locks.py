@@ -1,0 +1,191 @@
+"""Two threads of the daemon at the one place where they must not be at once: the later one waits.
+
+Each test stops one thread there and lets the other one run until it is through or has to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import patience
+
+from slurm_elastic.config import PoolSettings
+from slurm_elastic.config.policies import PoolPolicies, SitePolicies
+from slurm_elastic.controller import holds, provision
+from slurm_elastic.controller.autoscaler import Autoscaler
+from slurm_elastic.controller.deferred import DeferredUpdates
+from slurm_elastic.ledger import Hold
+from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.providers.fake.settings import FakeCloud
+from tests.controller.world import PUB, SHAPE, Inline, World
+
+
+class Watched:
+    """A lock that calls ``on_wait`` when somebody finds it taken."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.on_wait: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.on_wait()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class Meanwhile:
+    """Once, when it is called: ``act`` runs in another thread as far as it gets. It starts where a
+    function was called that this stands in for, before that one does its work.
+    """
+
+    def __init__(self, lock: Watched, act: Callable[[], object]) -> None:
+        self._far_enough = threading.Event()
+        self._act = act
+        self._errors: list[BaseException] = []
+        self._thread: threading.Thread | None = None
+        lock.on_wait = self._far_enough.set
+
+    def __call__(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run)
+            self._thread.start()
+            assert self._far_enough.wait(patience(60))
+
+    def before(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with all this before its first call."""
+
+        def standing_in(*args: Any, **kwargs: Any) -> Any:
+            self()
+            return function(*args, **kwargs)
+
+        return standing_in
+
+    def end(self) -> None:
+        """Wait until it is through; what went wrong in it."""
+        assert self._thread is not None, "nothing came to that place"
+        self._thread.join(patience(60))
+        assert not self._thread.is_alive()
+        for error in self._errors:
+            raise error
+
+    def _run(self) -> None:
+        try:
+            self._act()
+        except BaseException as error:  # noqa: BLE001 - raised by ``end``
+            self._errors.append(error)
+        finally:
+            self._far_enough.set()
+
+
+def public(name: str, limits: Limits) -> FakeCloud:
+    return FakeCloud(name=name, location=Location.PUBLIC, types=SHAPE, limits=limits)
+
+
+def pool(cloud: str, nodes: str) -> PoolSettings:
+    return PoolSettings(
+        name=f"pool-{cloud}", cloud=cloud, nodes=nodes, cpus=2, memory=4096,
+        markets=(Market.ON_DEMAND,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "cap", [Limits(nodes=1), Limits(dollars_per_hour=0.15)], ids=["machines", "dollars"]
+)
+def test_two_clouds_that_decide_at_once_share_the_clusters_cap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cap: Limits
+) -> None:
+    own = Limits(dollars_per_hour=10.0)
+    world = World(
+        tmp_path, clouds=(public("a", own), public("b", own)),
+        pools=(pool("a", "a1"), pool("b", "b1")), limits=cap,
+    )  # fmt: skip
+    lock = Watched()
+    site = replace(world.site, spending=lock)  # type: ignore[arg-type]
+    other = Meanwhile(lock, lambda: provision.provision(site, "b", "r2", ("b1",), {}))
+    monkeypatch.setattr(provision, "reach", lambda _: other())  # decided, and not written down
+    provision.provision(site, "a", "r1", ("a1",), {})
+    other.end()
+    assert [machine.node for machine in world.alive()] == ["a1"]
+    assert "refused" in world.kinds("b1")
+    world.close()
+
+
+@pytest.fixture
+def held() -> Iterator[World]:
+    """A public cloud whose growth policy holds its nodes, and a job that waits for it to start one.
+    An admin has just lifted the drains, which come back.
+    """
+    world = World(
+        clouds=(public("pub", Limits(dollars_per_hour=10.0)),),
+        pools=(
+            PoolSettings(
+                name="burst", cloud="pub", nodes="pub[1-3]", cpus=2, memory=4096,
+                markets=(Market.ON_DEMAND,), policies=PoolPolicies(growth="bursts(waste=120)"),
+            ),
+        ),
+        limits=Limits(),
+        policies=SitePolicies(look=5.0),
+    )  # fmt: skip
+    holds.hold_back(world.site, PUB, holds.BY_POLICY)
+    holds.settle(world.site)
+    world.slurm.submit(1, PUB, partitions=("pub",), limit=120)
+    world.slurm.update_nodes(PUB, state="RESUME")
+    yield world
+    world.close()
+
+
+def drained(world: World) -> list[str]:
+    return [node for node in PUB if is_drained(world.slurm.node(node))]
+
+
+def settle_while(
+    world: World, monkeypatch: pytest.MonkeyPatch, let_go: Callable[[Any], object]
+) -> None:
+    """The settler has read the holds and is about to drain their nodes; ``let_go`` comes then."""
+    lock = Watched()
+    site = replace(world.site, holding=lock)  # type: ignore[arg-type]
+    other = Meanwhile(lock, lambda: let_go(site))
+    drain = other.before(holds.node_updates.drain)
+    monkeypatch.setattr(holds.node_updates, "drain", drain)
+    settler = DeferredUpdates(site, Inline())
+    settler.look_anew()
+    settler._settle_holds()
+    other.end()
+
+
+def test_a_node_that_a_policy_starts_is_not_drained_after_it_was_let_go(
+    held: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle_while(held, monkeypatch, lambda site: Autoscaler(site, Inline()).look())
+    starting = [node for node in PUB if "POWERING_UP" in held.slurm.node(node).states]
+    assert len(starting) == 1
+    assert sorted([*starting, *drained(held)]) == list(PUB)
+
+
+def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.ledger.read_whole("pub", world.now)
+    row = Hold(node="pub1", pool="burst", reason="none left", since=world.now, until=world.now)
+    world.ledger.hold([row])
+    settle_while(world, monkeypatch, lambda site: holds.review(site, "pub", site.slurm.nodes()))
+    assert world.ledger.holds() == ()
+    assert drained(world) == []
+
+
+def test_what_policies_held_is_not_drained_after_there_are_none(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holds.hold_back(world.site, ("pub1",), holds.BY_POLICY)
+    settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline())._clear())
+    assert world.ledger.holds() == ()
+    assert drained(world) == []
