@@ -1,4 +1,4 @@
-"""The operators' screens of a large cluster: processor time and lines of status and explain.
+"""A large cluster: processor time and lines of status and explain, and what its queue costs.
 
 10,000 nodes, 2,000 machines with a job each, 20 of whose nodes are down. Slurm's commands are
 scripts that answer at once, as long as Slurm 22.05's do, and the ledger is a real one.
@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
+from benchmarks import queue_reading
 from benchmarks.report import Report, Row, bounded, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.ledger import Decision, Ledger
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str]) -> Report:
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--machines", type=int, default=2_000)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[10_000, 100_000])
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-operate-") as name:
         config = site(Path(name), options.nodes, options.machines)
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str]) -> Report:
                 (("explain", "1"), EXPLAIN_LINES),
             ) for row in measured(config, words, lines, options.runs)
         ]  # fmt: skip
+        rows += [row for jobs in options.jobs for row in queue_reading.rows(Path(name), jobs)]
         rows.append(noted("an empty Python with the package", median(
             [ran([sys.executable, "-c", "import slurm_elastic.cli.main"]).seconds
              for _ in range(options.runs)]

@@ -32,7 +32,7 @@ machine that has its old address now.
 """
 
 
-class SlurmNode(Struct, frozen=True, kw_only=True):
+class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
     """A node as Slurm sees it. ``states``: base state and flags, upper case.
 
     Flags are spelled as in ``sinfo --json`` (``CLOUD POWERED_DOWN POWERING_DOWN POWERING_UP
@@ -55,7 +55,7 @@ class SlurmNode(Struct, frozen=True, kw_only=True):
     comment: str = ""
 
 
-class SlurmJob(Struct, frozen=True, kw_only=True):
+class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
     unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its
     batch script's, ``killed_by`` the number of the signal that ended that; ``required`` are the

@@ -48,7 +48,7 @@ QUICK = 0.3
 """Seconds between two looks while a job is on its way."""
 ECHO = 5.0
 """Seconds of the longest pause that follows from an event alone."""
-PACE, QUICK_PACE = 5.0, 2.0
+PACE, QUICK_PACE = 20.0, 2.0
 """Reading the queue may take one part in so many and one of the time; more while a job is on its
 way, as that waits for it.
 """

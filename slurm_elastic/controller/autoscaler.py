@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 CORRELATION = "policy"
 KIND = "policy"
-PACE = 5.0
+PACE = 20.0
 """A look at most takes one part in so many and one of the time."""
 LEVELS = 9
 """Weights of a pool: those of the next one are 10 further."""

@@ -3,22 +3,84 @@
 Measured on 22.05, 24.11 and 26.05. 22.05 (openapi v0.0.38) gives plain numbers and one state word;
 data_parser, there from 23.02 on, gives numbers as ``{set, infinite, number}`` and states as lists
 (those of jobs from 23.11 on). Either form is read from any release. An element that lacks what it
-must have raises KeyError, one of another form TypeError, ValueError or AttributeError.
+must have is no ``RawNode`` or ``RawJob`` (msgspec.ValidationError), one of another form raises
+TypeError, ValueError or AttributeError.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from sys import intern
 from typing import Any
+
+from msgspec import Struct
 
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 
-JsonObject = Mapping[str, Any]
 
-_GRES = ("tres_per_node", "tres_per_job", "tres_per_socket", "tres_per_task")
+class RawNode(Struct, gc=False):
+    """What we use of one element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol show nodes
+    --json``, in whatever form it comes.
+    """
+
+    name: Any
+    state: Any = None
+    state_flags: Any = None
+    reason: Any = None
+    reason_set_by_user: Any = None
+    partitions: Any = None
+    address: Any = None
+    port: Any = None
+    cpus: Any = None
+    real_memory: Any = None
+    last_busy: Any = None
+    boot_time: Any = None
+    weight: Any = None
+    comment: Any = None
+
+
+class RawJob(Struct, gc=False):
+    """What we use of one element of ``jobs`` of ``squeue --json``, in whatever form it comes."""
+
+    job_id: Any
+    job_state: Any = None
+    user_name: Any = None
+    user_id: Any = ""
+    group_id: Any = None
+    account: Any = None
+    partition: Any = None
+    nodes: Any = None
+    state_reason: Any = None
+    state_description: Any = None
+    start_time: Any = None
+    submit_time: Any = None
+    eligible_time: Any = None
+    requeue: Any = True
+    restart_cnt: Any = None
+    name: Any = None
+    array_job_id: Any = None
+    array_task_id: Any = None
+    array_task_string: Any = None
+    batch_flag: Any = True
+    comment: Any = None
+    required_nodes: Any = None
+    current_working_directory: Any = None
+    standard_output: Any = None
+    exit_code: Any = None
+    node_count: Any = None
+    cpus: Any = None
+    time_limit: Any = None
+    priority: Any = None
+    features: Any = None
+    tres_per_node: Any = None
+    tres_per_job: Any = None
+    tres_per_socket: Any = None
+    tres_per_task: Any = None
+
+
 SLURMD_TIMEOUT = 300.0
 """Slurm's default (s): slurm.conf(5)."""
 _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
@@ -28,7 +90,9 @@ def number(value: object) -> float | None:
     """A number in any of the forms Slurm has for one; None where it is unset or infinite."""
     if type(value) is int:  # most are, of tens of thousands of records
         return float(value)
-    if isinstance(value, Mapping):
+    if value is None:
+        return None
+    if isinstance(value, dict):
         if not value.get("set", True) or value.get("infinite", False):
             return None
         value = value.get("number")
@@ -51,12 +115,11 @@ def _states(words: tuple[str, ...]) -> frozenset[str]:
     return frozenset(word.upper() for word in words)
 
 
-def errors(raw: JsonObject) -> str:
+def errors(told: Iterable[object] | None) -> str:
     """What an answer's ``errors`` say; empty where it has none. 22.05 with slurmctld stopped or
     hanging gives them beside an empty list, and exits 0 (measured): such a list says nothing.
     """
-    told = raw.get("errors") or ()
-    return "; ".join(dict.fromkeys(_words(one) for one in told))
+    return "; ".join(dict.fromkeys(_words(one) for one in told or ()))
 
 
 def _words(error: object) -> str:
@@ -67,64 +130,69 @@ def _words(error: object) -> str:
     return ": ".join(parts or ["an error without words"]) + (f" ({code})" if code else "")
 
 
-def node(raw: JsonObject) -> SlurmNode:
-    """One element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol show nodes --json``."""
+def node(raw: RawNode) -> SlurmNode:
+    """A node of either form."""
     return SlurmNode(
-        name=raw["name"],
-        states=states(raw.get("state"), raw.get("state_flags")),
-        reason=raw.get("reason") or "",
-        reason_user=raw.get("reason_set_by_user") or "",
-        partitions=tuple(raw.get("partitions") or ()),
-        address=raw.get("address") or "",
-        port=_whole(raw.get("port"), 0),
-        cpus=int(number(raw.get("cpus")) or 0),
-        memory=int(number(raw.get("real_memory")) or 0),
-        last_busy=number(raw.get("last_busy")) or 0.0,
-        boot_time=number(raw.get("boot_time")) or 0.0,
-        weight=_whole(raw.get("weight"), 0),
-        comment=raw.get("comment") or "",
+        name=raw.name,
+        states=states(raw.state, raw.state_flags),
+        reason=raw.reason or "",
+        reason_user=raw.reason_set_by_user or "",
+        partitions=tuple(raw.partitions or ()),
+        address=raw.address or "",
+        port=_whole(raw.port, 0),
+        cpus=int(number(raw.cpus) or 0),
+        memory=int(number(raw.real_memory) or 0),
+        last_busy=number(raw.last_busy) or 0.0,
+        boot_time=number(raw.boot_time) or 0.0,
+        weight=_whole(raw.weight, 0),
+        comment=raw.comment or "",
     )
 
 
-def job(raw: JsonObject) -> SlurmJob:
-    """One element of ``jobs`` of ``squeue --json``."""
-    nodes = raw.get("nodes") or ""
-    task, minutes = number(raw.get("array_task_id")), number(raw.get("time_limit"))
-    required = raw.get("required_nodes") or ""
+def job(raw: RawJob) -> SlurmJob:
+    """A job of either form. Texts that thousands of jobs share are there once."""
+    nodes, required = raw.nodes or "", raw.required_nodes or ""
+    task, minutes = number(raw.array_task_id), number(raw.time_limit)
+    wants = (raw.tres_per_node, raw.tres_per_job, raw.tres_per_socket, raw.tres_per_task)
     return SlurmJob(
-        id=int(raw["job_id"]),
-        states=states(raw.get("job_state")),
-        user=raw.get("user_name") or str(raw.get("user_id", "")),
-        account=raw.get("account") or "",
-        partitions=tuple((raw.get("partition") or "").split(",")),
+        id=int(raw.job_id),
+        states=states(raw.job_state),
+        user=intern(raw.user_name or str(raw.user_id)),
+        account=intern(raw.account or ""),
+        partitions=_partitions(raw.partition or ""),
         nodes=tuple(expand(nodes)) if nodes else (),
-        reason=raw.get("state_reason") or "",
-        start=number(raw.get("start_time")) or 0.0,
-        submit=number(raw.get("submit_time")) or 0.0,
-        requeue=bool(raw.get("requeue", True)),
-        restarts=int(number(raw.get("restart_cnt")) or 0),
-        name=raw.get("name") or "",
-        uid=_whole(raw.get("user_id"), -1),
-        gid=_whole(raw.get("group_id"), -1),
-        array=_whole(raw.get("array_job_id"), 0),
+        reason=intern(raw.state_reason or ""),
+        start=number(raw.start_time) or 0.0,
+        submit=number(raw.submit_time) or 0.0,
+        requeue=bool(raw.requeue),
+        restarts=int(number(raw.restart_cnt) or 0),
+        name=intern(raw.name or ""),
+        uid=_whole(raw.user_id, -1),
+        gid=_whole(raw.group_id, -1),
+        array=_whole(raw.array_job_id, 0),
         task=None if task is None else int(task),
-        batch=bool(raw.get("batch_flag", True)),
-        comment=raw.get("comment") or "",
+        batch=bool(raw.batch_flag),
+        comment=intern(raw.comment or ""),
         required=tuple(expand(required)) if required else (),
-        directory=raw.get("current_working_directory") or "",
-        output=raw.get("standard_output") or "",
-        killed_by=_signal(raw.get("exit_code")),
-        exit_code=_code(raw.get("exit_code")),
-        tasks=array_tasks(raw.get("array_task_string") or ""),
-        node_count=max(_whole(raw.get("node_count"), 1), 1),
-        cpus=max(_whole(raw.get("cpus"), 1), 1),
+        directory=intern(raw.current_working_directory or ""),
+        output=raw.standard_output or "",
+        killed_by=_signal(raw.exit_code),
+        exit_code=_code(raw.exit_code),
+        tasks=array_tasks(raw.array_task_string or ""),
+        node_count=max(_whole(raw.node_count, 1), 1),
+        cpus=max(_whole(raw.cpus, 1), 1),
         limit=None if minutes is None else int(minutes) * 60,
-        priority=_whole(raw.get("priority"), 0),
-        gres=" ".join(str(raw[key]) for key in _GRES if raw.get(key)),
-        features=raw.get("features") or "",
-        eligible=number(raw.get("eligible_time")) or 0.0,
-        description=raw.get("state_description") or "",
+        priority=_whole(raw.priority, 0),
+        gres=intern(" ".join(map(str, filter(None, wants)))),
+        features=intern(raw.features or ""),
+        eligible=number(raw.eligible_time) or 0.0,
+        description=intern(raw.state_description or ""),
     )
+
+
+@functools.lru_cache(maxsize=1024)
+def _partitions(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
 
 
 def array_tasks(text: str) -> int:
@@ -132,6 +200,8 @@ def array_tasks(text: str) -> int:
 
     One that Slurm has cut short (``...``) counts as far as it goes; a text of another form is one.
     """
+    if not text:
+        return 1
     listed, _, most = text.partition("%")
     count = 0
     for part in listed.strip("[]").split(","):
@@ -149,15 +219,15 @@ def _whole(value: object, unknown: int) -> int:
 
 def _signal(value: object) -> int:
     """The signal in an exit code: 22.05 gives wait(2)'s status, data_parser a mapping."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         killed = value.get("signal")
-        killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, Mapping) else None
+        killed = killed.get("signal_id", killed.get("id")) if isinstance(killed, dict) else None
         return _whole(killed, 0)
     return _whole(value, 0) & 0x7F
 
 
 def _code(value: object) -> int:
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return _whole(value.get("return_code"), 0)
     return _whole(value, 0) >> 8 & 0xFF
 

@@ -17,19 +17,23 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import msgspec
+from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
+from slurm_elastic.slurm.command import run
+from slurm_elastic.slurm.records import Records
+from slurm_elastic.slurm.shared_reading import SharedReading
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000
 """Of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
@@ -45,6 +49,8 @@ are each release's own, by Slurm's release notes.
 """
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
 """What an answer of another shape than we know raises in ``answers``."""
+_WORDS = 1 << 16
+"""Bytes of what a failed command printed that its error has."""
 OPTIONS_KEPT = 600.0
 """Seconds for which an option of slurm.conf holds once it was asked for."""
 AGAIN_SECONDS = 5.0
@@ -52,14 +58,6 @@ _AGAIN_PAUSE = 0.2
 _FAILED = re.compile(r"^slurm_\w+ error:|Unable to contact slurm controller", re.MULTILINE)
 """In what a command says beside its answer: it has failed, whatever its exit status is."""
 _ERRNO_TEXTS = tuple(os.strerror(number) for number in errno.errorcode)
-
-
-def _decoded(text: str) -> object:
-    """JSON as it should be in a fraction of the time; json also takes NaN and half characters."""
-    try:
-        return msgspec.json.decode(text)
-    except ValueError:
-        return json.loads(text)
 
 
 class SlurmCli:
@@ -70,6 +68,7 @@ class SlurmCli:
         self._version: tuple[int, int] | None = None
         self._labels: dict[int, str] = {}
         self._timeout = -math.inf, 0.0
+        self._queue, self._history = SharedReading(self._jobs), SharedReading(self._all_jobs)
         self.calls: dict[str, int] = defaultdict(int)
 
     def version(self) -> tuple[int, int]:
@@ -99,7 +98,7 @@ class SlurmCli:
         form = _form(self.version())
         # From 23.02 on sinfo gives rows of equal nodes, no nodes.
         command = ("scontrol", "--all", "show", "nodes") if form else ("sinfo", "--all")
-        found = self._read("nodes", answers.node, *command, form or "--json")
+        found = self._read("nodes", answers.RawNode, answers.node, *command, form or "--json")
         wanted = None if names is None else set(names)
         return {node.name: node for node in found if wanted is None or node.name in wanted}
 
@@ -107,11 +106,20 @@ class SlurmCli:
         """All jobs of the queue, array tasks apart. ``ended`` ones are there for MinJobAge: 22.05
         lists them whether it is asked for them or not.
         """
+        return self._history.get() if ended else self._queue.get()
+
+    def _jobs(self) -> Sequence[SlurmJob]:
+        return tuple(job for job in self._queued() if not job.has_ended)
+
+    def _all_jobs(self) -> Sequence[SlurmJob]:
+        return self._queued("--states=all")
+
+    def _queued(self, *states: str) -> Sequence[SlurmJob]:
         form = _form(self.version()) or "--json"
-        states = ("--states=all",) if ended else ()
-        found = self._read("jobs", answers.job, "squeue", "--all", *states, form)
-        self._labels = {job.id: job.label for job in found}
-        return found if ended else tuple(job for job in found if not job.has_ended)
+        command = ("squeue", "--all", *states, form)
+        found = self._read("jobs", answers.RawJob, answers.job, *command)
+        self._labels = {job.id: job.label for job in found if job.task is not None}
+        return found
 
     def update_nodes(
         self,
@@ -243,28 +251,30 @@ class SlurmCli:
                 return
             time.sleep(_AGAIN_PAUSE)
 
-    def _read(self, key: str, read: Callable[[Any], T], *command: str) -> tuple[T, ...]:
+    def _read(
+        self, key: str, raw: type[Raw], read: Callable[[Raw], T], *command: str
+    ) -> tuple[T, ...]:
         """The values of a list in a JSON answer; an answer of an unknown shape is a SlurmError."""
-        answer = self._json(*command)
-        if said := answers.errors(answer):
-            raise SlurmError(command, 0, f"answered with an error: {said}")
+        records = Records(key, raw, read)
         try:
-            return tuple(read(raw) for raw in answer[key])
+            self._hand_on(records.take, *command)
+            said = answers.errors(records.close())
+        except json.JSONDecodeError as error:
+            raise SlurmError(command, 0, f"answered no JSON: {error}") from error
         except _MISSHAPEN as error:
             text = f"answered JSON of an unknown form: {type(error).__name__}: {error}"
             raise SlurmError(command, 0, text) from error
-
-    def _json(self, *command: str) -> Mapping[str, Any]:
-        text = self._run(*command)
-        try:
-            answer = _decoded(text)
-        except ValueError as error:
-            raise SlurmError(command, 0, f"answered no JSON: {error}") from error
-        if not isinstance(answer, dict):
-            raise SlurmError(command, 0, "answered JSON that is no object")
-        return answer
+        if said:
+            raise SlurmError(command, 0, f"answered with an error: {said}")
+        return tuple(records.found)
 
     def _run(self, *command: str) -> str:
+        parts: list[bytes] = []
+        self._hand_on(parts.append, *command)
+        return b"".join(parts).decode(errors="replace")
+
+    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> None:
+        """Run it; ``take`` gets what it prints. SlurmError where it fails."""
         self.calls[command[0]] += 1
         if not os.path.exists(self._settings.conf):
             # Slurm's commands would look for it for a minute.
@@ -276,25 +286,24 @@ class SlurmCli:
             "LC_ALL": "C.UTF-8",
             "SLURM_TIME_FORMAT": "standard",
         }
+        parts: list[bytes] = []
+
+        def both(data: bytes) -> None:
+            if sum(map(len, parts)) < _WORDS:  # a failure's words may be there
+                parts.append(data[:_WORDS])
+            take(data)
+
+        limit = self._settings.command_timeout
         try:
-            done = subprocess.run(
-                [path, *command[1:]],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=self._settings.command_timeout,
-                check=False,
-            )
+            code, said = run([path, *command[1:]], env, limit, both)
         except subprocess.TimeoutExpired as error:
             raise SlurmError(command, None, f"no answer in {error.timeout:.0f} s") from error
         except OSError as error:
             raise SlurmError(command, 127, str(error)) from error
-        log.debug("ran command=%s code=%d", " ".join(command), done.returncode)
-        if done.returncode != 0 or _FAILED.search(done.stderr):
-            raise SlurmError(command, done.returncode, done.stderr.strip() or done.stdout)
-        return done.stdout
+        log.debug("ran command=%s code=%d", " ".join(command), code)
+        if code != 0 or _FAILED.search(said):
+            printed = b"".join(parts).decode(errors="replace")
+            raise SlurmError(command, code, said.strip() or printed)
 
 
 def _form(version: tuple[int, int]) -> str:

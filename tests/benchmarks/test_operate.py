@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from benchmarks import operate
 
+SMALL = ["--nodes", "300", "--machines", "200", "--runs", "1", "--jobs", "2000"]
+
 
 def test_a_small_cluster_is_shown_and_explained():
-    rows = {
-        row.case: row
-        for row in operate.main(["--nodes", "300", "--machines", "200", "--runs", "1"]).rows
-    }
+    rows = {row.case: row for row in operate.main(SMALL).rows}
     assert rows["status: lines"].ok
     assert rows["explain n1: lines"].ok
     assert rows["status --all: lines"].ours > 200
     assert rows["status: processor time"].ours > 0
+    (memory,) = (row for case, row in rows.items() if "memory with two queues" in case)
+    assert memory.ok
+    (part,) = (row for case, row in rows.items() if "part of json.loads' memory" in case)
+    assert part.ours > 0

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers
+
+
+def node_of(raw: dict[str, object]) -> SlurmNode:
+    return answers.node(msgspec.convert(raw, answers.RawNode))
+
+
+def job_of(raw: dict[str, object]) -> SlurmJob:
+    return answers.job(msgspec.convert(raw, answers.RawJob))
 
 
 def num(value: int) -> dict[str, object]:
@@ -34,28 +44,28 @@ NEW_JOB = OLD_JOB | {
 
 def test_both_forms_of_a_node_are_one_value() -> None:
     old, new = (
-        answers.node(OLD_NODE),
-        answers.node({k: v for k, v in NEW_NODE.items() if k != "state_flags"}),
+        node_of(OLD_NODE),
+        node_of({k: v for k, v in NEW_NODE.items() if k != "state_flags"}),
     )
     assert old == new
     assert old.states == {"ALLOCATED", "CLOUD", "POWERING_UP"}
 
 
 def test_both_forms_of_a_job_are_one_value() -> None:
-    assert answers.job(OLD_JOB) == answers.job(NEW_JOB)
-    assert answers.job(OLD_JOB).partitions == ("batch", "onprem")
-    assert answers.job(OLD_JOB | {"nodes": "n[1-2]"}).nodes == ("n1", "n2")
+    assert job_of(OLD_JOB) == job_of(NEW_JOB)
+    assert job_of(OLD_JOB).partitions == ("batch", "onprem")
+    assert job_of(OLD_JOB | {"nodes": "n[1-2]"}).nodes == ("n1", "n2")
 
 
 def test_when_a_job_may_start_and_when_it_is_thought_to() -> None:
     """As 22.05 gives them for a job that waits for nodes, and for one that is held."""
     waits = {"state_reason": "Resources", "start_time": 1826713878, "eligible_time": 1795177882}
-    job = answers.job(OLD_JOB | waits)
+    job = job_of(OLD_JOB | waits)
     assert (job.start, job.begin) == (1826713878, 1795177882)
     held = {"state_reason": "JobHeldAdmin", "start_time": 1826713878, "eligible_time": 0}
-    assert answers.job(OLD_JOB | held).begin == 0.0
+    assert job_of(OLD_JOB | held).begin == 0.0
     new = {"eligible_time": num(1700000121), "state_description": "launch failed requeued held"}
-    job = answers.job(NEW_JOB | new)
+    job = job_of(NEW_JOB | new)
     assert job.is_requeue_hold(1700000000.0)
     assert job.description == "launch failed requeued held"
 
@@ -67,15 +77,15 @@ def test_what_a_checkpoint_needs_of_a_job() -> None:
         "array_job_id": num(5), "array_task_id": num(2),
         "exit_code": {"status": ["SIGNALED"], "signal": {"id": num(10), "name": "SIGUSR1"}},
     }  # fmt: skip
-    job = answers.job(OLD_JOB | old)
-    assert job == answers.job(NEW_JOB | new)
+    job = job_of(OLD_JOB | old)
+    assert job == job_of(NEW_JOB | new)
     assert (job.uid, job.gid, job.label, job.killed_by) == (1001, 100, "5_2", 10)
     assert (job.comment, job.required) == ("ckpt=signal", ("n1",))
     unset = {"set": False, "infinite": False, "number": 0}
     failed = {"exit_code": {"return_code": num(85), "signal": {"id": unset}}}
-    assert answers.job(NEW_JOB | failed).exit_code == 85
-    assert answers.job(OLD_JOB | {"exit_code": 85 << 8}).exit_code == 85
-    assert answers.job(NEW_JOB | {"array_job_id": num(0), "array_task_id": unset}).label == "7"
+    assert job_of(NEW_JOB | failed).exit_code == 85
+    assert job_of(OLD_JOB | {"exit_code": 85 << 8}).exit_code == 85
+    assert job_of(NEW_JOB | {"array_job_id": num(0), "array_task_id": unset}).label == "7"
 
 
 @pytest.mark.parametrize(
@@ -131,8 +141,8 @@ def test_what_a_growth_policy_needs_of_a_job() -> None:
         "tres_per_node": "gres:gpu:1",
         "features": "cloud&fast",
     }
-    job = answers.job(raw)
+    job = job_of(raw)
     assert (job.node_count, job.cpus, job.limit, job.priority) == (2, 8, 600, 4)
     assert (job.gres, job.features, job.tasks) == ("gres:gpu:1", "cloud&fast", 1)
     unlimited = {"set": False, "infinite": True, "number": 0}
-    assert answers.job(raw | {"time_limit": unlimited}).limit is None
+    assert job_of(raw | {"time_limit": unlimited}).limit is None

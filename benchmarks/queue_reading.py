@@ -1,0 +1,107 @@
+"""Reading a long queue: processor time and peak memory, beside json.loads of the same text.
+
+Each measurement is a process of its own. Pending jobs in the form and length of Slurm 22.05's.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from benchmarks.report import Row, bounded, noted
+from slurm_elastic.ckptman.service import PACE
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.slurm import answers
+from slurm_elastic.slurm.records import Records
+
+MEMORY, CORE = 300.0, 5.0
+"""Goals: MB of a service that holds a queue while it reads the next; % of a core at rest."""
+PERIOD = 5.0
+"""Seconds between two readings of a short queue."""
+_PART = 1 << 16
+_FIELDS = 100
+"""Of a job that we do not use; with them a record has the 4 KB of Slurm's."""
+
+
+class Cost(Struct):
+    """``seconds`` of processor time of one reading, ``mb`` of memory at most."""
+
+    seconds: float
+    mb: float
+
+
+def rows(place: Path, jobs: int) -> Iterator[Row]:
+    """What reading a queue of ``jobs`` pending ones costs."""
+    text = place / f"queue-{jobs}.json"
+    write(text, jobs)
+    ours, plain = (measured(way, text) for way in ("ours", "json"))
+    size = text.stat().st_size / 1e6
+    text.unlink()
+    label = f"{jobs} jobs ({size:.0f} MB)"
+    yield noted(f"{label}: processor time of a reading", ours.seconds, "s")
+    yield noted(f"{label}: part of json.loads' time", ours.seconds / plain.seconds, "")
+    yield bounded(f"{label}: memory with two queues", ours.mb, MEMORY, "MB")
+    yield noted(f"{label}: part of json.loads' memory", ours.mb / plain.mb, "")
+    share = 100 * ours.seconds / max(PERIOD, (1 + PACE) * ours.seconds)
+    yield bounded(f"{label}: of a core at rest", share, CORE, "%")
+
+
+def write(path: Path, jobs: int) -> None:
+    """The answer of ``squeue --json``."""
+    unused = {f"some_field_{n:03}": 0 for n in range(_FIELDS)}
+    with path.open("w") as out:
+        out.write('{\n  "errors": [\n  ],\n  "jobs": [\n')
+        for n in range(1, jobs + 1):
+            record = {
+                "account": f"group{n % 40}", **unused, "job_id": n, "job_state": "PENDING",
+                "state_reason": "Priority", "partition": "batch,cloud", "name": f"run-{n % 500}",
+                "user_name": f"user{n % 200}", "user_id": 1000 + n % 200, "priority": 1000 + n,
+                "submit_time": 1_800_000_000 + n, "time_limit": 60, "node_count": 1, "cpus": 4,
+                "current_working_directory": f"/home/user{n % 200}/project-{n % 1000}",
+            }  # fmt: skip
+            text = json.dumps(record, indent=2).replace("\n", "\n    ")
+            out.write(f"    {text}{',' if n < jobs else ''}\n")
+        out.write("  ]\n}\n")
+
+
+def measured(way: str, text: Path) -> Cost:
+    """One of the two ways, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.queue_reading", way, str(text)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds, mb = map(float, done.stdout.split())
+    return Cost(seconds, mb)
+
+
+def read(path: Path) -> list[SlurmJob]:
+    """As the client does from a pipe."""
+    records = Records("jobs", answers.RawJob, answers.job)
+    with path.open("rb", buffering=0) as source:
+        while part := source.read(_PART):
+            records.take(part)
+    records.close()
+    return records.found
+
+
+def main(way: str, path: Path) -> None:
+    """Print processor time and peak memory."""
+    kept = []
+    began = time.process_time()
+    if way == "json":
+        kept.append(json.loads(path.read_text()))
+    else:
+        kept.append(read(path))
+    seconds = time.process_time() - began
+    if way != "json":
+        kept.append(read(path))
+    sys.stdout.write(f"{seconds} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
