@@ -53,6 +53,20 @@ def test_a_page_is_short_and_begins_with_its_purpose_and_an_example(page: Path) 
     assert any(line.startswith(("```", "    ")) for line in lines[:25]), "no example"
 
 
+_OPENING = re.compile(r"(?:[.!?] |\*\* ?|\| |# |\(|^[0-9-]*\.? ?)(?:Those|What|Of) .*")
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "etc" / "slurm-elastic.yaml"], ids=lambda page: page.name
+)
+def test_no_sentence_opens_with_those_what_or_of(page: Path) -> None:
+    """Such a sentence has to be read twice. Headings are no sentences."""
+    heading = "#" if page.suffix == ".md" else "##"
+    lines = [line for line in page.read_text().splitlines() if not line.startswith(heading)]
+    found = [found[0] for line in lines if (found := _OPENING.search(line))]
+    assert found == []
+
+
 _PATH = re.compile(r"`((?:slurm_elastic/)?(?:[a-z_]+/)+(?:[a-z_]+\.py)?|[a-z_]+\.py)`")
 
 
