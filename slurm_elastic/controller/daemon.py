@@ -61,7 +61,7 @@ MAX_BACKOFF = 30.0
 TURN = 5.0
 """Seconds after which nodes that wait for their turn to boot are looked at again."""
 PRUNING = 3600.0
-"""Seconds between two times that old decisions are forgotten."""
+"""Seconds between two times that the ledger forgets old decisions and gives room back."""
 KEEP_HISTORY = 30 * 86400.0
 
 
@@ -323,6 +323,7 @@ class Daemon:
         if clock >= self._next_pruning:
             self._next_pruning = clock + PRUNING
             self._site.ledger.prune(self._site.now() - KEEP_HISTORY)
+            self._site.ledger.compact(self._site.now())
 
     def _unusable(self) -> dict[tuple[str, str], str]:
         rounds = self._rounds.items()

@@ -3,10 +3,11 @@
 ``<state_dir>/ledger.db``, made and migrated by ``store`` from ``schema``; points in time are Unix
 seconds, prices dollars an hour, lists and offers JSON::
 
-    launches           one launch call a row, written before the call
+    launches           one launch call a row, written before the call; kept until 40 days after the
+                       end of its last machine, with one offer from a day after its answer on
       generation (key), request (correlation id), pool, cloud, nodes, jobs,
       offer (or a list of several), state intent|done|failed, created, finished, error, accounts
-    machines           one instance a row, for ever: what was paid
+    machines           one instance a row, until 400 days after its end: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
       accounts (who pays it: policies.accounts)
@@ -32,6 +33,7 @@ from pathlib import Path
 from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.machines import IN_ORDER, Machines
 from slurm_elastic.ledger.marks import STRIKES_KEPT
@@ -59,6 +61,8 @@ from slurm_elastic.store.files import open_reader, open_writer
 __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
 
+COMPACTED = 10_000
+"""Launches that one call of ``Ledger.compact`` shortens."""
 NO_NEWS = 60.0
 """Seconds for which an answer of a cloud or of Slurm that did not change is not written anew."""
 
@@ -255,7 +259,7 @@ class Ledger(Machines):
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.
 
-        Launches and machines stay: they are what was paid.
+        Launches and machines stay, as what was paid: see ``compact``.
         """
         with self._transaction("cool_downs") as db:
             db.execute("delete from cool_downs where until < ?", (before - STRIKES_KEPT,))
@@ -265,6 +269,21 @@ class Ledger(Machines):
                 (before,),
             )
             return db.execute("delete from decisions where at < ?", (before,)).rowcount
+
+    def compact(self, now: float) -> None:
+        """Keep launches that finished a day ago short, forget what ``retention`` says, and give
+        room back to the disk while no launch is open. A long backlog takes several calls.
+        """
+        with self._transaction("machines", "launches") as db:
+            retention.forget(db, now)
+        for _ in range(COMPACTED // retention.PART):
+            with self._transaction(None) as db:
+                done = retention.shorten(db, now)
+            if done < retention.PART:
+                break
+        if not self.open_launches():
+            with self._lock:
+                retention.give_back(self._db)
 
     # inside
 

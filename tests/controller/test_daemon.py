@@ -49,7 +49,7 @@ def test_a_ledger_that_takes_nothing_at_all_is_complained_of_once(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patched:
-        for method in ("beat", "record", "report_health", "intend", "prune", "observe"):
+        for method in ("beat", "record", "report_health", "intend", "prune", "compact", "observe"):
             patched.setattr(world.ledger, method, full)
         world.slurm.submit(1, ("pub1",))
         world.advance(60)
