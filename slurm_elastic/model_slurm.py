@@ -64,7 +64,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
     what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
-    ``features`` what it wants in Slurm's spelling.
+    ``features`` what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
+    each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
     """
 
     id: int
@@ -99,6 +100,12 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     features: str = ""
     eligible: float = 0.0
     description: str = ""
+    qos: str = ""
+    reservation: str = ""
+    excluded: tuple[str, ...] = ()
+    node_cpus: int = 1
+    node_memory: int = 0
+    cpu_memory: int = 0
 
     @property
     def has_ended(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.audit_trail import jobs_of, nodes_of
+from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import write_json
@@ -35,6 +36,7 @@ from slurm_elastic.ledger.rows import to_json
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.grouping import generalised
 from slurm_elastic.policies.policy_text import text_of
+from slurm_elastic.policies.verdict import Verdict
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm.prompt import PromptCli
 from slurm_elastic.view.next_action import brief
@@ -53,6 +55,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     """What ``explain --json`` prints. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says in a
     sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
     since the first decision, or the pool's now; ``end_only`` is why the daemon buys nothing.
+    ``verdicts`` say of a pending job for each pool why it gets no machine of it.
     """
 
     subject: str
@@ -63,6 +66,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
     private: tuple[str, ...] = ()
     version: int = 1
     end_only: str = ""
+    verdicts: tuple[Verdict, ...] = ()
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -70,8 +74,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser = subparsers.add_parser(
         "explain",
         description="Print every decision about a node or a job in the order of time, with its "
-        "reason, and what was rejected and why. A job's chain includes the chain of its nodes. A "
-        "decision that was taken again and again for one cause is told once, by its last time; "
+        "reason, and what was rejected and why. A job's chain includes the chain of its nodes; of "
+        "a job that waits, the reason why it gets no machine of each pool is told first. A decision that was taken again and again for one cause is told once, by its last time; "
         f"there are at most {LINES} lines.",
         epilog=examples("slurm-elastic explain 42", "slurm-elastic explain pub[1-3] --all"),
     )
@@ -147,15 +151,22 @@ def _explain_job(config: Config, slurm: Slurm, number: int) -> Explanation:
         name=str(number),
         nodes=job.nodes if job else (),
         account=job.account if job and waits else "",
+        wants=job.node_count if job and waits else 0,
     )
-    chain = chain_of(config, ask, time.time())
+    now = time.time()
+    chain = chain_of(config, ask, now)
     if job is None and not chain.decisions:
         where = trouble or "Slurm does not have it in its queue"
         raise SlurmElasticError(
             f"nothing is known about job {number}: no decision in the ledger names it, and {where}"
         )
     no_money = f"; {chain.barred}" if chain.barred else ""
-    return _explanation(str(number), "job", trouble or _job_now(number, job) + no_money, chain)
+    ours = {node for pool in domain_pools(config, expand) for node in pool.nodes}
+    told = trouble or _job_now(number, job, ours) + no_money
+    found = _explanation(str(number), "job", told, chain)
+    if job is None or not waits:
+        return found
+    return structs.replace(found, verdicts=why_not.judge(config, slurm, job, chain, now))
 
 
 def _explain_pool(config: Config, name: str) -> Explanation:
@@ -205,10 +216,12 @@ def _job(slurm: Slurm, number: int) -> tuple[SlurmJob | None, str]:
         return None, f"Slurm does not answer: {error}"
 
 
-def _job_now(number: int, job: SlurmJob | None) -> str:
+def _job_now(number: int, job: SlurmJob | None, ours: Collection[str]) -> str:
     if job is None:
         return f"job {number} is no longer in Slurm's queue"
     where = f" on {compress(job.nodes)}" if job.nodes else ""
+    if job.nodes and not job.has_ended and set(job.nodes).isdisjoint(ours):
+        where += ", nodes of the site itself"
     why = f" ({job.reason})" if job.reason not in ("", "None") else ""
     of = f" of {job.user}" if job.user else ""
     return f"job {number}{of} is {' '.join(sorted(job.states))}{where}{why}"
@@ -268,6 +281,7 @@ def _head(explanation: Explanation, console: Console, machines: int | None = Non
         console.print(f"  and {len(explanation.machines) - machines} earlier machine(s)")
     if not explanation.decisions:
         console.print(Text(f"No decision about this {explanation.about} is in the ledger."))
+    why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
 
 
 def _last_times(decisions: Sequence[Decision]) -> list[tuple[Decision, str]]:

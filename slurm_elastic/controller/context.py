@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
@@ -115,17 +116,8 @@ class Site:
 
     def scope(self, pool: Pool) -> Scope:
         """All bounds of a launch for that pool, as they are now."""
-        stop = stop_of(self.config, self.ledger, self.rules, self.now()).get(pool.name)
-        machines, launches = self.ledger.machines(), self.ledger.open_launches()
-        return Scope(
-            limits=self.config.limits,
-            cloud_limits={cloud.name: cloud.limits for cloud in self.config.clouds},
-            usage=usage(machines, launches, self.dearest),
-            cool_downs=self.ledger.cool_downs(self.now()),
-            blocked=blocked_clouds(self.config) | ({pool.cloud: stop} if stop else {}),
-            breakers={breaker.pool: breaker for breaker in self.ledger.breakers()},
-            booting=booting(machines, launches),
-        )
+        stops = stop_of(self.config, self.ledger, self.rules, self.now())
+        return of_pool(scope_of(self.config, self.ledger, self.now(), self.dearest), pool, stops)
 
     def record(
         self,
@@ -158,3 +150,25 @@ def generation_time(generation: str) -> float:
     digits = generation[1:14]
     good = generation.startswith("g") and digits.isascii() and digits.isdigit()
     return int(digits) / 1000 if good else 0.0
+
+
+def scope_of(
+    config: Config, ledger: Ledger, now: float, dearest: Mapping[str, float] | None = None
+) -> Scope:
+    """All bounds of launches as they are now, but for the budgets and windows of one pool."""
+    machines, launches = ledger.machines(), ledger.open_launches()
+    return Scope(
+        limits=config.limits,
+        cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
+        usage=usage(machines, launches, dearest or {}),
+        cool_downs=ledger.cool_downs(now),
+        blocked=blocked_clouds(config),
+        breakers={breaker.pool: breaker for breaker in ledger.breakers()},
+        booting=booting(machines, launches),
+    )
+
+
+def of_pool(scope: Scope, pool: Pool, stops: Mapping[str, str]) -> Scope:
+    """The same for one pool, of which ``stops`` say by name why nothing may be started."""
+    stop = stops.get(pool.name)
+    return replace(scope, blocked={**scope.blocked, pool.cloud: stop}) if stop else scope

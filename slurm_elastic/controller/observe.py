@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -22,6 +21,7 @@ from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
 from slurm_elastic.policies.power_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.release import Flagged
 from slurm_elastic.policies.scaling import GroupSnapshot, IdleInstance, PendingJob, PoolSnapshot
+from slurm_elastic.policies.verdict import could_run, is_kept, need
 
 DEFAULT_LIMIT = 3600
 """Seconds that a job counts for which neither its user nor the site gives a limit."""
@@ -33,15 +33,6 @@ FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
 """Of one pending array: more say no more."""
-_KEPT = (
-    "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",
-    "Deadline", "Dependency", "FedJobLock", "Invalid", "JobArrayTaskLimit", "JobHeld",
-    "JobLaunchFailure", "Licenses", "MaxMemPerLimit", "MaxRequeue", "OutOfMemory", "Partition",
-    "Prolog", "QOS", "Reservation", "SystemFailure",
-)  # fmt: skip
-"""How the reasons (squeue(1), JOB REASON CODES) begin for which a job would start on no machine,
-however many there were. PartitionConfig and the like say that it fits none of the partition.
-"""
 
 
 class PoolGroup(Struct, frozen=True, kw_only=True):
@@ -290,19 +281,12 @@ def _pending(site: Site, view: Observation, pools: Sequence[Pool]) -> list[Pendi
     """Jobs that wait for nodes, the one that comes first first."""
     found = []
     for job in _in_order(view.jobs):
-        if "PENDING" in job.states and not _is_kept(job, view.at):
+        if "PENDING" in job.states and not is_kept(job, view.at):
             mine = [p for p in pools if job.account not in view.over or not site.is_public(p)]
             able = tuple(pool.name for pool in mine if _could(site, job, pool))
             if able:
                 found.append(_asked(site, job, pools, able))
     return found
-
-
-def _is_kept(job: SlurmJob, at: int) -> bool:
-    """Whether something else than machines keeps the job; a begin time's reason outlives it."""
-    if job.reason == "BeginTime":
-        return job.start > at
-    return job.reason.startswith(_KEPT)
 
 
 def _in_order(jobs: Sequence[SlurmJob]) -> list[SlurmJob]:
@@ -331,20 +315,13 @@ def _asked(site: Site, job: SlurmJob, pools: Sequence[Pool], able: tuple[str, ..
     pool = next(pool for pool in pools if pool.name in able)
     who = site.config.who_of(site.config.cloud(pool.cloud))
     limit = job.limit or who.default_time or who.max_time or DEFAULT_LIMIT
-    need = max(job.node_count, math.ceil(job.cpus / pool.cpus))
     own = counted_id(job)
-    return PendingJob(own, need, int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS))
+    return PendingJob(
+        own, need(job, pool), int(limit), int(job.submit), able, min(job.tasks, MOST_TASKS)
+    )
 
 
 def _could(site: Site, job: SlurmJob, pool: Pool) -> bool:
-    """Whether the pool's nodes could be the job's: its partition, gres and plain features."""
-    if site.config.cloud(pool.cloud).partition_name not in job.partitions:
-        return False
-    if any(name.partition(":")[0] not in job.gres for name in pool.gres) and job.gres:
-        return False
-    if "gres" in job.gres and not pool.gres:
-        return False
-    if not job.features or set(job.features) & set("|[]()*!"):
-        return True
-    wanted = {word.strip() for word in job.features.replace("&", ",").split(",")}
-    return wanted <= {*pool.features, pool.name, pool.cloud}
+    """Whether the pool's nodes could be the job's: its partition, and what a node has."""
+    partition = site.config.cloud(pool.cloud).partition_name
+    return partition in job.partitions and could_run(job, pool)

@@ -21,26 +21,39 @@ class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     """The decisions about a job (by its number), a node or a pool. Of a job: the ``nodes`` that it
-    has by Slurm, and its ``account`` where it waits for machines.
+    has by Slurm, its ``account`` where it waits for machines, and how many nodes it ``wants`` then.
     """
 
     about: Literal["job", "node", "pool"]
     name: str
     nodes: tuple[str, ...] = ()
     account: str = ""
+    wants: int = 0
 
 
 Ask = FactsAsk | ChainAsk
 
 
+class Bar(Struct, frozen=True, kw_only=True):
+    """Why a pool starts no machines now, for a job of so many nodes as was asked. ``private``: it
+    may tell of money or machines of others.
+    """
+
+    pool: str
+    reason: str
+    private: bool = False
+
+
 class Chain(Struct, frozen=True, kw_only=True):
     """Decisions in the order of time, and the machines that they are about. ``barred``: why the
-    account gets no machine of a public cloud. ``private`` and ``end_only`` as in ``Facts``.
+    account gets no machine of a public cloud, ``bars``: why pools start none. ``private`` and
+    ``end_only`` as in ``Facts``.
     """
 
     decisions: tuple[Decision, ...] = ()
     machines: tuple[Machine, ...] = ()
     barred: str = ""
+    bars: tuple[Bar, ...] = ()
     private: tuple[str, ...] = ()
     end_only: str = ""
 

@@ -14,6 +14,7 @@ from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import barred, spending, spending_of_accounts
 from slurm_elastic.door.asks import Chain, ChainAsk
+from slurm_elastic.door.bars import bars
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.heartbeat import (
     CKPTMAN,
@@ -137,6 +138,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         decisions=tuple(found),
         machines=_machines(ledger, nodes, found),
         barred=why.reason if why else "",
+        bars=bars(config, ledger, ask.wants, now) if ask.wants else (),
     )
 
 

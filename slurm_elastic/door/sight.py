@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
-from slurm_elastic.door.asks import Chain, ChainAsk
+from slurm_elastic.door.asks import Bar, Chain, ChainAsk
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.ledger.rows import Launch
 from slurm_elastic.model_slurm import SlurmJob
@@ -141,8 +141,16 @@ def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
         decisions=tuple(decision for decision in seen if decision is not None),
         machines=_seen_machines(chain.machines, viewer),
         barred="" if viewer.hides(*MONEY) else chain.barred,
+        bars=tuple(_seen_bar(bar, viewer) for bar in chain.bars),
         private=viewer.told,
     )
+
+
+def _seen_bar(bar: Bar, viewer: Viewer) -> Bar:
+    """That there is one is no secret: else the job's user would wait and not know."""
+    if not bar.private or not viewer.hides(NODES, *MONEY):
+        return bar
+    return replace(bar, reason="a bound of the site on machines, dollars or hours is reached")
 
 
 def _seen_decision(decision: Decision, viewer: Viewer) -> Decision | None:

@@ -176,6 +176,23 @@ def ceiling(
     return room, next(iter([*bounds, *(r.reason for r in placement.rejected)]), "")
 
 
+def shortfall(
+    request: NodeRequest,
+    offers: Sequence[Offer],
+    scope: Scope,
+    now: float,
+    keys: Sequence[str] = DEFAULT_KEYS,
+) -> str:
+    """Why these offers cannot serve all of ``request`` now; empty where they can."""
+    room = sum(launch.room for launch in serving(request, offers, scope, now, keys))
+    if room >= len(request.nodes):
+        return ""
+    placement = rank(request, offers, scope, now, keys)
+    bounds = [_room(request, ranked.offer, scope)[1] for ranked in placement.ranked]
+    why = next(iter([*bounds, *(r.reason for r in placement.rejected)]), "it has no offer")
+    return f"{room} of {len(request.nodes)} nodes can be had now: {why}" if room else why
+
+
 def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
     """``usage`` after a launch of ``bought``."""
     offer, count = bought.offer, bought.room

@@ -79,6 +79,12 @@ class RawJob(Struct, gc=False):
     tres_per_job: Any = None
     tres_per_socket: Any = None
     tres_per_task: Any = None
+    qos: Any = None
+    resv_name: Any = None
+    excluded_nodes: Any = None
+    minimum_cpus_per_node: Any = None
+    memory_per_node: Any = None
+    memory_per_cpu: Any = None
 
 
 SLURMD_TIMEOUT = 300.0
@@ -152,6 +158,7 @@ def node(raw: RawNode) -> SlurmNode:
 def job(raw: RawJob) -> SlurmJob:
     """A job of either form. Texts that thousands of jobs share are there once."""
     nodes, required = raw.nodes or "", raw.required_nodes or ""
+    excluded = raw.excluded_nodes or ""
     task, minutes = number(raw.array_task_id), number(raw.time_limit)
     wants = (raw.tres_per_node, raw.tres_per_job, raw.tres_per_socket, raw.tres_per_task)
     return SlurmJob(
@@ -187,6 +194,12 @@ def job(raw: RawJob) -> SlurmJob:
         features=intern(raw.features or ""),
         eligible=number(raw.eligible_time) or 0.0,
         description=intern(raw.state_description or ""),
+        qos=intern(raw.qos or ""),
+        reservation=intern(raw.resv_name or ""),
+        excluded=tuple(expand(excluded)) if excluded else (),
+        node_cpus=max(_whole(raw.minimum_cpus_per_node, 1), 1),
+        node_memory=_whole(raw.memory_per_node, 0),
+        cpu_memory=_whole(raw.memory_per_cpu, 0),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_elastic.config import Config
 from slurm_elastic.model import Pool
+from slurm_elastic.policies.verdict import features
 from slurm_elastic.slurm.account import same
 from slurm_elastic.slurm.siteconf import Entry, Record, Site
 
@@ -101,11 +102,6 @@ def _spills_over(pools: Sequence[Pool], site: Site) -> Iterator[str]:
                 f"{nodeset.where}: node set {nodeset.names[0]} takes nodes by the feature"
                 f" {nodeset.get('feature')}, which cloud nodes have; rename one of them"
             )
-
-
-def features(pool: Pool) -> tuple[str, ...]:
-    """What ``--constraint`` may name: the pool's own features, its cloud, the pool."""
-    return tuple(dict.fromkeys((*pool.features, pool.cloud, pool.name)))
 
 
 def _programs(config: Config, site: Site) -> Iterator[str]:

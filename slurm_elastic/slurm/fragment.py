@@ -17,6 +17,7 @@ from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.model import Location, Pool
+from slurm_elastic.policies.verdict import features
 from slurm_elastic.slurm import conflicts
 from slurm_elastic.slurm.siteconf import Site
 
@@ -152,7 +153,7 @@ def _nodes(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
                 f"CPUs={pool.cpus}",
                 f"RealMemory={pool.real_memory}",
                 *_gres(pool),
-                f"Feature={','.join(conflicts.features(pool))}",
+                f"Feature={','.join(features(pool))}",
                 f"Weight={weights[pool.name]}",
                 *_address(pool, ports[pool.name], site),
                 *_node_resets(pool, site),

@@ -19,7 +19,8 @@ from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import Pool
 from slurm_elastic.policies.inventory_check import is_pinged
-from slurm_elastic.slurm import answers, conflicts, fragment, includeline, submit_filter
+from slurm_elastic.policies.verdict import features
+from slurm_elastic.slurm import answers, fragment, includeline, submit_filter
 from slurm_elastic.slurm.plugins import has_plugin
 from slurm_elastic.slurm.siteconf import Site, encoded, read
 
@@ -108,7 +109,7 @@ def make(config: Config, *, version: tuple[int, int] | None = None) -> Plan:
 def pools_of(config: Config) -> tuple[Pool, ...]:
     """The pools with the features that the fragment gives their nodes."""
     pools = domain_pools(config, expand)
-    return tuple(replace(pool, features=conflicts.features(pool)) for pool in pools)
+    return tuple(replace(pool, features=features(pool)) for pool in pools)
 
 
 def detect_version(settings: SlurmSettings) -> tuple[int, int]:

@@ -7,19 +7,26 @@ and its limits are not in the data: the filter asks Slurm for those at each subm
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 
 from slurm_elastic.config import Config, blocked_clouds
+from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import cheapest
+from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Location, Market, Pool
-from slurm_elastic.slurm.conflicts import features
+from slurm_elastic.policies.verdict import features, most_nodes
+from slurm_elastic.slurm import siteconf
 from slurm_elastic.slurm.launcher import launchers
 from slurm_elastic.slurm.siteconf import Site
 
 FILTER = "slurm_elastic.lua"
 PLUGIN_SCRIPT = "job_submit.lua"
 _DATA_LINE = "local SITE = {}\n"
+_CALL = re.compile(r"(?<!function )\bslurm_elastic_submit\s*\(")
+_COMMENT = re.compile(r"--\[\[.*?\]\]|--[^\n]*", re.DOTALL)
 
 LuaValue = str | int | float | bool | Mapping[str, "LuaValue"] | Sequence["LuaValue"]
 
@@ -45,6 +52,24 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
         FILTER: code.replace(_DATA_LINE, f"local SITE = {to_lua(data)}\n"),
         PLUGIN_SCRIPT: _source(PLUGIN_SCRIPT),
     }
+
+
+def trouble(conf: str | Path) -> str:
+    """Why no job is given our partitions by itself: slurmctld does not call the filter, as far as
+    slurm.conf and the site's job_submit.lua tell. Empty where it does.
+    """
+    try:
+        plugins = siteconf.read(conf).items("JobSubmitPlugins")
+        script = (Path(conf).parent / PLUGIN_SCRIPT).read_text(errors="replace")
+    except (ConfigError, FileNotFoundError) as error:
+        return f"the submit filter is not installed ({error})"
+    except OSError:
+        return ""  # nobody knows
+    if "lua" not in plugins:
+        return "slurm.conf's JobSubmitPlugins has no lua, so the submit filter is not called"
+    if not _CALL.search(_COMMENT.sub("", script)):
+        return f"the site's {PLUGIN_SCRIPT} does not call slurm_elastic_submit"
+    return ""
 
 
 def client_patience(site: Site | None) -> int:
@@ -92,9 +117,8 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
                 "spot": any(Market.SPOT in pool.markets for pool in own),
                 "pools": data,
             }
-            limits = (config.limits.nodes, cloud.limits.nodes)
-            if any(limit is not None for limit in limits):
-                partition["most"] = min(limit for limit in limits if limit is not None)
+            if (most := most_of_cloud(config, cloud)) is not None:
+                partition["most"] = most
             if method := _method(config, cloud.name):
                 partition["checkpoint"] = method
             partitions.append(partition)
@@ -110,7 +134,7 @@ def _method(config: Config, cloud: str) -> str:
 
 def _pool(config: Config, pool: Pool) -> LuaValue:
     return {
-        "count": _most(config, pool),
+        "count": most_of(config, pool),
         "cpus": pool.cpus,
         "memory": pool.real_memory,
         "gres": dict(pool.gres),
@@ -118,16 +142,17 @@ def _pool(config: Config, pool: Pool) -> LuaValue:
     }
 
 
-def _most(config: Config, pool: Pool) -> int:
-    """Nodes of the pool that may ever be up together under the limits: a larger job would wait for
-    them for ever.
-    """
+def most_of(config: Config, pool: Pool) -> int:
+    """Nodes of the pool that may ever be up together under the limits."""
     cloud = config.cloud(pool.cloud)
-    most = [len(pool.nodes)] if pool.max_nodes is None else [len(pool.nodes), pool.max_nodes]
-    price = cheapest(cloud, pool)
-    dollars = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
-    most += [int(limit / price + 1e-9) for limit in dollars if limit is not None and price]
-    return min(most)
+    caps = (config.limits.dollars_per_hour, cloud.limits.dollars_per_hour)
+    return most_nodes(pool, cheapest(cloud, pool), caps)
+
+
+def most_of_cloud(config: Config, cloud: CloudSettings) -> int | None:
+    """Nodes of the cloud that may ever be up together, where its limits or the cluster's say."""
+    limits = (config.limits.nodes, cloud.limits.nodes)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _default_memory(site: Site | None) -> dict[str, LuaValue]:

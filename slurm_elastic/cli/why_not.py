@@ -1,0 +1,122 @@
+"""Why a pending job gets no machine: the verdict on each pool, gathered for ``explain``."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.door.asks import Chain
+from slurm_elastic.errors import ConfigError, SlurmError
+from slurm_elastic.hostlist import expand
+from slurm_elastic.model import Location
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.verdict import Asker, PoolCase, Verdict, grouped, verdicts
+from slurm_elastic.protocols import Slurm
+from slurm_elastic.slurm import siteconf, submit_filter
+from slurm_elastic.slurm.siteconf import Site
+
+ROWS = 8
+"""Reasons that are shown where not all lines are asked for."""
+LONGEST = 170
+"""Characters of a reason then."""
+_NARROW = 20
+
+
+def judge(
+    config: Config, slurm: Slurm, job: SlurmJob, chain: Chain, now: float
+) -> tuple[Verdict, ...]:
+    """By what Slurm, slurm.conf and the ledger tell; what cannot be read speaks against nothing."""
+    site = _site(config)
+    asker = Asker(
+        job=job,
+        now=now,
+        groups=_groups(job),
+        default=_default(site),
+        ours=frozenset(cloud.partition_name for cloud in config.clouds),
+        slurm_user=config.slurm.user,
+    )
+    return verdicts(asker, list(_cases(config, site, _nodes(slurm), chain)))
+
+
+def _cases(
+    config: Config, site: Site | None, nodes: Mapping[str, SlurmNode], chain: Chain
+) -> Iterator[PoolCase]:
+    bars = {bar.pool: bar.reason for bar in chain.bars}
+    patience = submit_filter.client_patience(site)
+    unlisted = submit_filter.trouble(Path(config.slurm.conf))
+    for pool in domain_pools(config, expand):
+        cloud = config.cloud(pool.cloud)
+        who = config.who_of(cloud)
+        account = chain.barred if cloud.location is Location.PUBLIC else ""
+        own = {name: nodes[name] for name in pool.nodes if name in nodes}
+        yield PoolCase(
+            pool=pool,
+            partition=cloud.partition_name,
+            accounts=who.accounts,
+            groups=who.groups,
+            qos=who.qos,
+            max_time=who.max_time,
+            interactive=config.resume_timeout(cloud) <= patience,
+            most=submit_filter.most_of(config, pool),
+            cloud_most=submit_filter.most_of_cloud(config, cloud),
+            nodes=own or None,
+            bar=chain.end_only or account or bars.get(pool.name, ""),
+            unlisted=unlisted,
+        )
+
+
+def _site(config: Config) -> Site | None:
+    with contextlib.suppress(ConfigError):
+        return siteconf.read(config.slurm.conf)
+    return None
+
+
+def _default(site: Site | None) -> str:
+    records = site.partitions if site else ()
+    named = (r.names[0] for r in records if r.names and r.get("default").lower() == "yes")
+    return next(named, "")
+
+
+def _groups(job: SlurmJob) -> frozenset[str] | None:
+    """None where this host does not know the user."""
+    try:
+        user = pwd.getpwuid(job.uid) if job.uid >= 0 else pwd.getpwnam(job.user)
+        return frozenset(
+            grp.getgrgid(gid).gr_name for gid in os.getgrouplist(user.pw_name, user.pw_gid)
+        )
+    except (KeyError, OSError):
+        return None
+
+
+def _nodes(slurm: Slurm) -> Mapping[str, SlurmNode]:
+    with contextlib.suppress(SlurmError):
+        return slurm.nodes()
+    return {}
+
+
+def show(found: tuple[Verdict, ...], console: Console, rows: int | None = None) -> None:
+    """Print them, pools with the same reason in one row; ``rows`` at most."""
+    groups = grouped(found)
+    if not groups:
+        return
+    console.print("Why it gets no machine, by cloud and pool:")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold", max_width=_NARROW)
+    table.add_column(overflow="fold")
+    for cloud, pools, reason in groups[:rows]:
+        names = ", ".join(pools) if len(pools) <= 2 else f"{pools[0]} and {len(pools) - 1} more"
+        short = reason if rows is None else textwrap.shorten(reason, LONGEST, placeholder=" ...")
+        table.add_row(Text(f"  {cloud}: {names}"), Text(short))
+    console.print(table)
+    if rows is not None and groups[rows:]:
+        console.print(f"  and {len(groups) - rows} more reasons (--all)")

@@ -1,0 +1,63 @@
+"""What keeps each pool from starting machines now, by the ledger and the configuration alone.
+
+The ranking itself says it, of offers as the configuration has them: no cloud is asked, so of stock
+and of today's spot prices nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import rules_of, types_of
+from slurm_elastic.controller.budget import stop_of
+from slurm_elastic.controller.context import of_pool, scope_of
+from slurm_elastic.door.asks import Bar
+from slurm_elastic.hostlist import expand
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Market, NodeRequest, Offer, Pool
+from slurm_elastic.policies.boot_breaker import paused
+from slurm_elastic.policies.ranking import shortfall
+
+ANY = "any"
+"""A type or zone that only the cloud could name; cool-downs of a single one say nothing of it."""
+
+
+def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, ...]:
+    """One for each pool that could not start machines for ``wants`` nodes, or for all that it has
+    where they are fewer.
+    """
+    rules = {pool.name: rules_of(config, pool) for pool in config.pools}
+    stops = stop_of(config, ledger, rules, now)
+    scope, blocked = scope_of(config, ledger, now), blocked_clouds(config)
+    found = []
+    for pool in domain_pools(config, expand):
+        request = NodeRequest(id="explain", pool=pool, nodes=pool.nodes[:wants])
+        offers = list(_configured(config.cloud(pool.cloud), pool))
+        why = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
+        if why:
+            told = (blocked.get(pool.cloud), paused(scope.breakers.get(pool.name), now))
+            found.append(Bar(pool=pool.name, reason=why, private=why not in told))
+    return tuple(found)
+
+
+def _configured(cloud: CloudSettings, pool: Pool) -> Iterator[Offer]:
+    """Spot at no price, and counted at the on-demand price as launches are."""
+    prices = {name: kind.price for name, kind in types_of(cloud, pool).items()}
+    for name, price in (prices or {ANY: cloud.flat_price or 0.0}).items():
+        for market in pool.markets:
+            for zone in pool.zones or (ANY,):
+                spot = market is Market.SPOT
+                yield Offer(
+                    cloud=cloud.name,
+                    location=cloud.location,
+                    instance_type=name,
+                    zone=zone,
+                    market=market,
+                    price=0.0 if spot else price,
+                    on_demand_price=(price or None) if spot else None,
+                    cpus=pool.cpus,
+                    memory=pool.real_memory,
+                    gres=dict(pool.gres),
+                )

@@ -1,0 +1,216 @@
+"""Why a pending job gets no machine: a table of one failing predicate each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.model import Market, Pool
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.verdict import (
+    Asker,
+    PoolCase,
+    Verdict,
+    could_run,
+    grouped,
+    is_kept,
+    most_nodes,
+    need,
+    told_by_slurm,
+    verdicts,
+)
+
+POOL = Pool(
+    name="gpu",
+    cloud="aws",
+    nodes=("g1", "g2", "g3", "g4"),
+    cpus=8,
+    real_memory=32000,
+    gres={"gpu:a100": 2},
+    features=("fast",),
+    markets=(Market.SPOT, Market.ON_DEMAND),
+)
+OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+BUSY = frozenset({"ALLOCATED", "CLOUD"})
+DRAINED = frozenset({"IDLE", "CLOUD", "DRAIN"})
+
+
+def nodes(*states: frozenset[str], reason: str = "") -> dict[str, SlurmNode]:
+    return {
+        name: SlurmNode(name=name, states=of, reason=reason if "DRAIN" in of else "")
+        for name, of in zip(POOL.nodes, states, strict=True)
+    }
+
+
+CASE = PoolCase(
+    pool=POOL,
+    partition="burst",
+    accounts=("physics", "bio"),
+    groups=("chem",),
+    qos=("normal",),
+    max_time=7200,
+    interactive=False,
+    most=4,
+    nodes=nodes(OFF, OFF, OFF, OFF),
+)
+JOB = SlurmJob(
+    id=7,
+    states=frozenset({"PENDING"}),
+    user="erin",
+    account="physics",
+    qos="normal",
+    partitions=("static", "burst"),
+    reason="Priority",
+    limit=3600,
+)
+UNLISTED = replace(JOB, partitions=("static",))
+ASKER = Asker(
+    job=JOB, now=1000.0, groups=frozenset({"chem"}), default="static", ours=frozenset({"burst"})
+)
+
+
+def verdict(job: SlurmJob, case: PoolCase = CASE, **asker: Any) -> Verdict:
+    (one,) = verdicts(replace(ASKER, job=job, **asker), [case])
+    return one
+
+
+def changed(job: SlurmJob = JOB, **fields: Any) -> SlurmJob:
+    return replace(job, **fields)
+
+
+@pytest.mark.parametrize(
+    ("job", "predicate", "words"),
+    [
+        (changed(partitions=("other",)), "partition", "the job names partition other"),
+        (changed(UNLISTED, required=("st1",)), "partition", "names nodes (-w)"),
+        (changed(UNLISTED, excluded=("st1",)), "partition", "names nodes to avoid (-x)"),
+        (changed(UNLISTED, reservation="beam"), "partition", "names a reservation"),
+        (
+            changed(UNLISTED, account="arts"), "account",
+            "account arts may not use it; only bio, physics may (who in slurm-elastic.yaml)",
+        ),
+        (changed(UNLISTED, account=""), "account", "the job has none that Slurm knows"),
+        (
+            changed(account="arts", reason="AccountNotAllowed"), "account",
+            "account arts may not use it",
+        ),
+        (changed(UNLISTED, qos="long"), "qos", "QOS long may not use it; only normal may"),
+        (changed(UNLISTED, batch=False), "interactive", "submit it by sbatch"),
+        (changed(UNLISTED, requeue=False), "requeue", "may not be requeued"),
+        (changed(UNLISTED, limit=9000), "time", "time limit is 2 h 30 min, the partition's 2 h 00"),
+        (changed(UNLISTED, features="fast&old"), "features", "lack the feature old"),
+        (changed(UNLISTED, gres="gres:gpu:4"), "gres", "have 2 gpu, the job asks for 4"),
+        (changed(UNLISTED, gres="gres/gpu:v100:1"), "gres", "have 0 gpu:v100, the job asks for 1"),
+        (changed(UNLISTED, gres="gres:tpu"), "gres", "have 0 tpu, the job asks for 1"),
+        (changed(UNLISTED, node_cpus=16, cpus=16), "cpus", "have 8 CPUs, the job asks for 16"),
+        (changed(UNLISTED, node_memory=64000), "memory", "have 32000 MiB, the job asks for 64000"),
+        (changed(UNLISTED, cpu_memory=9000, node_cpus=4), "memory", "asks for 36000 on one"),
+        (changed(node_count=5), "size", "asks for 5 nodes, and 4 such can be up together at most"),
+        (changed(cpus=33), "size", "asks for 5 nodes"),
+        (UNLISTED, "filter", "scontrol update jobid=7 partition=static,burst"),
+        (changed(reason="Dependency"), "kept", "Dependency: it waits for the jobs that it depends"),
+        (changed(reason="DependencyNeverSatisfied"), "kept", "never starts"),
+        (changed(reason="QOSMaxJobsPerUserLimit"), "kept", "a limit of its QOS is reached"),
+        (changed(reason="BeginTime", start=2000.0), "kept", "its begin time has not come"),
+        (changed(reason="JobHeldUser"), "kept", "held by its user"),
+        (
+            JOB, "slurm",
+            "Slurm has not asked for a machine yet: Priority: jobs with a higher priority",
+        ),
+        (changed(reason="Odd"), "slurm", "Odd (squeue(1), JOB REASON CODES)"),
+        (changed(reason=""), "slurm", "slurmctld has not looked at it yet"),
+    ],
+)  # fmt: skip
+def test_the_first_predicate_that_fails_is_told(job: SlurmJob, predicate: str, words: str) -> None:
+    found = verdict(job)
+    assert (found.cloud, found.pool, found.predicate) == ("aws", "gpu", predicate)
+    assert words in found.reason
+
+
+def test_a_user_of_no_allowed_group_is_told_the_groups() -> None:
+    found = verdict(UNLISTED, groups=frozenset({"arts"}))
+    assert (found.predicate, found.reason) == (
+        "group",
+        "erin is in none of the groups that may use it: chem",
+    )
+    assert verdict(UNLISTED, groups=None).predicate == "filter", "unknown speaks against nothing"
+
+
+def test_a_child_of_an_allowed_account_that_slurm_let_in_is_believed() -> None:
+    assert verdict(changed(account="physics-students")).predicate == "slurm"
+
+
+def test_bounds_of_the_ledger_come_after_what_the_job_itself_lacks() -> None:
+    shut = replace(CASE, bar="the budget of today is spent")
+    assert verdict(JOB, shut).reason == "the budget of today is spent"
+    assert verdict(changed(node_count=5), shut).predicate == "size"
+    assert verdict(changed(reason="Dependency"), shut).predicate == "kept"
+
+
+def test_nodes_out_of_service_and_in_use_are_told() -> None:
+    low = "Low RealMemory (reported:22956 < 100.00% of configured:32000)"
+    out = replace(CASE, nodes=nodes(DRAINED, DRAINED, DRAINED, OFF, reason=low))
+    found = verdict(changed(node_count=2), out)
+    assert found.predicate == "health"
+    assert found.reason.startswith("3 of its 4 nodes take no jobs: Low RealMemory")
+    assert "do: set `real_memory: 22900`" in found.reason
+    assert verdict(JOB, out).predicate == "slurm", "one node is there, and one is asked for"
+    busy = replace(CASE, nodes=nodes(BUSY, BUSY, BUSY, BUSY))
+    assert verdict(JOB, busy).reason == "4 of its 4 nodes are in use"
+    assert verdict(JOB, replace(CASE, nodes=None)).predicate == "slurm"
+
+
+def test_pools_of_one_partition_serve_a_job_together_up_to_the_clouds_cap() -> None:
+    mate = replace(CASE, pool=replace(POOL, name="more", nodes=("m1", "m2")), most=2, nodes=None)
+    asker = replace(ASKER, job=changed(node_count=6))
+    assert [v.predicate for v in verdicts(asker, [CASE, mate])] == ["slurm", "slurm"]
+    capped = [replace(case, cloud_most=5) for case in (CASE, mate)]
+    assert [v.predicate for v in verdicts(asker, capped)] == ["size", "size"]
+    (one,) = grouped(verdicts(asker, capped))
+    assert one[:2] == ("aws", ("gpu", "more"))
+
+
+def test_a_filter_that_is_not_called_is_the_reason() -> None:
+    off = replace(CASE, unlisted="the site's job_submit.lua does not call slurm_elastic_submit")
+    assert verdict(UNLISTED, off).reason.startswith("the site's job_submit.lua does not call")
+    assert verdict(JOB, off).predicate == "slurm"
+
+
+def test_a_job_that_the_filter_gave_another_cloud_alone_has_not_named_it() -> None:
+    elsewhere = changed(partitions=("onprem",), account="arts")
+    assert verdict(elsewhere, ours=frozenset({"onprem", "burst"})).predicate == "account"
+
+
+# what growth policies ask
+
+
+def test_what_a_node_has_decides_whether_it_could_be_a_jobs() -> None:
+    assert could_run(changed(gres="gres:gpu:a100:2", features="fast,aws,gpu"), POOL)
+    assert could_run(changed(gres="cpu:4"), POOL), "since 23.11 a task's CPUs stand there"
+    assert could_run(changed(features="fast|old"), POOL), "an expression is Slurm's to judge"
+    assert not could_run(changed(gres="gres:gpu"), replace(POOL, gres={}))
+    assert not could_run(changed(features="old"), POOL)
+
+
+def test_a_job_takes_so_many_nodes_as_its_cpus_need() -> None:
+    assert [need(changed(cpus=c), POOL) for c in (1, 8, 9, 64)] == [1, 1, 2, 8]
+
+
+def test_dollars_and_the_pools_own_limit_bound_its_nodes() -> None:
+    assert most_nodes(POOL, 0.5, (None, None)) == 4
+    assert most_nodes(replace(POOL, max_nodes=3), 0.5, (5.0, None)) == 3
+    assert most_nodes(POOL, 0.1, (0.2, 5.0)) == 2, "a billionth of slack"
+    assert most_nodes(POOL, 0.0, (0.2,)) == 4
+
+
+def test_a_begin_time_keeps_a_job_until_it_comes() -> None:
+    later = changed(reason="BeginTime", start=2000.0)
+    assert (is_kept(later, 1999), is_kept(later, 2000)) == (True, False)
+    assert not is_kept(changed(reason="Resources"), 0)
+
+
+def test_what_slurm_adds_to_its_reason_is_told() -> None:
+    job = changed(reason="ReqNodeNotAvail", description="UnavailableNodes:g1")
+    assert told_by_slurm(job).endswith("is not available (UnavailableNodes:g1)")
