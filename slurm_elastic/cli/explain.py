@@ -75,7 +75,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "explain",
         description="Print every decision about a node or a job in the order of time, with its "
         "reason, and what was rejected and why. A job's chain includes the chain of its nodes; of "
-        "a job that waits, the reason why it gets no machine of each pool is told first. A decision that was taken again and again for one cause is told once, by its last time; "
+        "a job that waits, the reason why it gets no machine of each pool is told first. A "
+        "decision that was taken again and again for one cause is told once, by its last time; "
         f"there are at most {LINES} lines.",
         epilog=examples("slurm-elastic explain 42", "slurm-elastic explain pub[1-3] --all"),
     )

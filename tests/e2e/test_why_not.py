@@ -1,0 +1,76 @@
+"""Why jobs on real Slurm get no machine: refused by account, too large, waiting for another job."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.submission_site import SubmissionSite, wait_for
+from e2e.test_submissions import running_site, submissions_config
+from msgspec.structs import replace
+
+from slurm_elastic.config.access import Who
+from slurm_elastic.ledger import Ledger
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SubmissionSite]:
+    with running_site(enforce="NO") as made:
+        config = submissions_config(made)
+        allowed = Who(accounts=("physics",), max_time=24 * 3600.0)
+        made.install(replace(config, clouds=tuple(replace(c, who=allowed) for c in config.clouds)))
+        made.restart()
+        Ledger(config.state / "ledger.db").close()
+        yield made
+
+
+def submit(site: SubmissionSite, *args: str) -> str:
+    done = site.run("sbatch", "--parsable", "-o", "/dev/null", *args, "--wrap", "sleep 600")
+    assert done.code == 0, done.err
+    return done.out.strip()
+
+
+def explained(site: SubmissionSite, job: str) -> dict[str, str]:
+    """By pool, predicate and reason."""
+    program = Path(sys.executable).with_name("slurm-elastic")
+    config = site.root / "etc" / "slurm-elastic.yaml"
+    done = site.run(str(program), "--config", str(config), "explain", job, "--json")
+    assert done.code == 0, done.err
+    return {v["pool"]: f"{v['predicate']}: {v['reason']}" for v in json.loads(done.out)["verdicts"]}
+
+
+def waits(site: SubmissionSite, job: str) -> bool:
+    return site.run("squeue", "-h", "-j", job, "-o", "%r").out.strip() not in ("", "None")
+
+
+def test_each_job_is_told_what_is_in_its_way(site: SubmissionSite) -> None:
+    submit(site, "-p", "static", "-N2", "--exclusive")
+    refused = submit(site, "-A", "arts")
+    large = submit(site, "-A", "physics", "-N", "9")
+    first = submit(site, "-A", "physics", "-H")
+    later = submit(site, "-A", "physics", f"--dependency=afterok:{first}")
+    for job in (refused, large, later):
+        wait_for(f"slurmctld's reason of job {job}", lambda job=job: waits(site, job))
+
+    told = explained(site, refused)
+    assert set(told.values()) == {
+        "account: account arts may not use it; only physics may (who in slurm-elastic.yaml)"
+    }
+    told = explained(site, large)
+    assert told["pub"].startswith("size: the job asks for 9 nodes, and 4 such can be up together")
+    assert told["op"].startswith("size: the job asks for 9 nodes, and 2 such can be up together")
+    told = explained(site, later)
+    assert set(told.values()) == {"kept: Dependency: it waits for the jobs that it depends on"}
+
+
+def test_a_job_that_slurm_never_had_is_an_error(site: SubmissionSite) -> None:
+    program = Path(sys.executable).with_name("slurm-elastic")
+    config = site.root / "etc" / "slurm-elastic.yaml"
+    done = site.run(str(program), "--config", str(config), "explain", "99999")
+    assert done.code == 1
+    assert "nothing is known about job 99999" in done.err
