@@ -1,4 +1,6 @@
-"""What is paid for now and what boots, for the limits: pure, from machines and open intents."""
+"""The machines that are paid for now and that boot, for the limits: pure, from machines and open
+intents.
+"""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     @property
     def worst_price(self) -> float:
-        """What the machine could come to cost: a spot price never rises over the on-demand one, so
+        """The most that the machine could cost: a spot price never rises over the on-demand one, so
         the dearest of what is known.
         """
         return max(self.price, self.on_demand_price or 0.0, self.reference_price or 0.0)
@@ -157,7 +157,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What is paid for now (live instances and open launch intents), counted per scope.
+    """Everything that is paid for now (live instances and open launch intents), counted per scope.
 
     Keys of ``nodes``: ``""`` the cluster, ``cloud:NAME``, ``pool:NAME``, ``market:MARKET``,
     ``cloud:NAME:MARKET``. Keys of ``dollars_per_hour``: ``""`` and ``cloud:NAME``, at the
@@ -253,7 +253,7 @@ class Instance(Struct, frozen=True, kw_only=True):
 
 
 class Lease(Struct, frozen=True, kw_only=True):
-    """What is paid for: an instance from ``start`` to ``end`` (None: still) at ``price``."""
+    """Paid time of an instance, from ``start`` to ``end`` (None: still) at ``price``."""
 
     instance: str
     node: str
@@ -268,7 +268,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 
 
 class NoticeKind(StrEnum):
-    """What a cloud warns of."""
+    """The kinds of warnings that a cloud gives."""
 
     INTERRUPTION = "interruption"
     REBALANCE = "rebalance"

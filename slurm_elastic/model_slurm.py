@@ -127,5 +127,5 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def label(self) -> str:
-        """What Slurm's commands call it: of an array ``12_3``, as ``12`` is all of its tasks."""
+        """The name in Slurm's commands: of an array ``12_3``, as ``12`` is all of its tasks."""
         return str(self.id) if self.task is None else f"{self.array}_{self.task}"

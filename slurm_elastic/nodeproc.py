@@ -42,7 +42,7 @@ class Process(Struct, frozen=True, kw_only=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """What a slurmd runs as. ``directory`` is its working directory, for it alone.
+    """The settings of a slurmd. ``directory`` is its working directory, for it alone.
 
     With ``conf_server`` (``host:port``) slurmd fetches its configuration there and ``conf`` is not
     used ("configless", slurmd(8) --conf-server).
@@ -207,7 +207,7 @@ def find(directory: str) -> Process | None:
 
 
 def belonging(directory: str) -> list[Process]:
-    """What runs on the machine: slurmd's, then slurmstepd's, then all others."""
+    """The processes that run on the machine: slurmd's, then slurmstepd's, then all others."""
     everyone = {s.process.pid: s for s in _all()}
     ours = {pid for pid, s in everyone.items() if _is_root_of(s, directory)}
     spaces = {_namespace(pid) for pid in ours} - {_namespace(os.getpid()), _namespace(1), None}

@@ -33,7 +33,7 @@ class Provider(Protocol):
     name: str
 
     def offers(self, pool: Pool) -> Sequence[Offer]:
-        """What this cloud sells for ``pool`` now: every type x zone x market the pool allows.
+        """The offers of this cloud for ``pool`` now: every type x zone x market the pool allows.
 
         An offer the cloud does not have (unknown type, no price) is left out, not guessed.
         """

@@ -34,7 +34,7 @@ STALE_DRAFT = 3600.0
 """Seconds after which a program that was writing a request is surely gone."""
 
 _UNREADABLE = (IsADirectoryError, PermissionError, ValueError, ValidationError, RecursionError)
-"""What a request itself can be the cause of."""
+"""The errors that a request itself can cause."""
 
 
 def received_at(request: str) -> float | None:

@@ -16,7 +16,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 DIRECTORY, FILE = 0o700, 0o600
-"""What is made in it has these modes, whatever the umask."""
+"""Files that are made in it have these modes, whatever the umask."""
 OTHERS = 0o077
 _DEEPEST = 16
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
@@ -24,7 +24,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 
 @contextlib.contextmanager
 def private_umask() -> Iterator[None]:
-    """What this process makes is its user's alone, also where sqlite or a library makes it."""
+    """Files of this process are its user's alone, also where sqlite or a library makes it."""
     before = os.umask(OTHERS)
     try:
         yield

@@ -98,8 +98,9 @@ class Watchdog:
         return silent
 
     def _read_beat(self) -> Beat:
-        """Of the file that slurm-elasticd writes over and over; None while there is none, or its
-        disk cannot be read. One that we may not look at tells nothing of anybody: that is an error.
+        """The sign of life in the file that slurm-elasticd writes over and over; None while there
+        is none, or its disk cannot be read. One that we may not look at tells nothing of anybody:
+        that is an error.
         """
         try:
             found = os.stat(self._mark)
@@ -133,7 +134,7 @@ class Watchdog:
         ready: Sequence[TerminateOrphan],
         seen: Sequence[Instance],
     ) -> None:
-        """Those that Slurm still does not need: reading the cloud took its time."""
+        """The machines that Slurm still does not need: reading the cloud took its time."""
         nodes, busy = self._read_slurm()
         node_of = {one.id: one.node for one in seen}
         still = [

@@ -149,7 +149,7 @@ class BlcrCheckpointer:
             raise CheckpointError(f"job {run.label}: kill on {host}: {answer.err.strip()}")
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """Those on record that are there at full length."""
+        """The files on record that are there at full length."""
         return tuple(image for image in self._read(run.job).images if _whole(image))
 
     def verify(self, image: Image) -> None:
@@ -212,7 +212,9 @@ class BlcrCheckpointer:
         return first + [int(row[0]) for row in rows if row[3] != "0"]
 
     def _as(self, run: JobRun) -> tuple[str, ...]:
-        """What has a command run as the job's user, with his groups and nothing of root's."""
+        """The words before a command that run it as the job's user, with his groups and nothing of
+        root's.
+        """
         user = (f"--reuid={run.uid}", f"--regid={run.gid}", "--init-groups", "--reset-env")
         return ("setpriv", *user, "--")
 

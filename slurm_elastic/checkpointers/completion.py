@@ -38,7 +38,7 @@ class Completion(Protocol):
         ...
 
     def fault(self, size: int) -> str | None:
-        """What is wrong with a save of that size by now."""
+        """The mistake in a save of that size by now."""
         ...
 
 

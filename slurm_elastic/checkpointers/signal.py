@@ -45,7 +45,7 @@ STOPPED = 5.0
 """Seconds to wait for Slurm to have a job as stopped."""
 _NOT_RUNNING = frozenset({"STOPPED", "SUSPENDED", "COMPLETED", "FAILED", "CANCELLED"})
 OPTIONS = frozenset({"signal", "stop_signal", "scope", "saved"})
-"""What a job may say of this method: ``--comment=ckpt=signal,saved=file:state``."""
+"""The options of a job for this method: ``--comment=ckpt=signal,saved=file:state``."""
 
 
 def settings_of(site: SignalSettings, run: JobRun) -> SignalSettings:
@@ -206,7 +206,7 @@ class SignalCheckpointer:
         self._send(run, "CONT", full=True)
 
     def images(self, run: JobRun) -> Sequence[Image]:
-        """Those whose sign still stands, newest first."""
+        """The images whose sign still stands, newest first."""
         book = self._read(run.job)
         if book is None:
             return ()
@@ -221,7 +221,7 @@ class SignalCheckpointer:
             raise CheckpointError(f"save {image.number} of job {image.label}: {fault}")
 
     def remove(self, job: int) -> None:
-        """What the application saved is its user's; only our note of it goes."""
+        """The files that the application saved are its user's; only our note of it goes."""
         self._path(job).unlink(missing_ok=True)
 
     def _fault(self, book: Book, image: Image) -> str | None:

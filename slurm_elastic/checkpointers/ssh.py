@@ -30,7 +30,7 @@ connection.
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What a command said, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str

@@ -1,4 +1,6 @@
-"""What ckptman works on: configuration, Slurm, both memories, clouds and checkpoint methods."""
+"""The things that ckptman works on: configuration, Slurm, both memories, clouds and checkpoint
+methods.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ class Site:
         return {node: pools[pool.name] for node, pool in self.pool_of.items()}
 
     def checkpoint_of(self, node: str) -> PoolCheckpoint:
-        """What the node's pool says of checkpoints itself."""
+        """The checkpoint section of the node's own pool."""
         pool = self.pool_of.get(node)
         return pool.checkpoint if pool else _NO_POOL
 

@@ -1,4 +1,4 @@
-"""What to do for each running job, from what is known of it and its machines. Pure."""
+"""The decision for each running job, from what is known of it and its machines. Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def decide(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
-    """What to do now, the most urgent first; ``slack`` seconds are kept before a deadline."""
+    """The plans for now, the most urgent first; ``slack`` seconds are kept before a deadline."""
     plans = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
     return tuple(sorted(plans, key=lambda plan: (plan.kind != MOVE, plan.order)))
 
@@ -89,5 +89,5 @@ def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
 
 
 def estimate(seconds: Sequence[float], expected: float) -> float:
-    """What the next save may take (s): a quarter more than the longest of the last three."""
+    """Seconds that the next save may take: a quarter more than the longest of the last three."""
     return max(seconds[:3]) * 1.25 if seconds else expected

@@ -19,7 +19,7 @@ Order = tuple[float, float]
 
 
 class Kind(Enum):
-    """What a piece of work is for."""
+    """The purpose of a piece of work."""
 
     URGENT = auto()
     PERIODIC = auto()

@@ -49,7 +49,7 @@ class JobList:
 
     @property
     def last(self) -> Mapping[int, SlurmJob]:
-        """What the last reading had, however long ago."""
+        """The jobs of the last reading, however long ago."""
         return self._jobs
 
     def _since(self, when: float) -> Mapping[int, SlurmJob]:

@@ -1,4 +1,4 @@
-"""What was decided and why: logged at once, kept in the ledger for ``explain``, and counted."""
+"""Decisions and their reasons: logged at once, kept in the ledger for ``explain``, and counted."""
 
 from __future__ import annotations
 

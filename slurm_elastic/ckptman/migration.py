@@ -87,7 +87,7 @@ def planned(site: Site, plan: Plan) -> Rescue:
 
 
 def all_to_saving(site: Site, moves: Sequence[Rescue]) -> list[Rescue]:
-    """Those that are to be saved at that step, with one sync of the disk for all of them."""
+    """The moves that are to be saved at that step, with one sync of the disk for all of them."""
     now, step = site.now(), Step.SAVING
     after = [
         replace(r, step=step, changed=now, reached={**r.reached, str(step): now}) if r.saves else r
@@ -223,7 +223,7 @@ def fall_back(site: Site, rescue: Rescue, why: str) -> Rescue:
 
 
 def _images(site: Site, rescue: Rescue) -> Sequence[Image]:
-    """What the method has, newest first; none where that cannot be told."""
+    """The images that the method has, newest first; none where that cannot be told."""
     method = site.checkpointers.get(rescue.method)
     if method is None:
         return ()

@@ -1,4 +1,4 @@
-"""What is known to be taken away, and what follows for nodes: drained, cooling down, powered down.
+"""The notices, and their consequences for nodes: drained, cooling down, powered down.
 
 A node is drained with our reason and never with another's in its place; an admin's own drain is
 enough for us. When its last job has left, a cloud node is powered down, which ends its lease.
@@ -42,8 +42,8 @@ CORRELATION = "notices"
 
 
 class NodeThreat(Struct, frozen=True, kw_only=True):
-    """What stands against one node. ``deadline``: the earliest; ``leaves``: it is really taken
-    away, not only in danger.
+    """The notices that stand against one node. ``deadline``: the earliest; ``leaves``: it is really
+    taken away, not only in danger.
     """
 
     node: str
@@ -56,7 +56,7 @@ class NodeThreat(Struct, frozen=True, kw_only=True):
 
     @property
     def leaving(self) -> tuple[Notice, ...]:
-        """Those that say that it is taken away."""
+        """The notices that say that it is taken away."""
         return tuple(n for n in self.notices if n.kind is NoticeKind.INTERRUPTION)
 
     @property
@@ -188,7 +188,9 @@ def _power_down(
 
 
 def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
-    """What was just taken away is hardly to be had again at once; each machine is counted once."""
+    """An offer that was just taken away is hardly to be had again at once; each machine is counted
+    once.
+    """
     taken = [w for w in fresh if w.offer and w.notice.kind is NoticeKind.INTERRUPTION]
     now, seconds = site.now(), site.config.timings.capacity_cooldown
     site.state.interrupted({w.notice.instance: w.offer for w in taken}, now)

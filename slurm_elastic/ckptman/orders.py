@@ -1,4 +1,4 @@
-"""What people and agents ask for that is no notice: from when a source tells it until it was
+"""Orders of people and agents that are no notices: from when a source tells it until it was
 carried out. Only then is it acknowledged there, so that whoever starts after a crash is told it
 once more.
 """
@@ -44,7 +44,7 @@ class Orders:
         return False
 
     def waiting(self) -> list[Asked]:
-        """Those that nothing was done for yet, in the order in which they came."""
+        """The orders for which nothing was done yet, in the order in which they came."""
         with self._lock:
             return list(self._waiting)
 

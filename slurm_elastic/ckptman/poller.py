@@ -78,7 +78,7 @@ class Poller:
         return True
 
     def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
-        """What is no order, and the orders that were carried out. What a person says of a node
+        """The notices, and the orders that were carried out. What a person says of a node
         after a withdrawal waits until that was carried out, which would take it back, too.
         """
         rest: list[Told] = []
@@ -139,9 +139,9 @@ class Poller:
 
 
 def _announcement(told: Told, notice: Notice) -> str:
-    """What is the same whenever one announcement is told, and of no other of that machine: a queue
-    delivers a message twice, a cloud tells a notice as long as it stands; but another deadline, or
-    another time of a recommendation, is news.
+    """The key that is the same whenever one announcement is told, and of no other of that machine:
+    a queue delivers a message twice, a cloud tells a notice as long as it stands; but another
+    deadline, or another time of a recommendation, is news.
     """
     if told.order is not None:
         return os.path.basename(told.handle)

@@ -25,7 +25,7 @@ _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependenc
 """Reasons of a pending job that pass by themselves, or that its user has a hand in."""
 _USERS = frozenset({"JobHeldUser", "Dependency"})
 _LAUNCH_FAILED = "launch failed requeued held"
-"""What Slurm says of a job that it holds because a node could not start it."""
+"""Slurm's reasons for a job that it holds because a node could not start it."""
 _HINTS = {
     "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
     "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"

@@ -53,7 +53,7 @@ class Saver:
         return self._site.now() >= self._not_before.get(job, 0.0)
 
     def expect(self, job: int, seconds: float) -> None:
-        """What the next save of the job may take."""
+        """The seconds that the next save of the job may take."""
         self._expected[job] = seconds
 
     def refuse(self, job: int, why: str) -> None:

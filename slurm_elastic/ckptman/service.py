@@ -60,7 +60,7 @@ Seen = Mapping[int, SlurmJob] | None
 
 
 class Service:
-    """What is in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
+    """Work in flight; all else is in the state, the ledger and Slurm. ``crew`` does the work."""
 
     def __init__(self, site: Site, crew: KeyedExecutor, prices: PriceBook | None = None) -> None:
         self.site = site
@@ -281,7 +281,7 @@ class Service:
     # decide
 
     def _facts(self, world: Snapshot, rescues: Sequence[Rescue]) -> list[JobFacts]:
-        """Of the jobs that are not on their way already."""
+        """The facts of the jobs that are not on their way already."""
         moved = {(r.run.job, r.run.attempt) for r in rescues}
         facts = gather(world, self.site.pool_of.__contains__, self._choice)
         return [f for f in facts if (f.run.job, f.run.attempt) not in moved]
@@ -355,7 +355,7 @@ class Service:
             self._watch(one, jobs.get(one.run.job))
 
     def _watch(self, one: Rescue, job: SlurmJob | None) -> None:
-        """What takes a Slurm command or a sync of the disk is the crew's: there may be many."""
+        """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
         if job is None or job.restarts <= one.run.attempt:
             watch(self.site, one, job)
         elif self.site.jobs.knows(self._helped.get(job.id, float("-inf"))):

@@ -1,4 +1,4 @@
-"""What is known of each running job and its machines, gathered for ``decide``. Pure."""
+"""The facts of each running job and its machines, gathered for ``decide``. Pure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
 
 
 def dump_seconds(world: Snapshot, job: int) -> float:
-    """What a save of this job may take, by its last ones."""
+    """The seconds that a save of this job may take, by its last ones."""
     return estimate([i.seconds for i in world.images.get(job, ())], world.expected)
 
 
@@ -142,8 +142,8 @@ def _mtti(world: Snapshot, job: SlurmJob) -> float | None:
 
 
 def _notices(threat: NodeThreat, now: float) -> tuple[Notice, ...]:
-    """What takes the machine away is seen now, whenever it came: a job that is to be moved is saved
-    for that, though a periodic save may have come in between.
+    """A notice that takes the machine away is seen now, whenever it came: a job that is to be moved
+    is saved for that, though a periodic save may have come in between.
     """
     gone = NoticeKind.INTERRUPTION
     return tuple(replace(n, seen=now) if n.kind is gone else n for n in threat.notices)

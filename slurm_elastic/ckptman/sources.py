@@ -34,7 +34,7 @@ SETTLED = 1.0
 
 
 class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """What an operator or an agent leaves in a drop directory, one JSON file each."""
+    """The notices that an operator or an agent leaves in a drop directory, one JSON file each."""
 
 
 class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
@@ -47,7 +47,7 @@ class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
 
 
 class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
-    """What was said of a node is not true any more."""
+    """The order to withdraw a notice of a node."""
 
     node: str
 
@@ -62,8 +62,8 @@ AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """What one reading of a source gave; ``handle`` acknowledges it. ``wrong``: what could not be
-    understood, and is acknowledged all the same, as it would come back for ever.
+    """The result of one reading of a source; ``handle`` acknowledges it. ``wrong``: what could not
+    be understood, and is acknowledged all the same, as it would come back for ever.
 
     Of a notice without a deadline ``announced`` (Unix time) tells one announcement from the next:
     whenever the same one is told, it is the same (0: it is told as long as it stands; None: when it
@@ -83,7 +83,7 @@ class Source(Protocol):
     name: str
 
     def read(self, now: float) -> Sequence[Told]:
-        """What is new there; any exception means that it cannot be read now."""
+        """The news there; any exception means that it cannot be read now."""
         ...
 
     def done(self, handles: Sequence[str]) -> None:
@@ -92,7 +92,7 @@ class Source(Protocol):
 
 
 class CloudNotices:
-    """What a cloud itself says of our machines. It says so until they are gone."""
+    """The notices that a cloud itself gives of our machines. It says so until they are gone."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
@@ -107,7 +107,7 @@ class CloudNotices:
 
 
 class NodeComments:
-    """What agents on EC2's machines (programs/agent.py) have put on their Slurm nodes as comments.
+    """The comments that agents on EC2's machines (programs/agent.py) put on their Slurm nodes.
 
     Root on a node may do that, over munge, and no user. ``machines`` gives the live ones by id: a
     comment outlives its machine, and the next machine of that node is not meant.
@@ -176,7 +176,7 @@ class DropDirectory:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """What a change of the file changes; (0, 0) where there is none."""
+    """The mark that changes with the file; (0, 0) where there is none."""
     try:
         found = path.lstat()
     except OSError:
@@ -278,7 +278,7 @@ def from_event(body: str, handle: str, now: float) -> Told:
 
 
 class SqsClient(Protocol):
-    """What is used of boto3's client."""
+    """The part of boto3's client that is used."""
 
     def receive_message(self, **request: object) -> dict[str, list[dict[str, str]]]:
         """Up to ten messages."""

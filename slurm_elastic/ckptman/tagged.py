@@ -16,7 +16,7 @@ EVERY = 30.0
 
 
 class Tagged:
-    """What is known of a machine then is its node, state and address."""
+    """Only a machine's node, state and address are known then."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

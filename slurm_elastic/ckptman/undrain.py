@@ -23,7 +23,7 @@ PAUSE = 2.0
 MOST_PAUSE = 30.0
 """Seconds at most: a node that could work again is not kept idle for longer."""
 _ALL = ""
-"""In the place of a node: the reading of them all."""
+"""The key of a refusal that is not about one node: Slurm's nodes could not be read."""
 
 
 class _Refused(Struct, frozen=True):
@@ -35,7 +35,7 @@ class _Refused(Struct, frozen=True):
 
 
 class NodeReleases:
-    """What is owed stands in the state, until Slurm has answered. The pauses are in memory: a new
+    """The debts stand in the state, until Slurm has answered. The pauses are in memory: a new
     start asks at once.
     """
 

@@ -69,7 +69,7 @@ def open_site(
 
 
 def _methods(config: Config, slurm: Slurm, jobs: JobList) -> Mapping[str, Checkpointer]:
-    """Those that can be opened: a job may name any of them. One that the configuration itself
+    """The methods that can be opened: a job may name any of them. One that the configuration itself
     names has to be there.
     """
     wanted = {config.checkpoint.method, *(p.checkpoint.method for p in config.pools)}

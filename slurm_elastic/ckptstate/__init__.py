@@ -72,7 +72,7 @@ _FORGET_OLD = (
     "(select taken from images where job = ? order by taken desc limit 1 offset ?)"
 )
 KNOWN_IMAGES = 4
-"""Of a job, besides the last one."""
+"""The images of a job, besides the last one."""
 _COUNT = (
     "insert into counters (name, value) values (?, ?) "
     "on conflict (name) do update set value = value + excluded.value"
@@ -105,7 +105,7 @@ class CheckpointState(Store):
         self._write([(sql, (w.key, to_json(w), w.closed)) for w in warned])
 
     def known(self, keys: Sequence[str]) -> frozenset[str]:
-        """Those of these keys that were taken in before, over or not."""
+        """The keys of these that were taken in before, over or not."""
         sql = "select key from notices where key in (select value from json_each(?))"
         rows = self._select(sql, to_json(list(keys)))
         return frozenset(row["key"] for row in rows)
@@ -126,7 +126,7 @@ class CheckpointState(Store):
         self._write([("delete from releases where node = ?", (node,)) for node in nodes])
 
     def notices(self) -> tuple[RecordedNotice, ...]:
-        """Those that are not over, oldest first."""
+        """The rows that are not over, oldest first."""
         rows = self._select("select body from notices where closed is null")
         found = (msgspec.json.decode(row["body"], type=RecordedNotice) for row in rows)
         return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
@@ -139,7 +139,7 @@ class CheckpointState(Store):
         self._write([*images, *((_RESCUE, _rescue_row(r)) for r in rescues)])
 
     def rescues(self, *, since: float | None = None) -> tuple[Rescue, ...]:
-        """Those that are not over, and with ``since`` those that changed since then."""
+        """The rows that are not over, and with ``since`` the ones that changed since then."""
         where, values = (
             ("over = 0", ()) if since is None else ("over = 0 or changed >= ?", (since,))
         )

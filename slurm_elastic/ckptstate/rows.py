@@ -1,4 +1,4 @@
-"""What slurm-elastic-ckptman remembers, as values."""
+"""The memory of slurm-elastic-ckptman, as values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What options take, for argparse: each says what it expected."""
+"""The values of options, for argparse: each type says what it expected."""
 
 from __future__ import annotations
 

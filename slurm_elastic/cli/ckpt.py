@@ -34,7 +34,7 @@ from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 LONGEST = 366 * 86400.0
 """Seconds that a notice may look ahead."""
 KIND = "ckpt-"
-"""What the kinds of our decisions begin with."""
+"""The beginning of the kinds of our decisions."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -133,7 +133,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def view_of(config: Config, now: float) -> CheckpointsView:
-    """What slurm-elastic-ckptman knows; SlurmElasticError where it has never run."""
+    """The knowledge of slurm-elastic-ckptman; SlurmElasticError where it has never run."""
     facts = facts_of(config, now)
     if facts.checkpoints is None:
         never = f"{CKPTMAN} has never run on {config.state}"

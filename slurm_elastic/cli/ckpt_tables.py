@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
-    """What threatens which node, who is on the way, what is saved; ``finished`` moves, too."""
+    """Tables of notices, moves and saved jobs; ``finished`` moves, too."""
     yield _life(view)
     if view.threats:
         yield _threats(view)

@@ -52,8 +52,8 @@ _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """What ``explain --json`` prints. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says in a
-    sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
+    """The document of ``explain --json``. ``about`` is ``node``, ``job`` or ``pool``; ``now`` says
+    in a sentence how Slurm has it, or which policies a pool has; ``machines`` are those of the node
     since the first decision, or the pool's now; ``end_only`` is why the daemon buys nothing.
     ``verdicts`` say of a pending job for each pool why it gets no machine of it.
     """

@@ -1,4 +1,4 @@
-"""What ``simulate`` and ``plan`` have in common: a job history on the configuration's pools."""
+"""The common part of ``simulate`` and ``plan``: a job history on the configuration's pools."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         return self.history.jobs
 
     def told(self, policies: Iterable[str]) -> tuple[str, ...]:
-        """What was assumed in simulations of these policies."""
+        """The assumptions in simulations of these policies."""
         return (*self.notes, *self.own_notes) if CONFIGURED in policies else self.notes
 
     def scenario(self, policy: str) -> Scenario:

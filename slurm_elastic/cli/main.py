@@ -88,7 +88,7 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """What a command line (without the program's name) asks for; ``command`` is None without one.
+    """The meaning of a command line (without the program's name); ``command`` is None without one.
 
     Raises SystemExit after a message for wrong use, as argparse does.
     """

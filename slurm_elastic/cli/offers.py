@@ -135,7 +135,7 @@ def gather(
 
 
 def _asked(site: Site, job: int | None, pool: str | None) -> tuple[str, Sequence[Pool], int | None]:
-    """What is asked about in words, the pools, and how many nodes (None: the pool's own)."""
+    """The question in words, the pools, and how many nodes (None: the pool's own)."""
     if pool is not None:
         if pool not in site.pools:
             raise ConfigError(f"there is no pool {pool!r}; there are {', '.join(site.pools)}")

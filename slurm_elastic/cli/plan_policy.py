@@ -28,7 +28,7 @@ from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """What ``--json`` writes. ``chosen`` is None where nothing keeps the limit."""
+    """The document that ``--json`` writes. ``chosen`` is None where nothing keeps the limit."""
 
     workload: str
     tried: tuple[Tried, ...]

@@ -86,7 +86,7 @@ def job_table(watch: Watch, machines: Sequence[Machine]) -> Table:
 
 
 def cost_table(rows: Sequence[CostRow]) -> Table:
-    """What the machines cost, and what they would have cost on demand."""
+    """The cost of the machines, and what they would have cost on demand."""
     table = Table("Cloud", "Market", box=box.SIMPLE)
     for name in ("Machines", "Hours", "Cost $", "On-demand $"):
         table.add_column(name, justify="right")

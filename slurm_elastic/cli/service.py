@@ -1,4 +1,6 @@
-"""What our services share: options, log, configuration, one of each a state directory, SIGTERM."""
+"""The parts that our services share: options, log, configuration, one of each a state directory,
+SIGTERM.
+"""
 
 from __future__ import annotations
 

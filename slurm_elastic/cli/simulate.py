@@ -29,7 +29,9 @@ class Row(Struct, frozen=True, kw_only=True):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """What ``--json`` writes. ``notes``: what was assumed; ``complaints``: about the history."""
+    """The document that ``--json`` writes. ``notes``: assumptions; ``complaints``: about the
+    history.
+    """
 
     workload: str
     jobs: int

@@ -14,7 +14,7 @@ from slurm_elastic.simulate.outcome import Figures
 
 
 class PolicyRow(Protocol):
-    """What a row needs."""
+    """The values that a row needs."""
 
     @property
     def policy(self) -> str:
@@ -23,7 +23,7 @@ class PolicyRow(Protocol):
 
     @property
     def figures(self) -> Figures:
-        """What it did."""
+        """The figures of its simulation."""
         ...
 
 
@@ -51,7 +51,7 @@ WORDS = """\
 saving: of the cost of the first policy. used: share of the machine time that is paid, or stands
 anyway, in which a job has the machine. peak: most machines at a time. slowdown: (wait + run) / run,
 in the mean, with runs of 10 s at least. lost h: machine-hours of work that interruptions took."""
-"""What the table's words mean."""
+"""The meaning of the table's words."""
 
 
 def render(rows: Sequence[PolicyRow], console: Console) -> None:

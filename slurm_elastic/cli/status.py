@@ -112,7 +112,7 @@ def show(
 
 
 def gather(config: Config, slurm: Slurm, now: float) -> Facts:
-    """What is remembered, and Slurm's part; what cannot be read is said in the facts.
+    """The records, and Slurm's part; what cannot be read is said in the facts.
     SlurmElasticError for users whom the daemon does not answer.
     """
     facts = facts_of(config, now)

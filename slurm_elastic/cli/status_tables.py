@@ -103,7 +103,7 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
 
 
 def _not_now(view: StatusView, top: int | None) -> Iterable[RenderableType]:
-    """What is not known yet, and what is not used for a time."""
+    """Tables of launches without an answer, and of offers that are not used for a time."""
     if view.launches:
         yield with_rest(_launches(view.launches[:top], top), more(view.launches, top))
     if view.cool_downs:

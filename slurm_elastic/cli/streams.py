@@ -1,4 +1,4 @@
-"""What a program of ours needs of its standard streams, whoever started it, and how."""
+"""The needs of our programs in their standard streams, whoever started it, and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``explain`` is asked about: nodes, jobs, pools, in the words that Slurm's commands use."""
+"""The subjects of ``explain``: nodes, jobs, pools, in the words that Slurm's commands use."""
 
 from __future__ import annotations
 

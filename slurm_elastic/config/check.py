@@ -48,7 +48,7 @@ def check(draft: Draft) -> None:
 
 
 def _clouds(draft: Draft) -> None:
-    """What each kind of cloud says of its own."""
+    """The mistakes that each kind of cloud finds in its own settings."""
     for i, cloud in draft.clouds.items():
         table().kind(cloud.provider).check(draft, i, cloud)
 

@@ -26,8 +26,8 @@ from slurm_elastic.protocols import Provider
 
 GROUP = "slurm_elastic.providers"
 API = 1
-"""What a kind must have been written for; it grows when CloudKind, CloudSettings or Provider change
-in a way that breaks one.
+"""The interface that a kind must have been written for; it grows when CloudKind, CloudSettings or
+Provider change in a way that breaks one.
 """
 _SHARED = "base"
 
@@ -51,7 +51,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What the key ``provider`` has."""
+        """The value of the key ``provider``."""
         return str(self.settings.__struct_config__.tag)
 
 
@@ -67,7 +67,7 @@ class CloudTable:
         self._known: dict[str, CloudKind] = {}
 
     def names(self) -> tuple[str, ...]:
-        """What ``provider`` may be."""
+        """The values that ``provider`` may have."""
         return (*self._own, *(name for name in self._others if name not in self._own))
 
     def kind(self, name: str) -> CloudKind:

@@ -30,9 +30,9 @@ ONE_ZONE = "default"
 class CloudSettings(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"
 ):
-    """What every cloud has. ``partition`` defaults to ``name``; ``node_address`` says who tells
-    slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o DNS).
-    ``max_booting``: so many machines at most boot at once, the others wait for their turn.
+    """The settings of every cloud. ``partition`` defaults to ``name``; ``node_address`` says who
+    tells slurmctld a node's address: slurmd's own registration, or the provider (NAT, 22.05 w/o
+    DNS). ``max_booting``: so many machines at most boot at once, the others wait for their turn.
     """
 
     name: str
@@ -57,7 +57,7 @@ class CloudSettings(
     by_user_data: ClassVar[bool] = False
     """Whether its machines are told how to join by user data; others share a host or an image."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
-    """What doctor says where it does not answer."""
+    """Doctor's advice where it does not answer."""
 
     @property
     def provider(self) -> str:
@@ -77,12 +77,12 @@ class CloudSettings(
 
     @property
     def flat_price(self) -> float | None:
-        """What every machine costs ($/h), where types have no prices of their own."""
+        """The price of every machine ($/h), where types have no prices of their own."""
         return None
 
     @property
     def markets(self) -> frozenset[Market]:
-        """What it sells."""
+        """The markets that it sells on."""
         if self.location is Location.ON_PREMISES:
             return frozenset({Market.RESERVED, Market.ON_DEMAND})
         return frozenset(Market)
@@ -112,19 +112,19 @@ class CloudSettings(
         return other.name == self.name
 
     def wrong_image_id(self, text: str) -> str | None:
-        """What was expected where that cannot be an id of its images."""
+        """The expected form, where the value cannot be an id of its images."""
         del text
         return None
 
 
 def without_spot(location: Location) -> frozenset[Market]:
-    """What a cloud sells whose machines nobody takes back."""
+    """The markets of a cloud whose machines nobody takes back."""
     on_premises = {Market.RESERVED} if location is Location.ON_PREMISES else set()
     return frozenset({Market.ON_DEMAND} | on_premises)
 
 
 class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a machine of this name has, where the provider does not tell; ``price``: on-demand."""
+    """The size of a machine of this type where no provider tells it; ``price``: on-demand."""
 
     cpus: Cpus
     memory: Mebibytes
@@ -142,7 +142,7 @@ answer: 60 s by default in oslo.messaging (``rpc_response_timeout``) and nginx
 
 
 def default_listing_lag(resume_timeout: float) -> float:
-    """What ``listing_lag`` is where the site names none (s): at most half of the time after which a
+    """The default of ``listing_lag`` (s): at most half of the time after which a
     node is given up, so that an order that was lost is repeated before.
     """
     return round(min(LISTING_LAG, given_up_after(resume_timeout) / 2), 2)

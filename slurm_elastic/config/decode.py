@@ -95,7 +95,7 @@ class Family(Protocol):
     """Structs with one base, told apart by its tag field, which are known only at run time."""
 
     def names(self) -> Sequence[str]:
-        """What the tag may be."""
+        """The values that the tag may have."""
 
     def member(self, name: str) -> mi.StructType:
         """The one with that tag. ConfigError: what keeps it from being used, for after its name."""
@@ -284,7 +284,7 @@ class Shape:
 
 
 def expectation(kind: mi.Type, unit: str = "") -> str:
-    """What ``kind`` takes, for the words after "expected"."""
+    """The values that ``kind`` takes, for the words after "expected"."""
     unit, kind = unit or _unit(kind), _bare(kind)
     match kind:
         case mi.IntType() | mi.FloatType():

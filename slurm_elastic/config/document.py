@@ -165,7 +165,7 @@ class _Walk:
     def _merge(
         self, node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...]
     ) -> dict[str, object]:
-        """What ``<<`` brings in: a mapping, or several of which the first has precedence."""
+        """The keys of ``<<``: a mapping, or several of which the first has precedence."""
         merged: dict[str, object] = {}
         for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             value = self.value(item, path, inside)

@@ -86,7 +86,9 @@ def _account_budgets(draft: Draft) -> None:
 
 
 def _together(draft: Draft) -> None:
-    """What makes no sense in one pool, said at the pool; ``rules`` as the daemon will have them."""
+    """Policies that make no sense in one pool, told at the pool; ``rules`` as the daemon will have
+    them.
+    """
     site = draft.section("policies", SitePolicies, SitePolicies())
     if site is None:
         return

@@ -31,8 +31,8 @@ class Ssh(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What machines are told besides their node's name. Without ``head`` nothing: their image or
-    the cloud's ``user_data`` starts slurmd.
+    """The facts that machines are told besides their node's name. Without ``head`` nothing: their
+    image or the cloud's ``user_data`` starts slurmd.
 
     ``head`` (``name`` or ``name:port``) is where slurmd gets its configuration. ``template`` is a
     site's own text in place of ``programs/join.sh``. The dead-man switch: a machine without job

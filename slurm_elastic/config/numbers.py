@@ -1,4 +1,4 @@
-"""What a number of the configuration means and may be; ``shape`` reads these, nothing else
+"""The meaning and bounds of the configuration's numbers; ``shape`` reads these, nothing else
 checks them.
 """
 

@@ -1,4 +1,4 @@
-"""What is whole of a file that may have broken parts, so that one pass finds every mistake."""
+"""The whole parts of a file that may have broken ones, so that one pass finds every mistake."""
 
 from __future__ import annotations
 

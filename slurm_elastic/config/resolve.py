@@ -1,4 +1,6 @@
-"""What each cloud and pool goes by, once the wider sections have said what it leaves open."""
+"""The settings that each cloud and pool goes by, once the wider sections have said what it leaves
+open.
+"""
 
 from __future__ import annotations
 

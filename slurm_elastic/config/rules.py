@@ -1,4 +1,4 @@
-"""What the ``policies`` sections come to, pool by pool; what parts of them have in common.
+"""The result of the ``policies`` sections, pool by pool; what parts of them have in common.
 
 The texts are checked when the file is read (``growth``), so nothing raises here after that.
 """

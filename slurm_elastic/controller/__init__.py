@@ -1,1 +1,1 @@
-"""What happens to machines: resume, suspend, reconcile, and the prologs that wait for them."""
+"""slurm-elasticd: resume, suspend, reconcile, and the prologs that wait for them."""

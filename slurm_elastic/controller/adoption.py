@@ -24,8 +24,8 @@ def adopt(
     seen: Sequence[Instance],
     doubts: Mapping[str, str],
 ) -> None:
-    """Those of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed of it. A
-    machine that cannot be taken in stays for the next round.
+    """The machines of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed
+    of it. A machine that cannot be taken in stays for the next round.
     """
     wanted = {a.machine: a.reason for a in actions}
     found = [i for i in seen if i.id in wanted]
@@ -54,7 +54,7 @@ def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
 
 
 def _typed_price(site: Site, instance: Instance) -> float:
-    """What the configuration says of its type ($/h); 0 of one that it lacks."""
+    """The price of its type by the configuration ($/h); 0 of one that it lacks."""
     settings = site.config.cloud(instance.cloud)
     if settings.flat_price is not None:
         return settings.flat_price

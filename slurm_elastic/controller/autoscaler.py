@@ -49,7 +49,7 @@ LEVELS = 9
 RECALLED = 50
 """Decisions of a group that a new daemon goes by."""
 JOBS_TOLD = 100
-"""Of the waiting jobs, so many hear of a decision (``explain JOBID``)."""
+"""At most this many waiting jobs hear of a decision (``explain JOBID``)."""
 
 
 class Autoscaler:
@@ -111,7 +111,9 @@ class Autoscaler:
         dealt: Sequence[tuple[GroupSnapshot, ScalingPlan]],
         account_of: Mapping[int, str],
     ) -> list[str]:
-        """What is done, and what is not when that is news. Returns the nodes to start."""
+        """Carry the decision out; tell what is not done when that is news. Returns the nodes to
+        start.
+        """
         stops = tuple(pool.stop for pool in group.now.pools)
         cause = (stops, tuple((n.pools[0].name, p.unserved is not None) for n, p in dealt))
         news = cause != self._cause.get(group.name)
@@ -244,8 +246,8 @@ def _reasons(now: GroupSnapshot, plan: ScalingPlan) -> Iterator[str]:
 
 
 def _recalled(site: Site, group: str) -> CoveredJobs:
-    """What was counted before this daemon started, by the journal: jobs that are gone since do no
-    harm.
+    """The jobs that were counted before this daemon started, by the journal: jobs that are gone
+    since do no harm.
     """
     jobs: set[int] = set()
     nodes: set[str] = set()

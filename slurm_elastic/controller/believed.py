@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def listed_price(cloud: CloudSettings, instance_type: str) -> float:
-    """What the configuration says that a machine costs ($/h)."""
+    """The price of a machine by the configuration ($/h)."""
     if cloud.flat_price is not None:
         return cloud.flat_price
     return price_of(None, instance_type, cloud.shapes)

@@ -33,9 +33,9 @@ DAY = 86400.0
 SOUND = 600.0
 """Seconds in service after which a machine is a proof that Slurm takes its pool's as they are."""
 OUT_OF_SERVICE = "Slurm took it out of service: "
-"""What the end of such a machine starts with."""
+"""The beginning of the reason for which such a machine ends."""
 CODE = "BootFailed"
-"""Of the cool-downs after a machine that has not registered."""
+"""The code of cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """Decisions on a machine that got no munge key; the reason begins with its id (``munge_keys``)."""
 LOOKED_AT = 16
@@ -95,7 +95,7 @@ def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
 
 
 def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = False) -> None:
-    """What its failed machines have brought upon the pool is over."""
+    """The pool's cool-downs and pause for its failed machines are over."""
     breaker = next((b for b in site.ledger.breakers() if b.pool == name), None)
     if breaker is None or (sickly(breaker) and not sound):
         return
@@ -236,7 +236,9 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
 
 
 def _cause(site: Site, failed: Sequence[Machine]) -> str:
-    """What is known of why, as the end of a sentence: the first of them that got no munge key."""
+    """The cause as far as it is known, as the end of a sentence: the first of them that got no
+    munge key.
+    """
     for one in (m.instance for m in failed[:LOOKED_AT]):
         for made in reversed(site.ledger.decisions(one.node)):
             ours, _, why = made.reason.partition(": ")

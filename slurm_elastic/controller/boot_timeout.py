@@ -53,7 +53,7 @@ class _TimedOut(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
 
     def among(self, nodes: Iterable[str]) -> _TimedOut:
-        """What of it is about these nodes."""
+        """The part of it that is about these nodes."""
         wanted = set(nodes)
         return _TimedOut(
             cloud=self.cloud,
@@ -131,7 +131,7 @@ class BootTimeouts:
         return clock - began
 
     def _give_up(self, late: _TimedOut) -> None:
-        """Those that Slurm still waits for."""
+        """The nodes that Slurm still waits for."""
         site = self._site
         view = site.slurm.nodes(late.nodes)
         late = late.among(n for n in late.nodes if n in view and may_force(view[n]))
@@ -236,7 +236,7 @@ def _asked(site: Site, one: Instance) -> float:
 
 
 def _asked_of(site: Site, row: Launch) -> float:
-    """Of a launch: its request's time; the launch waited for its turn at most so long."""
+    """The time of a launch: its request's; the launch waited for its turn at most so long."""
     asked = received_at(row.request)
     if asked is None:
         return row.created

@@ -95,7 +95,7 @@ def _defer(
 def _deferral(
     old: Aside | None, job: SlurmJob, rest: Sequence[str], why: Overdrawn, now: float
 ) -> Aside:
-    """What to put back: as it was before the first change."""
+    """The values to put back: as it was before the first change."""
     own = job.begin if job.begin > now and not job.is_requeue_hold(now) else 0.0
     return Aside(
         job=job.id,
@@ -191,8 +191,8 @@ def _public_partitions(site: Site) -> set[str]:
 def admit(
     site: Site, cloud: str, correlation: str, nodes: Sequence[str], jobs: Jobs
 ) -> tuple[Sequence[str], Jobs]:
-    """What the budgets of accounts leave of a request, and for which jobs; who pays it is written
-    down. Nodes that only jobs over their account's budget wait for go back to Slurm.
+    """The part of a request that the budgets of accounts leave, and for which jobs; who pays it is
+    written down. Nodes that only jobs over their account's budget wait for go back to Slurm.
 
     Costs one reading of the queue where accounts have budgets, else nothing.
     """

@@ -1,4 +1,4 @@
-"""What slurm-elasticd works on: configuration opened up, clouds, Slurm and the ledger."""
+"""The context of slurm-elasticd: configuration opened up, clouds, Slurm and the ledger."""
 
 from __future__ import annotations
 
@@ -107,11 +107,11 @@ class Site:
         return {n for row in rows if row.cloud in self.providers for n in row.nodes}
 
     def usage(self) -> Usage:
-        """What is paid for now, by the ledger."""
+        """The usage that is paid for now, by the ledger."""
         return usage(self.ledger.machines(), self.ledger.open_launches(), self.dearest)
 
     def learn_prices(self, offers: Iterable[Offer]) -> None:
-        """What a cloud told just now."""
+        """The machines that a cloud told just now."""
         self.dearest.update({offer.key: offer.worst_price for offer in offers})
 
     def scope(self, pool: Pool) -> Scope:

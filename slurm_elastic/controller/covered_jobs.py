@@ -17,8 +17,8 @@ def counted_id(job: SlurmJob) -> int:
 
 
 class CoveredJobs:
-    """Of one group of pools: jobs with their restarts at that time, and the nodes that were started
-    with them, until these are up.
+    """The counted jobs of one group of pools: jobs with their restarts at that time, and the nodes
+    that were started with them, until these are up.
     """
 
     def __init__(self, jobs: Iterable[int] = (), nodes: Iterable[str] = ()) -> None:
@@ -29,7 +29,7 @@ class CoveredJobs:
     def remaining(
         self, jobs: Sequence[SlurmJob], nodes: Mapping[str, SlurmNode]
     ) -> tuple[int, ...]:
-        """Those that still count as counted."""
+        """The jobs that are still covered by a scale-up."""
         for name, ids in list(self._started.items()):
             node = nodes.get(name)
             where = phase(node) if node is not None and not is_down(node) else None

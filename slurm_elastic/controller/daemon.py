@@ -48,7 +48,7 @@ TICK = 1.0
 """Seconds of the idle loop; a datagram from a program wakes it at once."""
 BEAT = 5.0
 MAX_ATTEMPTS = 3
-"""Of a request whose work fails in a way that will not pass by itself."""
+"""Attempts at a request whose work fails in a way that will not pass by itself."""
 
 
 class NotLearntError(SlurmElasticError):
@@ -228,7 +228,7 @@ class Daemon:
         self._clear_served()
 
     def _clear_served(self) -> None:
-        """What was carried out is not done again because its file cannot be removed."""
+        """A request that was carried out is not done again because its file cannot be removed."""
         for key in list(self._served):
             try:
                 self._spool.remove(key)

@@ -1,4 +1,4 @@
-"""What Slurm only lets happen a moment later: holds whose node still powers down, jobs to hurry."""
+"""Changes that Slurm takes a moment later: holds whose node still powers down, jobs to hurry."""
 
 from __future__ import annotations
 

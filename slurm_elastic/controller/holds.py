@@ -196,9 +196,9 @@ def _review_pool(
 
 
 def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
-    """Nodes still on their way down keep their row: lifting it now would race with their suspend.
-    So do those that are off, but have a machine: it booted before they would be asked for, and
-    never registers; the repair ends it first.
+    """Whether the node's hold may end now. A node on its way down keeps its row: to lift it now
+    would race with its suspend. So does a node that is off but has a machine: that one booted
+    before Slurm would ask for the node, and never registers; repair ends it first.
     """
     where = phase(node)
     return where is not Phase.POWERING_DOWN and not (

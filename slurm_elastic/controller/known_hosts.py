@@ -22,7 +22,7 @@ _END = "-----END SSH HOST KEY KEYS-----"
 CONSOLE = 1 << 18
 """Characters of a console, the last ones, that are looked at: clouds keep fewer."""
 MOST_KEYS = 16
-"""Of one machine: sshd has a handful of kinds."""
+"""The host keys of one machine: sshd has a handful of kinds."""
 _ENTRY = re.compile(rf"(\S+) ({_KINDS}) (\S+) (\S+)")
 
 

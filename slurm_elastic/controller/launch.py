@@ -203,7 +203,7 @@ def end_far(site: Site) -> None:
 
 
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
-    """What not to ask again, and for how long: it doubles with each refusal in a row."""
+    """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
     of_offer, of_market, of_cloud = _cool_down_keys(offer)
     if isinstance(error, AuthError):
@@ -231,8 +231,8 @@ def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
 
 
 def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
-    """What gave some is empty for now, but refused nothing: its next cool-down does not grow. Where
-    the cloud says which offers refused, they are cooled as such.
+    """An offer that gave some is empty for now, but refused nothing: its next cool-down does not
+    grow. Where the cloud says which offers refused, they are cooled as such.
     """
     refused = refusals(site, spec)
     for offer, error in refused:

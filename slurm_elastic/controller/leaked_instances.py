@@ -12,15 +12,15 @@ from slurm_elastic.policies.leaked_instances import CODE, stray, unanswered, une
 log = logging.getLogger(__name__)
 
 NAME = "paid machines"
-"""What the health of all machines goes by; no cloud's name, which has no space."""
+"""The name under which the health of all machines is kept; no cloud's name, which has no space."""
 TOLD = 5
 """So many are told one by one."""
 
 
 class LeakedInstances:
-    """Those of a cloud that has left the configuration are never deleted, the others not at once,
-    some clouds do not end what they are asked to, and what a cloud lists under an id that is none
-    (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.
+    """Machines of a cloud that has left the configuration are never deleted, the others not at
+    once, some clouds do not end what they are asked to, and what a cloud lists under an id that is
+    none (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ def _found(site: Site) -> dict[tuple[str, str], str]:
 
 
 def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
-    """What ``status`` says of machines that are paid but not served."""
+    """The sentence of ``status`` about machines that are paid and serve nobody."""
     if not strays:
         return Health(name=NAME, checked=now)
     some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:TOLD])

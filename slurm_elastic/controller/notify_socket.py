@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MAX_DATAGRAM = 4096
 MAX_DRAINED = 1000
-"""Of one ``wait``, so that a flood cannot keep the daemon from its work."""
+"""The most datagrams of one ``wait``, so that a flood cannot keep the daemon from its work."""
 
 
 class WakeSocket:

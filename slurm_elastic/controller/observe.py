@@ -32,7 +32,7 @@ ABOUT_TO_START = 30
 FAR = 10 * 365 * 86400
 """Seconds in which a job without a limit is taken to end."""
 MOST_TASKS = 10_000
-"""Of one pending array: more say no more."""
+"""The tasks told of one pending array: more say no more."""
 
 
 class PoolGroup(Struct, frozen=True, kw_only=True):

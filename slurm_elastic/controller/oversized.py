@@ -46,7 +46,7 @@ def keep_out(site: Site) -> None:
 def too_large(
     site: Site, cloud: str, jobs: Iterable[int], nodes: Mapping[int, Sequence[str]]
 ) -> dict[int, str]:
-    """Those of ``jobs`` that no launch can ever serve whole in that cloud, with the first bound in
+    """The jobs that no launch can ever serve whole in that cloud, with the first bound in
     the way. A smaller job must have room, or nothing but the cloud itself is to be held; and each
     pool must have been asked: where one does not tell what it has, nothing is known.
     """

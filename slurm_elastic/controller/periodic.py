@@ -1,5 +1,6 @@
-"""What the daemon does again and again in a thread of its own, as each of Slurm's commands may take
-a minute. What fails is told, in the log and in ``status``, and does not end the daemon.
+"""Tasks that the daemon does again and again, each in a thread of its own, as each of Slurm's
+commands may take a minute. What fails is told, in the log and in ``status``, and does not end the
+daemon.
 """
 
 from __future__ import annotations

@@ -305,7 +305,7 @@ class PrologServer:
             self._drop(client)
 
     def _drop_stale(self, now: float) -> None:
-        """Those who never said who they are, and all if Slurm cannot be read."""
+        """The waiting prologs that never said who they are, and all if Slurm cannot be read."""
         unreadable = now - self._last_read > self._patience.unreadable
         for client in list(self._clients.values()):
             if client.waiter is None and now - client.connected > self._patience.hello:

@@ -380,7 +380,7 @@ def _offers(site: Site, request: NodeRequest) -> tuple[Sequence[Offer], str]:
 
 
 def _bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
-    """What the machines of a launch are, for people."""
+    """The machines of a launch, in words for people."""
     counts = Counter((i.instance_type, i.zone, i.market, i.price) for i in instances)
     parts = [
         f"{kind} in {zone}, {market}, ${price:.4f}/h" + (f" ({n})" if len(counts) > 1 else "")

@@ -169,7 +169,7 @@ class Round:
                 self._try(doers[kind], together, part)
 
     def _doers(self, seen: Sequence[Instance]) -> Mapping[type[Action], Do]:
-        """What is done for actions of each kind."""
+        """The function that carries out each kind of action."""
         site, cloud = self._site, self._cloud
         return {
             actions.Adopt: lambda some: adopt(site, some, seen, self._believed.doubts),
@@ -209,8 +209,8 @@ class Round:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)
 
     def _still(self, some: Sequence[Action], part: CloudView) -> Sequence[Action]:
-        """Those that still stand by Slurm's nodes as they are now: since the round read them it has
-        waited for a cloud, and an admin may have drained one, or Slurm asked for it.
+        """The actions that still stand by Slurm's nodes as they are now: since the round read them
+        it has waited for a cloud, and an admin may have drained one, or Slurm asked for it.
         """
         now = all_nodes(self._site)
         nodes = {n: now[n] for n in part.nodes if n in now}

@@ -1,4 +1,4 @@
-"""What is kept of a request for ``explain``: its first ranking, and what came of each launch.
+"""The records of a request for ``explain``: its first ranking, and what came of each launch.
 
 It grows with the number of causes, not with offers times rounds: offers that were rejected or that
 refused for one cause are kept together, and later rounds are kept as what was tried in them.

@@ -57,10 +57,10 @@ class Requeues:
             self._expected[job.id] = _Expected(job, frozenset(gone), clock + PATIENCE, hurry)
 
     def recall(self, ledger: Ledger, clock: float) -> None:
-        """Those that somebody lifted ``--no-requeue`` for while no daemon ran, or an earlier one
-        did and did not put back. They wait out their hold: slurmctld may have failed their nodes
-        itself, and tries for a while to tell these to kill the job. A machine that comes up under
-        the same name meanwhile obeys, and the job with it ends (22.05, measured).
+        """The jobs for which somebody lifted ``--no-requeue`` for while no daemon ran, or an
+        earlier one did and did not put back. They wait out their hold: slurmctld may have failed
+        their nodes itself, and tries for a while to tell these to kill the job. A machine that
+        comes up under the same name meanwhile obeys, and the job with it ends (22.05, measured).
         """
         for number, restarts in ledger.lifted_requeues():
             new = _recalled(number, restarts, clock)
@@ -70,7 +70,7 @@ class Requeues:
                 self._expected[number] = replace(known, before=before)
 
     def recall_left(self, ledger: Ledger, now: float, clock: float) -> None:
-        """Those that somebody else lifted it for and did not put back in a while: ckptman, when
+        """The jobs for which somebody else lifted it and did not put back in a while: ckptman, when
         this daemon hung, and was restarted since. What the daemon lifts itself is expected first.
         """
         for number, restarts in ledger.lifted_requeues(now - PATIENCE):
@@ -127,14 +127,15 @@ class Requeues:
 
 
 def _recalled(number: int, restarts: int, clock: float) -> _Expected:
-    """Of the job as it was only that is known, and that it was not to be requeued."""
+    """Only this is known of the job as it was: that it was not to be requeued."""
     bare = SlurmJob(id=number, states=frozenset(), restarts=restarts, requeue=False)
     return _Expected(bare, frozenset(), clock + PATIENCE, hurry=False)
 
 
 def _over(one: _Expected, job: SlurmJob, clock: float) -> bool:
-    """Whether it is not looked for any longer. One that somebody else lifted it for may still wait
-    for its nodes, and slurmctld would fail it if they do not come.
+    """Whether the requeue of this job is not expected any longer. A job for which somebody else
+    lifted ``--no-requeue`` is expected while it waits for its nodes: slurmctld would fail it if
+    they do not come.
     """
     recalled = not one.before.states
     return clock > one.deadline and not (recalled and "CONFIGURING" in job.states)

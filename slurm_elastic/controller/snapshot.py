@@ -136,7 +136,7 @@ def _max_age(site: Site, machine: Machine) -> float | None:
 
 
 def _unshown(site: Site, machines: Sequence[Machine]) -> frozenset[str]:
-    """Those that no read of the cloud has had: a fresh machine may be missing for minutes."""
+    """Machines that no read of the cloud has had: a fresh machine may be missing for minutes."""
     missing = [m for m in machines if m.misses > 0]
     if not missing:
         return frozenset()

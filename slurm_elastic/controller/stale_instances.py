@@ -18,7 +18,7 @@ from slurm_elastic.policies.power_state import Phase, phase
 
 
 def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
-    """Those of ``machines`` (as the ledger has them) that have registered, whose node Slurm does
+    """The machines (as the ledger has them) that have registered, whose node Slurm does
     not have up, and on whose node no job is but those that wait for it.
 
     Slurm is asked here, after the ledger: a view from before may show the very power-up that a
@@ -37,8 +37,8 @@ def stale_instances(site: Site, machines: Iterable[Machine]) -> list[Machine]:
 
 
 def instances_of_other_clouds(site: Site, cloud: str, nodes: Collection[str]) -> list[Machine]:
-    """What of these nodes was up on machines of other clouds, as after a pool was given to this
-    one: only those can end them, if they can be read, or are configured at all.
+    """The nodes of these that were up on machines of other clouds, as after a pool was given to
+    this one: only those can end them, if they can be read, or are configured at all.
     """
     return [
         m
@@ -60,7 +60,7 @@ def boots_still(site: Site, machine: Machine) -> bool:
 
 
 def oldest_boot(site: Site) -> float:
-    """What was launched before that has come up, or never will."""
+    """The Unix time before which every launch has come up by now, or never will."""
     return site.now() - site.config.timings.resume_timeout
 
 
@@ -72,7 +72,7 @@ def nodes_with_capacity(
     long_ago: float = inf,
     request: str = "",
 ) -> set[str]:
-    """Of nodes of ``cloud`` that power up, those that have a machine, or an open launch that may
+    """The nodes of ``cloud`` that power up and have a machine, or an open launch that may
     have made one. Of other clouds' only what may still boot, where the cloud has left the
     configuration only for this very ``request``; and what registered after ``long_ago`` or has
     jobs on it, which is left to the repair.

@@ -92,7 +92,7 @@ def _ends_at_once(machine: Machine) -> bool:
 def _record_news(
     site: Site, correlation: str, kind: str, machines: Sequence[Machine], reason: str
 ) -> None:
-    """What is tried again each round is told when it changes."""
+    """An action that is tried again each round is told when it changes."""
 
     def said(node: str) -> bool:
         last = site.ledger.decisions(node, 1)

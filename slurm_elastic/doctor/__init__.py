@@ -1,1 +1,1 @@
-"""What is wrong, and what to do: each look changes nothing and is one or more findings."""
+"""Doctor says what is wrong and what to do: each look changes nothing and gives findings."""

@@ -35,7 +35,7 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
 
 
 def tighter(one: Limits, other: Limits) -> Limits:
-    """Of each bound the lower one."""
+    """The lower one of each pair of bounds."""
     pairs = {name: (getattr(one, name), getattr(other, name)) for name in Limits.__struct_fields__}
     return Limits(
         **{name: min((n for n in pair if n is not None), default=None)
@@ -127,7 +127,7 @@ def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
 
 
 def _for_sale(what: str, offers: Sequence[Offer]) -> Finding:
-    """What there is to buy, and how much of it where the cloud says (quota, hosts)."""
+    """The offers that there are to buy, and how much of it where the cloud says (quota, hosts)."""
     if not offers:
         return Finding(
             what=what,

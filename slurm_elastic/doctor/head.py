@@ -80,7 +80,7 @@ def state_directory(config: Config) -> Iterator[Finding]:
 
 
 def memory(config: Config, now: float) -> Iterator[Finding]:
-    """What the services keep in the state directory, for who may look there."""
+    """Findings about the files in the state directory, for who may look there."""
     if config.state.is_dir() and not os.access(config.state, os.R_OK | os.X_OK):
         yield Finding(
             what="requests and ledger",
@@ -235,7 +235,7 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
 
 
 def _paused(breaker: Breaker) -> Finding:
-    """What to do is a part of the reason where Slurm took the machines out of service."""
+    """The remedy is a part of the reason where Slurm took the machines out of service."""
     found, _, remedy = breaker.reason.partition("; do: ")
     looks = "look at a machine's console: image, network to slurmctld, munge key"
     if sickly(breaker) and not remedy:
@@ -330,7 +330,7 @@ def _unanswered(error: SlurmError) -> Finding:
 
 
 def slurm_conf(config: Config) -> Iterator[Finding]:
-    """What ``conf check`` and ``conf diff`` say."""
+    """The findings of ``conf check`` and ``conf diff``."""
     what = str(Path(config.slurm.conf))
     try:
         planned = plan.make(config)

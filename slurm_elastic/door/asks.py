@@ -1,4 +1,4 @@
-"""What may be asked at the read door, and its answers: one line of JSON, then one document::
+"""The questions at the read door, and its answers: one line of JSON, then one document::
 
 {"ask": "facts"}                                             -> {"facts": {...}}
 {"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}

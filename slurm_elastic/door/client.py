@@ -1,4 +1,6 @@
-"""What commands read: the files for who may open them, else through slurm-elasticd's read door."""
+"""Commands read the files where they may open them, and else ask through slurm-elasticd's read
+door.
+"""
 
 from __future__ import annotations
 

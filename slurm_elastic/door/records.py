@@ -44,7 +44,7 @@ def may_read(config: Config) -> bool:
 
 
 def read_facts(config: Config, now: float) -> Facts:
-    """What cannot be read is said in the facts."""
+    """The facts say which part cannot be read."""
     mark = read_mark(config.state)
     why = told(config.state, mark, now, config.timings.heartbeat_stale)
     facts = replace(_ledger_facts(config, now), mark=mark, end_only=why)

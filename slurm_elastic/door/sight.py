@@ -24,7 +24,7 @@ MONEY = frozenset({"usage", "accounts"})
 HIDING = frozenset({JOBS, NODES}) | MONEY
 """The words of PrivateData that concern us."""
 _OFFERS = ("ranked", "behind", "refused", "rejected")
-"""What of a decision's details is about offers alone."""
+"""The details of a decision that are about offers alone."""
 
 
 class Viewer(Struct, frozen=True, kw_only=True):
@@ -52,18 +52,18 @@ class Viewer(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What is hidden, for people."""
+        """The hidden parts, in words for people."""
         return tuple(sorted(self.hidden))
 
 
 def note(private: Collection[str]) -> str:
-    """What to tell who sees a part only."""
+    """The sentence for a viewer who sees a part only."""
     words = ",".join(private)
     return f"Shown is what slurm.conf (PrivateData={words}) lets you see: of your own jobs alone."
 
 
 def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
-    """Of all that was read, what ``viewer`` may see."""
+    """The part of all that was read that ``viewer`` may see."""
     if not viewer.hidden:
         return facts
     checkpoints = facts.checkpoints
@@ -133,7 +133,7 @@ def refusal(ask: ChainAsk, viewer: Viewer) -> str:
 
 
 def seen_chain(chain: Chain, viewer: Viewer) -> Chain:
-    """Of a chain of decisions, what ``viewer`` may see."""
+    """The part of a chain of decisions that ``viewer`` may see."""
     if not viewer.hidden:
         return chain
     seen = (_seen_decision(decision, viewer) for decision in chain.decisions)

@@ -92,7 +92,7 @@ class Ledger(Machines):
 
     @property
     def remedy(self) -> str:
-        """What a person can do about ``end_only``."""
+        """The remedy for ``end_only``, for a person."""
         return ""
 
     def check(self) -> None:

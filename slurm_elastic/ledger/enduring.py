@@ -47,7 +47,7 @@ class Enduring(Ledger):
 
     @property
     def remedy(self) -> str:
-        """What a person can do about that."""
+        """The remedy, for a person."""
         trouble = self._refuge.trouble
         return trouble.remedy if trouble else ""
 

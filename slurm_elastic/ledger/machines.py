@@ -1,4 +1,4 @@
-"""What the ledger keeps of machines: which there are, which were, and what was paid for them.
+"""The ledger's rows of machines: which there are, which were, and what was paid for them.
 
 Part of ``ledger.Ledger``, which opens the file and describes its tables.
 """
@@ -39,7 +39,9 @@ class Machines(Marks):
     """All methods are one transaction each."""
 
     def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
-        """Those not ended, and those that ended at ``ended_since`` or later; by launch time."""
+        """Machines that have not ended, and the ones that ended at ``ended_since`` or later; by
+        launch time.
+        """
         sql = f"select {MACHINE_COLUMNS} from machines where ended is null"
         order = "order by launched, id"
         if ended_since is None:
@@ -48,7 +50,7 @@ class Machines(Marks):
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
-        """Those that have machines, or had some at ``since`` or later, by name."""
+        """The clouds that have machines, or had some at ``since`` or later, by name."""
         sql = (
             "select cloud from machines where ended is null "
             "union select cloud from machines where ended >= ? order by cloud"

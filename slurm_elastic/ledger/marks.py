@@ -1,4 +1,4 @@
-"""What the ledger keeps beside launches and machines: cool-downs, breakers, holds, lifted requeues.
+"""The ledger's rows beside launches and machines: cool-downs, breakers, holds, lifted requeues.
 
 Part of ``ledger.Ledger``, which opens the file and describes its tables.
 """
@@ -70,7 +70,7 @@ class Marks(Store):
             )
 
     def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
-        """Those that are not over at ``now``, by key."""
+        """The cool-downs that are not over at ``now``, by key."""
         return tuple(c for c in self._all_cool_downs() if c.until > now)
 
     def strikes(self, key: str, now: float) -> int:
@@ -100,7 +100,7 @@ class Marks(Store):
             )
 
     def breakers(self) -> tuple[Breaker, ...]:
-        """Of all pools whose last machines never registered, by name."""
+        """The breakers of all pools whose last machines never registered, by name."""
         sql = "select pool, failures, until, reason from breakers order by pool"
         return self._remembered("breakers", sql, breaker_from)
 
@@ -156,7 +156,7 @@ class Marks(Store):
             db.executemany("delete from holds where node = ? and kind = ?", rows)
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
-        """What the cloud's machines cost from ``since`` until ``now``: see SPENT."""
+        """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""
         return sum(dollars for _, dollars in self.paid(cloud, since, now, lease))
 
     def paid(

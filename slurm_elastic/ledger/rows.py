@@ -1,4 +1,4 @@
-"""What the ledger remembers, as values, and how they become rows and come back."""
+"""The ledger's memory, as values, and how they become rows and come back."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def lease(self) -> Lease:
-        """What is paid for this machine."""
+        """The lease of this machine."""
         i = self.instance
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
 

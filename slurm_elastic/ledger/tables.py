@@ -1,4 +1,4 @@
-"""What of the ledger goes into memory while its file cannot be used, and back.
+"""The part of the ledger that goes into memory while its file cannot be used, and back.
 
 Decisions stay in the file, as there are many of them and nothing but ``explain`` reads those of
 long ago; new ones are added to it.
@@ -39,7 +39,7 @@ LEDGER_TABLES = (
 
 
 def add_decisions(memory: sqlite3.Connection, file: sqlite3.Connection) -> None:
-    """Those of memory come to those of the file."""
+    """The rows of memory come to the ones of the file."""
     columns = "at, correlation, kind, subjects, reason, detail"
     for row in memory.execute(f"select id, {columns} from decisions order by id"):
         sql = f"insert into decisions ({columns}) values (?, ?, ?, ?, ?, ?)"

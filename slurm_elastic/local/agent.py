@@ -98,7 +98,9 @@ class Agent:
         return records
 
     def _known(self, message: Launch) -> tuple[Record, ...]:
-        """What is left of an earlier launch of this generation; a Refusal if all of it is gone."""
+        """The machines left of an earlier launch of this generation; a Refusal if all of it is
+        gone.
+        """
         name = (message.cluster, message.generation)
         known = [r for r in self._register.all() if (r.cluster, r.generation) == name]
         standing = [r for r in known if r.state in STANDING]

@@ -24,7 +24,7 @@ _PERIOD = 0.25
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
-    """What root's configuration says. ``directory`` holds the machines' files, mode 0700.
+    """The settings of root's configuration. ``directory`` holds the machines' files, mode 0700.
 
     ``capacity`` bounds how many machines may run (None: as many as there are ``nodes``); ``boot``
     delays each slurmd by so many seconds; ``deadline`` (s) is how long slurmd may take to end by

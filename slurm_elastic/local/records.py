@@ -47,11 +47,11 @@ class Register:
         return tuple(self._records.values())
 
     def live(self) -> Sequence[Record]:
-        """Those that have not ended."""
+        """The machines that have not ended."""
         return tuple(r for r in self.all() if r.state != InstanceState.TERMINATED)
 
     def standing(self) -> Sequence[Record]:
-        """Those that have not ended and are not being ended."""
+        """The machines that have not ended and are not being ended."""
         return tuple(r for r in self.all() if r.state in STANDING)
 
     def save(self, record: Record, **changes: object) -> Record:

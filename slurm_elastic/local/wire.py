@@ -1,4 +1,4 @@
-"""What the ``local`` provider and its agent say to each other, and what a machine's file holds.
+"""The messages between the ``local`` provider and its agent, and what a machine's file holds.
 
 One JSON object a line, answered by one line. ``{"ok": true, ...}`` or ``{"ok": false, "code": CODE,
 "message": SENTENCE}``::
@@ -74,7 +74,7 @@ Message = Launch | List | Terminate | Ping
 
 
 class Answer(Struct, frozen=True, kw_only=True):
-    """What the agent says; fields that do not apply have their defaults."""
+    """The agent's answer; fields that do not apply have their defaults."""
 
     ok: bool
     code: str = ""

@@ -1,4 +1,4 @@
-"""What each of Slurm's accounts has spent, and why one gets no new machine. Pure; the same in the
+"""The spending of each of Slurm's accounts, and why one gets no new machine. Pure; the same in the
 daemon and in the simulator.
 
 **The rule.** All that a machine costs, from its launch to its end, is charged to the accounts of

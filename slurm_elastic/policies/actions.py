@@ -26,7 +26,7 @@ class Action(Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        """What it is done to, for the log: an id of a machine, a generation or a node."""
+        """The object of the action, for the log: an id of a machine, a generation or a node."""
         raise AttributeError(type(self).__name__)
 
 

@@ -37,8 +37,8 @@ class Waiting(NamedTuple):
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What a growth policy may know of one pool. ``queue``: head first; ``fresh``: those of the
-    queue for which no growth was decided yet.
+    """The facts that a growth policy may know of one pool. ``queue``: head first; ``fresh``: those
+    of the queue for which no growth was decided yet.
 
     ``idle``, ``busy`` and ``booting`` count machines that may get work (no flagged ones);
     ``running`` counts jobs. ``head_start``: when the head could start on the machines that are up
@@ -238,7 +238,9 @@ AnyGrowth = Slurm | OnDemand | SteadyStream | Bursts | GroupBursts | Ratio | Sem
 
 
 def _for_fresh(wanted: int, demand: Demand, reason: str) -> Growth | None:
-    """What new jobs need beyond the idle machines; those that boot belong to older ones."""
+    """The machines that new jobs need beyond the idle machines; those that boot belong to older
+    ones.
+    """
     count = wanted - demand.idle
     return Growth(count, reason) if count > 0 else _for_head(demand)
 
@@ -271,7 +273,7 @@ class Window(NamedTuple):
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """What stops new machines, and never a running job. None: no bound.
+    """The bounds that stop new machines, and never a running job. None: no bound.
 
     ``booting``: most machines that boot at a time; dollars of a day and a month; ``windows``: times
     of the day in which machines may be started (none: always).
@@ -295,7 +297,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 def bounded(growth: Growth, demand: Demand, bounds: Bounds, spent: Spent) -> Growth:
-    """What the bounds leave of ``growth``; a count of 0 carries the bound that stopped it."""
+    """The ``growth`` that the bounds leave; a count of 0 carries the bound that stopped it."""
     stop = stopped(demand.now, bounds, spent)
     if stop is not None:
         return Growth(0, stop)

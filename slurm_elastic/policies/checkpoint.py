@@ -73,7 +73,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointPolicy(Protocol):
-    """What all policies here have."""
+    """The interface of all policies here."""
 
     def decide(self, situation: Situation) -> SaveJob | None:
         """A save, with its reason, or None."""

@@ -1,4 +1,4 @@
-"""What the head's clock says of times that were written down before it was set back. Pure."""
+"""The age of times by the head's clock, if they were written down before a step back. Pure."""
 
 from __future__ import annotations
 

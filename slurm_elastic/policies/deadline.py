@@ -29,7 +29,7 @@ restarts are short beside that.
 
 
 class Where(StrEnum):
-    """What the job runs on."""
+    """The market that the job runs on."""
 
     SPOT = "spot"
     ON_DEMAND = "on-demand"

@@ -62,7 +62,7 @@ def _moment(
 
 
 def _remaining(moment: GroupSnapshot, plan: ScalingPlan) -> Iterable[PoolSnapshot]:
-    """What these jobs leave to the next ones. Warm machines are seen to once."""
+    """The machines that these jobs leave to the next ones. Warm machines are seen to once."""
     need = sum(job.nodes * max(job.times, 1) for job in moment.queue)
     gone = {leave.node for leave in plan.leaves}
     for pool in moment.pools:

@@ -20,7 +20,7 @@ class Gang(Struct, frozen=True, kw_only=True):
 
 
 class GangResult(Struct, frozen=True, kw_only=True):
-    """What becomes of the nodes of a round. ``had`` is ``kept``, ``reassigned`` and ``ended``.
+    """The outcome for the nodes of a round. ``had`` is ``kept``, ``reassigned`` and ``ended``.
 
     ``kept`` serve whole gangs. ``reassigned`` stay up for another job of the round, which is
     requeued and starts on them; ``ended`` serve nobody. ``refused`` go back to Slurm: the nodes

@@ -28,7 +28,7 @@ def newest(choice: ImageChoice, candidates: Iterable[Candidate]) -> Candidate | 
 
 
 def lacks(choice: ImageChoice, one: Candidate) -> tuple[str, ...]:
-    """What an image lacks of what is wanted; empty where it fits."""
+    """The wishes that an image does not fulfil; empty where it fits."""
     missing = []
     if choice.name is not None and not fnmatchcase(one.name, choice.name):
         missing.append(f"name {choice.name}")
@@ -45,7 +45,7 @@ def lacks(choice: ImageChoice, one: Candidate) -> tuple[str, ...]:
 
 
 def none_fits(choice: ImageChoice, candidates: Sequence[Candidate]) -> str:
-    """What was looked for, among how many, and the image that lacks least."""
+    """The image that was looked for, among how many, and the image that lacks least."""
     text = f"no image has {wanted(choice)}; looked at {len(candidates)}"
     if not candidates:
         return text

@@ -83,7 +83,7 @@ def answers(
 
 
 def assess_inventory(view: CloudView, patience: Thresholds) -> InventoryReport:
-    """What the list tells, and what it does not. A missing machine is gone unless slurmctld hears
+    """The meaning of the list, and of its gaps. A missing machine is gone unless slurmctld hears
     it; of one that boots nobody can tell, so it stays while the list as a whole is in doubt: more
     than the cap are missing and may run, or most are missing and some of them do run. Where
     slurmctld pings nobody, a list is in doubt only if it lacks all that was there, more than the

@@ -8,7 +8,7 @@ from slurm_elastic.model import Instance, Pool
 from slurm_elastic.policies.clock_guard import age
 
 CODE = "stray"
-"""What the health of such machines goes by."""
+"""The name under which the health of such machines is kept."""
 UNENDING = 900.0
 """Seconds after which a machine whose end was decided should be gone; its cloud is asked each round
 meanwhile. The slowest that we know, which copy a disk back first, take some minutes.

@@ -24,7 +24,7 @@ _NO_BOUND = (10**9, "")
 
 
 class NextLaunch(Struct, frozen=True, kw_only=True):
-    """What to launch next: ``nodes`` on the first of ``placement.ranked``; none where no offer can
+    """The next launch: ``nodes`` on the first of ``placement.ranked``; none where no offer can
     serve, or where ``waiting`` nodes could be had but so many machines boot already that they wait
     for their turn (``cap`` says at which bound). ``spare`` more nodes could be had, but not for
     these, which are of use together only.

@@ -24,7 +24,7 @@ from slurm_elastic.policies.power_state import is_down, is_drained
 
 
 class Strike(Enum):
-    """What a failure counts against."""
+    """The party that a failure counts against."""
 
     POOL = "pool"
     MACHINE = "machine"
@@ -40,7 +40,7 @@ class Cause(Struct, frozen=True):
 
 
 class Ill(Struct, frozen=True, kw_only=True):
-    """What ails one node: Slurm's words, and the first cause that counts against its pool."""
+    """The illness of one node: Slurm's words, and the first cause that counts against its pool."""
 
     words: str
     why: str
@@ -133,7 +133,7 @@ _COMPILED = tuple((cause, re.compile(cause.words)) for cause in CAUSES)
 
 
 def ill(node: SlurmNode, slurm_user: str) -> Ill | None:
-    """What ails a node that Slurm itself keeps from jobs; None where a person or nobody does."""
+    """The illness of a node that Slurm keeps from jobs; None where a person or nobody does."""
     if not (is_down(node) or is_drained(node)):
         return None
     if node.reason_user not in ("", "root", slurm_user):
@@ -142,7 +142,9 @@ def ill(node: SlurmNode, slurm_user: str) -> Ill | None:
 
 
 def told_by(reason: str) -> Ill | None:
-    """What a reason of Slurm's own tells; None of any other text, and of one that is in part."""
+    """The cause that a reason of Slurm's own tells; None of any other text, and of one that is in
+    part.
+    """
     found = [_cause(part) for part in reason.split(", ")]
     known = [one for one in found if one is not None]
     if not known or len(known) < len(found):

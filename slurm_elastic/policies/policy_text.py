@@ -54,7 +54,7 @@ def _numbers(kind: type) -> Mapping[str, tuple[Any, str]]:
 
 
 def _meta(hint: Any) -> str:  # noqa: ANN401 - a type as typing has it
-    """What an annotated type, or one side of a union, says of itself."""
+    """The bounds and words of an annotated type, or of one side of a union."""
     if isinstance(hint, Meta):
         return hint.description or ""
     own = getattr(hint, "__metadata__", ())
@@ -72,7 +72,9 @@ def _fits(value: object, form: Any) -> bool:  # noqa: ANN401
 
 
 def parse_policy(text: str, makers: Makers) -> Any:  # noqa: ANN401 - what the makers make
-    """What ``text`` names. ValueError with one sentence where it names nothing or does not fit."""
+    """The policy that ``text`` names. ValueError with one sentence where it names nothing or does
+    not fit.
+    """
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, RecursionError, MemoryError, ValueError):

@@ -57,7 +57,7 @@ class Bought(NamedTuple):
 
 
 class Bill(Struct, frozen=True, kw_only=True):
-    """What a portfolio costs over the history. ``cost`` counts upfront payments by the part of
+    """The cost of a portfolio over the history. ``cost`` counts upfront payments by the part of
     their terms that lies within it; ``upfront`` is all that was paid. Hours by class, the last one
     is on demand.
     """
@@ -209,8 +209,9 @@ def demand(
 
 
 def top_up(have: Sequence[int], want: Sequence[int]) -> list[int]:
-    """What to add to ``have`` so that Equation 1 is least: squares of each class's surplus, plus
-    the square of (number of classes x the whole surplus). Convex, so steps of one find it.
+    """The purchases to add to ``have`` so that Equation 1 is least: squares of each class's
+    surplus, plus the square of (number of classes x the whole surplus). Convex, so steps of one
+    find it.
     """
     surplus = [h - w for h, w in zip(have, want, strict=True)]
     added = [0] * len(surplus)
@@ -229,7 +230,7 @@ def top_up(have: Sequence[int], want: Sequence[int]) -> list[int]:
 def bill(
     usage: Usage, bought: Sequence[Bought], classes: Sequence[ReservedClass], on_demand: float
 ) -> Bill:
-    """What the history would have cost with these purchases; heavier classes are used first."""
+    """The cost of the history with these purchases; heavier classes are used first."""
     hours = [0.0] * (len(classes) + 1)
     cost = upfront = 0.0
     for week, row in enumerate(usage):
@@ -309,7 +310,7 @@ class _Totals:
         return max(self._rows[week:], default=0)
 
     def hours(self, rank: int, begin: int, end: int) -> float:
-        """Of the rank from week ``begin`` to before ``end``; 0 beyond the table."""
+        """The use of the rank from week ``begin`` to before ``end``; 0 beyond the table."""
         sums = self._sums[rank]
         return sums[min(end, self.weeks)] - sums[min(begin, self.weeks)]
 

@@ -1,4 +1,4 @@
-"""What to repair: Slurm's view x the ledger x the cloud's view -> actions. Pure.
+"""The repairs: Slurm's view x the ledger x the cloud's view -> actions. Pure.
 
 Level-triggered: each round reads the world anew, so a crash between any two steps needs no recovery
 code of its own. The table, per node (rows are tried in this order; "machine" is a live ledger row):
@@ -105,9 +105,9 @@ from slurm_elastic.policies.reconcile_view import CloudView, Intent, Thresholds,
 from slurm_elastic.policies.unneeded import POWERED_DOWN, is_unneeded
 
 OUR_MARK = "slurm-elastic:"
-"""What every node reason of ours starts with."""
+"""The beginning of every node reason of ours."""
 HOLD_MARK = f"{OUR_MARK}hold:"
-"""What the reason of a node starts with that we keep from Slurm."""
+"""The beginning of the reason of a node that we keep from Slurm."""
 _GIVEN_UP = (OUR_MARK, "ResumeTimeout reached", "Not responding")
 """Reasons of a DOWN cloud node that we may clear: ours, and those slurmctld itself sets."""
 POWERED_UP_AGAIN = "Slurm powers its node up again: it waits for a machine that boots after that"
@@ -133,7 +133,7 @@ def repairs(view: CloudView, patience: Thresholds) -> tuple[Action, ...]:
 def debounce(
     actions: Iterable[Action], first_seen: Mapping[tuple[str, str], float], now: float, grace: float
 ) -> tuple[tuple[Action, ...], dict[tuple[str, str], float]]:
-    """Those actions that may be taken now, and since when each patient one has stood.
+    """The actions that may be taken now, and since when each patient one has stood.
 
     A finding that is gone for one round starts anew.
     """
@@ -210,7 +210,7 @@ def _intent(view: CloudView, intent: Intent, patience: Thresholds) -> Action | N
 def _machine(
     view: CloudView, machine: TrackedInstance, patience: Thresholds, listing: InventoryReport
 ) -> Action | None:
-    """What one machine calls for."""
+    """The action that one machine calls for."""
     if view.seen is None:
         return None
     state = listing.states.get(machine.id)
@@ -299,8 +299,8 @@ def _aged(view: CloudView, machine: TrackedInstance, node: SlurmNode) -> Action 
 
 
 def _doubles(view: CloudView) -> list[Action]:
-    """Of several live machines of one node the one at whose address Slurm has the node stays, else
-    the newest generation. While jobs run and the address does not tell on which, all stay.
+    """Where a node has several live machines, the one at whose address Slurm has the node stays,
+    else the newest generation. While jobs run and the address does not tell on which, all stay.
     """
     there = {i.id for i in view.seen or ()}
     by_node: dict[str, list[TrackedInstance]] = {}
@@ -349,7 +349,7 @@ def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
 
 
 def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
-    """What a node calls for that nothing serves."""
+    """The action for a node that nothing serves."""
     where, held = phase(node), node.name in view.held
     if where is Phase.POWERING_UP:
         if held:

@@ -1,4 +1,6 @@
-"""What repair decides on: one cloud's part of the world, as values; and what can be read off it."""
+"""The snapshot that repair decides on: one cloud's part of the world, as values; and what can be
+read off it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a group of pools under one growth policy does now: grow, release, or nothing, and why. Pure.
+"""The decision for a group of pools under one growth policy: grow, release, or nothing, and why.
+Pure.
 
 ``decide`` is asked by the daemon with what it measured, and what it answers is journalled with that
 measurement. Its parts (``desired_growth``, ``spread``, ``excess``) are the simulator's, too.
@@ -148,7 +149,7 @@ def decide(now: GroupSnapshot) -> ScalingPlan:
 
 
 def demand_of(now: GroupSnapshot) -> Demand:
-    """What the growth policy may know."""
+    """The facts that the growth policy may know."""
     known = frozenset(now.covered)
     waiting = _waiting(now.queue)
     fresh = _waiting(job for job in now.queue if job.id not in known)
@@ -180,7 +181,7 @@ def counts_once(growth: AnyGrowth) -> bool:
 def desired_growth(
     growth: AnyGrowth, demand: Demand, bounds: Bounds, spent: Spent
 ) -> Growth | None:
-    """What the policy wants and the bounds leave; None where it wants nothing."""
+    """The growth that the policy wants and the bounds leave; None where it wants nothing."""
     wanted = growth.grow(demand)
     if wanted is None or bounds == UNBOUNDED:
         return wanted
@@ -188,7 +189,9 @@ def desired_growth(
 
 
 def covers(growth: AnyGrowth, answer: Growth | None) -> bool:
-    """Whether the jobs that wait now count no more: not where a bound stopped all of it."""
+    """Whether this growth covers the jobs that wait now, so that they are not counted again. It
+    does not where a bound stopped all of it.
+    """
     return counts_once(growth) and (answer is None or answer.machines > 0)
 
 
@@ -204,8 +207,9 @@ def spread(count: int, rooms: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
 
 
 def head_deficit(pools: Iterable[tuple[T, int, int, int]]) -> tuple[T, int] | None:
-    """What the first job lacks in the first pool that could hold it, asked where nothing runs or
-    boots. ``pools``: each with the machines that the job needs of it, those idle, and its room.
+    """The machines that the first job lacks in the first pool that could hold it, asked where
+    nothing runs or boots. ``pools``: each with the machines that the job needs of it, those idle,
+    and its room.
 
     A job runs within one pool: a growth that was shared out over several, or that bounds have left
     less of, gives it idle machines that are of no use to it, and would keep it waiting for ever.
@@ -309,7 +313,7 @@ def _unserved(now: GroupSnapshot, answer: Growth, missing: int) -> str:
 
 
 def _warm(pool: PoolSnapshot, starts: Sequence[ScaleUp]) -> ScaleUp | None:
-    """What the pool's warm machines lack, in what the growth leaves of its room."""
+    """The machines that the pool's warm ones lack, in what the growth leaves of its room."""
     coming = sum(start.machines for start in starts if start.pool == pool.name)
     least = pool.rules.min_idle
     count = shortfall(least, len(pool.idle), pool.booting + coming, pool.room - coming)

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[!-~]+")
 _ADDRESS = re.compile(r"[0-9A-Za-z][0-9A-Za-z.:%_-]*|::[0-9A-Fa-f.:]*")
 
 PriceOf = Callable[[Instance], float]
-"""What a machine costs whose own price makes no sense ($/h)."""
+"""The price of a machine whose own price makes no sense ($/h)."""
 
 
 class Sound(Struct, frozen=True, kw_only=True):

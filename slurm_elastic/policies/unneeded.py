@@ -56,7 +56,7 @@ def overdue(
     now: float,
     bound: Bound,
 ) -> Verdict:
-    """Of the machines that a cloud lists (``seen``) those whose node is unneeded, with no job on it
+    """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
     (``busy``), and has been for ``bound``. What Slurm does not list is a doubt, and stays; what
     was needed in one look starts anew. No look ends more than repair may in a round.
     """

@@ -63,7 +63,7 @@ class PriceBook:
 
     @property
     def name(self) -> str:
-        """What its health goes by."""
+        """The name under which its health is kept."""
         return self._feed.name
 
     def refresh(self, keys: Iterable[Key]) -> None:

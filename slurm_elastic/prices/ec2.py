@@ -17,7 +17,7 @@ MOST_PAGES = 1000
 
 
 class HistoryClient(Protocol):
-    """What is used of boto3's client."""
+    """The part of boto3's client that is used."""
 
     def describe_spot_price_history(self, **request: Any) -> Mapping[str, Any]:  # noqa: ANN401
         """One page."""

@@ -188,7 +188,7 @@ class Metadata:
         return "rebalance:%d:%s" % (unix(said.get("noticeTime")), self.text(INSTANCE))  # noqa: UP031
 
     def text(self, path: str) -> str:
-        """What stands there; '' if nothing does."""
+        """The text that stands there; '' if none does."""
         return self.ask(path, "GET", "X-aws-ec2-metadata-token", self.token)
 
     def get(self, path: str) -> Dict[str, object]:  # noqa: UP006
@@ -287,7 +287,9 @@ class Agent:
             say("%s: exit %d" % (command, code))  # noqa: UP031
 
     def first(self, name: str, value: str) -> str:
-        """What was kept under that name since the boot; ``value`` from now on if nothing was."""
+        """The value that was kept under that name since the boot; ``value`` from now on if nothing
+        was.
+        """
         path = self.path + "." + name
         try:
             with open(path) as file:

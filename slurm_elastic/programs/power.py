@@ -1,5 +1,5 @@
 #!/usr/bin/python3 -IS
-"""What slurmctld runs as ResumeProgram, SuspendProgram and ResumeFailProgram.
+"""The program that slurmctld runs as ResumeProgram, SuspendProgram and ResumeFailProgram.
 
 Installed as a copy under three names, ``slurm-elastic-resume``, ``-suspend`` and ``-resume-fail``;
 the name says what is asked for. It writes one durable file into ``requests/`` of the state
@@ -123,7 +123,7 @@ def remove(path: str) -> None:
 
 
 def read_resume_file() -> tuple[bytes, str | None]:
-    """What is in SLURM_RESUME_FILE, and None; or nothing, and why."""
+    """The content of SLURM_RESUME_FILE, and None; or nothing, and why."""
     path = os.environ.get("SLURM_RESUME_FILE")
     if not path:
         return b"", "SLURM_RESUME_FILE is not set"

@@ -102,7 +102,7 @@ def free_ports(spec: SandboxSpec) -> Ports:
 
 
 def _ports_of_others() -> set[int]:
-    """Of the sandboxes that are up: most of their nodes are off and do not listen now."""
+    """The nodes of sandboxes that are up: most of their nodes are off and do not listen now."""
     ports: set[int] = set()
     for directory in nodeproc.values(MARKER):
         with contextlib.suppress(SandboxError):
@@ -147,7 +147,7 @@ def write_files(spec: SandboxSpec, ports: Ports, layout: Layout) -> None:
 
 
 def write_one(config: dict[str, Any], layout: Layout) -> None:
-    """What the emulated OpenNebula has, and the daemon's credentials for it."""
+    """The emulated OpenNebula's accounts and hosts, and the daemon's credentials for it."""
     clouds = [c for c in config["clouds"] if c["provider"] == "opennebula"]
     if not clouds:
         return

@@ -142,7 +142,7 @@ class Sandbox(Shell):
             nodeproc.power_off(directory, slurmd=record.process)
 
     def _sweep(self) -> None:
-        """What was started without being recorded: children, or just before a crash."""
+        """Processes that were started without being recorded: children, or just before a crash."""
         mark, uids = str(self.layout.dir), {0, pwd.getpwnam(build.USER).pw_uid}
         until = time.monotonic() + 10.0
         while (left := nodeproc.carrying(MARKER, mark, uids)) and time.monotonic() < until:

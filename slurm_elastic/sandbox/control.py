@@ -1,4 +1,4 @@
-"""What a rehearsal does to the emulated clouds of a sandbox, in the words of its nodes."""
+"""A rehearsal's calls to the emulated clouds of a sandbox, in the words of its nodes."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ class Daemons:
         one_control(saved).wait_ready(READY)
 
     def runner(self) -> None:
-        """What turns emulated machines into slurmd's; as root."""
+        """The process that turns emulated machines into slurmd's; as root."""
         argv = [sys.executable, "-m", "slurm_elastic.sandbox.runner", str(self._layout.dir)]
         self._processes.start(RUNNER, argv, self._layout.daemon_env())
 

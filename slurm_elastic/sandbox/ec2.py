@@ -71,7 +71,7 @@ _IMAGE_XML = f"<imagesSet><item>{_IMAGE}</item></imagesSet>"
 
 
 class Answer(Struct, frozen=True):
-    """What goes back to the client."""
+    """The answer to the client."""
 
     status: int
     body: bytes
@@ -87,7 +87,7 @@ class _Launch(Struct, frozen=True):
 
 
 class _Shop:
-    """What the fleet may do of the front's: one launch after the other within a request."""
+    """The front's calls that the fleet may make: one launch after the other within a request."""
 
     def __init__(self, front: Front, environ: Environ) -> None:
         self.cloud = front.cloud

@@ -31,7 +31,7 @@ class Call(Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> Target:
-        """What it is about."""
+        """The subject of the call."""
         p = self.params
         launch = self.action == "RunInstances"
         spot = p.get("InstanceMarketOptions.MarketType") == "spot"

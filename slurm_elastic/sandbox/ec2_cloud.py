@@ -1,4 +1,5 @@
-"""What the emulated EC2 knows beyond moto: stock, prices, spot interruptions, who sees what when.
+"""The state of the emulated EC2 beyond moto's: stock, prices, spot interruptions, who sees what
+when.
 
 Not thread-safe by itself; the front holds one lock around it and moto.
 """
@@ -111,7 +112,7 @@ class Machine:
         return self.state != _GONE
 
     def view(self) -> MachineView:
-        """What the control API shows of it."""
+        """The machine as the control API shows it."""
         return MachineView(
             id=self.id,
             state=self.state,
@@ -230,7 +231,7 @@ class EmulatedCloud:
         return [machine.id for machine in chosen]
 
     def print_on(self, instance_id: str, text: str) -> None:
-        """What the machine has printed on its console since its boot, all of it."""
+        """Everything that the machine has printed on its console since its boot."""
         if instance_id not in self.machines:
             raise SandboxError(f"there is no machine {instance_id!r}")
         self.consoles[instance_id] = text

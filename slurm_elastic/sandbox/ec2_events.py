@@ -12,7 +12,7 @@ from typing import Any
 
 ACCOUNT = "123456789012"
 TARGET = "AmazonSQS."
-"""What SQS's actions begin with in the header X-Amz-Target."""
+"""The beginning of SQS's actions in the header X-Amz-Target."""
 JSON = "application/x-amz-json-1.0"
 QUEUE = "interruptions"
 LEAD = 120.0

@@ -14,9 +14,10 @@ from slurm_elastic.errors import SandboxError
 
 
 class FaultKind(StrEnum):
-    """What goes wrong. ``reset`` drops the connection, ``timeout`` says nothing for ``seconds``.
-    ``slow`` answers after ``seconds``; ``garbage`` carries the call out and answers with a page
-    that is no answer, as a proxy in between may. ``internal-after`` carries it out, too.
+    """The ways in which a call fails. ``reset`` drops the connection, ``timeout`` says nothing for
+    ``seconds``. ``slow`` answers after ``seconds``; ``garbage`` carries the call out and answers
+    with a page that is no answer, as a proxy in between may. ``internal-after`` carries it out,
+    too.
     """
 
     CAPACITY = "capacity"
@@ -36,7 +37,7 @@ class FaultKind(StrEnum):
 DELAYED = (FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.SLOW)
 """Kinds that wait for ``Fault.seconds``."""
 PAGE = b"<html><body>Sign in to continue</body></html>"
-"""What ``garbage`` answers."""
+"""The answer of ``garbage``."""
 
 
 class Stage(StrEnum):
@@ -120,7 +121,7 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Target(Struct, frozen=True, kw_only=True):
-    """What a call is about, as far as faults and stock tell calls apart."""
+    """The subject of a call, as far as faults and stock tell calls apart."""
 
     action: str
     market: str = ""

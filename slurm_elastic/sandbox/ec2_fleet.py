@@ -41,7 +41,7 @@ class Override(Struct, frozen=True, kw_only=True):
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """What was answered: machines and errors by override."""
+    """The answer: machines and errors by override."""
 
     id: str
     machines: tuple[tuple[Override, tuple[str, ...]], ...]
@@ -54,7 +54,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
 
 class Shop(Protocol):
-    """What the front does of a launch."""
+    """The front's part in a launch."""
 
     cloud: EmulatedCloud
 

@@ -15,7 +15,7 @@ SHIPPED = Path(__file__).with_name("prices.csv")
 
 
 class Quote(Struct, frozen=True):
-    """What a type costs in a zone, in $/h, ``since`` Unix time."""
+    """The price of a type in a zone, in $/h, ``since`` Unix time."""
 
     type: str
     zone: str

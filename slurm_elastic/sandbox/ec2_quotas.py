@@ -15,10 +15,10 @@ from slurm_elastic.providers.aws.capacity import CODES
 from slurm_elastic.sandbox.ec2_faults import Ec2Error
 
 TARGET = "ServiceQuotasV20190624."
-"""What the header X-Amz-Target begins with."""
+"""The beginning of the header X-Amz-Target."""
 JSON = "application/x-amz-json-1.1"
 VCPUS = 100_000.0
-"""Of each quota, where nobody has set another."""
+"""The value of each quota where nobody has set another."""
 NO_QUOTA = Ec2Error("NoSuchResourceException", 400, "The requested quota does not exist.")
 
 

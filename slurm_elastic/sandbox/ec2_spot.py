@@ -29,7 +29,7 @@ def told_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
 
 
 def console_xml(cloud: EmulatedCloud, call: Call, now: float) -> bytes | None:
-    """What a machine has printed, where somebody has said what; base64, as from EC2."""
+    """The console output of a machine, where somebody has set it; base64, as from EC2."""
     name = call.params.get("InstanceId", "")
     if name not in cloud.consoles:
         return None

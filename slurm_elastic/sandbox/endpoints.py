@@ -1,4 +1,6 @@
-"""What keeps a rehearsal off real clouds: loopback only, none of the caller's credentials."""
+"""The guard that keeps a rehearsal off real clouds: loopback only, none of the caller's
+credentials.
+"""
 
 from __future__ import annotations
 

@@ -106,12 +106,12 @@ class Vm(Struct, kw_only=True):
 
     @property
     def addresses(self) -> list[str]:
-        """Of its network cards; kept after its end."""
+        """The addresses of its network cards; kept after its end."""
         return [nic["IP"] for nic in vectors(self.template, "NIC") if "IP" in nic]
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """What an instantiate or allocate call asks for, its texts parsed."""
+    """The wish of an instantiate or allocate call, its texts parsed."""
 
     name: str
     hold: bool
@@ -357,7 +357,7 @@ class Cloud:
 
 
 def used(vms: Iterable[Vm], key: str) -> float:
-    """What these machines use of a quota."""
+    """The part of a quota that these machines use."""
     match key.removeprefix("RUNNING_"):
         case "VMS":
             return float(sum(1 for _ in vms))
@@ -411,7 +411,7 @@ def _complete(
     leases: Sequence[tuple[Net, Mapping[str, str], str]],
     order: Order,
 ) -> None:
-    """What oned adds by itself."""
+    """The attributes that oned adds by itself."""
     template["NIC"] = [nic(number, n, *lease) for n, lease in enumerate(leases)]
     template["DISK"] = [disk(n, d) for n, d in enumerate(vectors(template, "DISK"))]
     if contexts := vectors(template, "CONTEXT"):

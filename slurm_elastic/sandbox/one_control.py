@@ -59,8 +59,8 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a user or of a group, by id: VMS, CPU, MEMORY and the like; ``leases`` by network and
-    ``runs`` by image, of a user. ``hidden``: the group's members may not read it.
+    """The quotas of a user or of a group, by id: VMS, CPU, MEMORY and the like; ``leases`` by
+    network and ``runs`` by image, of a user. ``hidden``: the group's members may not read it.
     """
 
     user: int | None = None
@@ -239,7 +239,7 @@ class OneControl(Steering):
 
     @property
     def endpoint(self) -> str:
-        """What a client is told."""
+        """The text that a client is told."""
         return f"{self.url.rstrip('/')}/RPC2"
 
     def state(self) -> View:

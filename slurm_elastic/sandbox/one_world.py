@@ -1,4 +1,4 @@
-"""What an emulated OpenNebula consists of before any machine: accounts, templates, hosts, nets."""
+"""The parts of an emulated OpenNebula before any machine: accounts, templates, hosts, nets."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _ERRORS = {
 
 
 class Answer(Struct, frozen=True):
-    """What goes back to the client."""
+    """The answer to the client."""
 
     status: int
     body: bytes

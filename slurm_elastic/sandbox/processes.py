@@ -1,5 +1,5 @@
-"""What a sandbox has started: a file for each process and machine, so that another process, or this
-one after a crash, ends exactly those.
+"""The processes that a sandbox has started: a file for each process and machine, so that another
+process, or this one after a crash, ends exactly those.
 """
 
 from __future__ import annotations

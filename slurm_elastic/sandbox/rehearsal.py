@@ -1,4 +1,4 @@
-"""What a rehearsal must have shown: jobs as they were seen, machines as they were paid. Pure."""
+"""The proof of a rehearsal: jobs as they were seen, machines as they were paid. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class CostRow(Struct, frozen=True, kw_only=True):
-    """What the machines of a market came to. ``on_demand``: the same hours at on-demand prices,
+    """The cost of a market's machines. ``on_demand``: the same hours at on-demand prices,
     None for machines that no cloud sells.
     """
 
@@ -93,7 +93,7 @@ def _time(text: str) -> float:
 
 
 class Watch:
-    """What was seen of the jobs, look by look."""
+    """The states of the jobs, look by look."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.jobs: dict[int, JobRow] = {}
@@ -194,7 +194,7 @@ def _at(lease: Lease, price: float) -> Lease:
 
 
 def job_problems(watch: Watch, submitted: Collection[int]) -> list[str]:
-    """What was wrong with the jobs and where they ran; empty: all as it should be."""
+    """The faults of the jobs and of where they ran; empty: all as it should be."""
     problems = [why for id_ in submitted if (why := _job_problem(watch, id_))]
     used = {watch.place(job).cloud for job in watch.jobs.values() if job.nodes}
     unused = [p.cloud for p in watch.places.values() if p.cloud not in used]

@@ -25,7 +25,7 @@ _FIELD = re.compile(r"(?:^|\s)(\w[\w:/]*)=")
 
 
 class Shell:
-    """What a user or an admin of the sandbox's cluster can do."""
+    """The commands of a user or an admin of the sandbox's cluster."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout

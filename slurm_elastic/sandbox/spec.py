@@ -1,4 +1,4 @@
-"""What a sandbox is to be, and the two configuration files that follow from it. No I/O."""
+"""The description of a sandbox, and the two configuration files that follow from it. No I/O."""
 
 from __future__ import annotations
 

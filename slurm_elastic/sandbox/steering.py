@@ -22,7 +22,7 @@ class Steering:
     """
 
     cloud: ClassVar[str]
-    """What it emulates, for people."""
+    """The cloud that it emulates, in words for people."""
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
         parts = urlsplit(require_loopback(url))

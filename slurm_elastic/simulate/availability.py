@@ -22,7 +22,7 @@ from msgspec import Meta, Struct
 from slurm_elastic.errors import ConfigError
 
 MOST_POINTS = 10_000_000
-"""Of a trace that is repeated over the history."""
+"""The note on a trace that is repeated over the history."""
 _MINUTE = 60
 _ZONE = re.compile(r"(?<![a-z])[a-z]{2}(?:-[a-z]+)+-\d[a-z](?![a-z0-9])")
 
@@ -126,8 +126,8 @@ def _one_by_one(lives: Sequence[float], path: Path) -> tuple[int, ...]:
 
 
 def supplies_of(pool: str, zone: str, supplies: Sequence[Supply]) -> list[Supply]:
-    """Those that a pool goes by: given for it alone; else of the zone of its spot price; else all
-    that are for no other pool.
+    """The traces that a pool goes by: given for it alone; else of the zone of its spot price; else
+    all that are for no other pool.
     """
     own = [one for one in supplies if one.pool == pool]
     common = [one for one in supplies if one.pool is None]

@@ -1,4 +1,4 @@
-"""What a machine costs: the ways in which clouds count time, and the prices they count it at.
+"""The cost of a machine: the ways in which clouds count time, and the prices they count it at.
 
 A lease runs from ``start`` to ``end`` (integer seconds). Prices are dollars per machine-hour; where
 they move, each hour of a machine is charged at the price at that hour's beginning, as EC2's spot

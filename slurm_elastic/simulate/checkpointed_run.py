@@ -37,7 +37,7 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
 
 
 class Ride(Struct, frozen=True, kw_only=True):
-    """What became of a run: until ``end``, with ``saved`` seconds of work kept by ``checkpoints``
+    """The result of a run: until ``end``, with ``saved`` seconds of work kept by ``checkpoints``
     that cost ``dumping`` seconds. ``done``: the job's work was finished, not cut off.
     """
 

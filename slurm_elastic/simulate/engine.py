@@ -25,7 +25,9 @@ from slurm_elastic.simulate.scenario import Scenario
 TELL = 1000
 _ARRIVE, _CHECK, _PAYLOAD = ARRIVE << 32, CHECK << 32, (1 << 32) - 1
 _KIND, _LATER, _LAST = 7 << 32, 6 << 32, 4 << 32
-"""Of an event: its kind; set where it is no end nor loss; set where it is a check or a look."""
+"""The bits of an event: its kind; set where it is no end nor loss; set where it is a check or a
+look.
+"""
 
 Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""

@@ -1,4 +1,4 @@
-"""What happens to jobs and machines: they start, boot, end and are lost.
+"""The events of jobs and machines: they start, boot, end and are lost.
 
 An event is (time, kind, payload) in one integer; payload: job, batch or pool.
 """
@@ -243,7 +243,9 @@ class Moves:
         return lost
 
     def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
-        """What boots for a job is lost, or boots for whoever comes first; how many are lost."""
+        """The machines that boot for a job are lost, or boots for whoever comes first; how many are
+        lost.
+        """
         machines = run.machines
         machines.busy_area += count * run.ready
         if self.counts_boots:

@@ -22,7 +22,7 @@ _TIMES = 1 << 40
 
 
 class IdleMachines(Protocol):
-    """What all orders have."""
+    """The interface of all orders."""
 
     def put(self, batch: int, count: int, since: int) -> None:
         """Machines of a batch become idle."""

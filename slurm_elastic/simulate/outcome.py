@@ -1,4 +1,4 @@
-"""What a simulation found, in figures, and the proof that nothing was lost in it."""
+"""The result of a simulation, in figures, and the proof that nothing was lost in it."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: int) -> list[str]:
-    """What does not add up of work, machines and money; empty if all does."""
+    """The sums that do not add up, of work, machines and money; empty if all does."""
     found = []
     ended = len([end for end in runs.ended if end >= 0])
     if ended + unserved != len(jobs) or runs.now:

@@ -1,4 +1,4 @@
-"""What reserved machines would have saved over a history, and what they risk. Pure."""
+"""The savings of reserved machines over a history, and what they risk. Pure."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Queue:
         return ((self.waiting, False),)
 
     def paid_by_nobody(self) -> None:
-        """What was started last was started for none of the jobs."""
+        """The machines that were started last are for none of the jobs."""
 
     def next_ready(self, now: int) -> int:
         """When machines that boot for a job will be ready next."""

@@ -32,7 +32,7 @@ from slurm_elastic.slurm.answers import number, states
 FORMAT = "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
 _PACKED = b"\x1f\x8b"
-"""What a file packed by gzip begins with; standard input has no name that could say so."""
+"""The first bytes of a file packed by gzip; standard input has no name that could say so."""
 NEVER = -1
 """Seconds that a job ran which was cancelled while it waited."""
 UNFINISHED = frozenset({"RUNNING", "PENDING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
@@ -73,7 +73,7 @@ class _Names:
 
 
 class _Numbers:
-    """Those of users, partitions and accounts."""
+    """The numbers of users, partitions and accounts."""
 
     def __init__(self, history: History) -> None:
         self.users, self.partitions, self.accounts = _Names(), _Names(), _Names()
@@ -212,7 +212,7 @@ def _from_json(text: str, history: History, most: int | None) -> None:
 
 
 def _breaks(history: History) -> str:
-    """What is to be said of a packed file that breaks off."""
+    """The complaint about a packed file that breaks off."""
     return "".join(f" ({sentence})" for sentence in history.complaints.shown)
 
 

@@ -37,7 +37,7 @@ _NOTHING = Spent()
 
 
 class _Known(dict[int, Waiting]):
-    """What the policy may know of waiting jobs, which are mostly those of the last time."""
+    """Facts for the policy about waiting jobs, which are mostly those of the last time."""
 
     def __init__(self, jobs: Jobs, need: Sequence[int]) -> None:
         self.jobs, self.need = jobs, need
@@ -154,7 +154,7 @@ class Grower:
         return bounded(Growth(count, ""), demand, self.caps, Spent()).machines == count
 
     def warm(self, machines: Machines, least: int, now: int) -> int:
-        """What a pool lacks of the ``least`` that are kept idle, and may be started."""
+        """Machines that a pool lacks of the ``least`` that are kept idle, and may be started."""
         lack = shortfall(least, machines.idle, machines.booting, machines.room_now())
         if self.free_of_bounds or not lack:
             return lack
@@ -187,7 +187,7 @@ class Grower:
             count -= max(drained, 0)
 
     def demand(self, queue: Sequence[int], head: int | None, running: int, now: int) -> Demand:
-        """What the policy may know."""
+        """The facts that the policy may know."""
         known = self._known
         if len(known) > 2 * len(queue) + _KNOWN:
             known.clear()

@@ -1,4 +1,4 @@
-"""What is simulated: the pools of a site, and the rules by which they grow, shrink and serve."""
+"""A scenario: the pools of a site, and the rules by which they grow, shrink and serve."""
 
 from __future__ import annotations
 

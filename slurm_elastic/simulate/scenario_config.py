@@ -20,7 +20,7 @@ from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 NAME = "configured"
-"""What ``--compare`` calls it."""
+"""Its name in ``--compare``."""
 
 
 def configured(config: Config, base: Scenario, *, saves: bool) -> tuple[Scenario, list[str]]:

@@ -55,7 +55,9 @@ def neighbours(policies: Iterable[str], known: Iterable[str]) -> list[str]:
 
 
 def front(tried: Sequence[Tried]) -> list[Tried]:
-    """Those that no other beats in both cost and mean wait, cheapest first; of equals the first."""
+    """The policies that no other beats in both cost and mean wait, cheapest first; of equals the
+    first.
+    """
     best: list[Tried] = []
     for one in sorted(tried, key=lambda t: (_dollars(t), t.figures.mean_wait)):
         if not best or one.figures.mean_wait < best[-1].figures.mean_wait:

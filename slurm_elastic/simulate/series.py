@@ -1,4 +1,4 @@
-"""What happened over time in a simulation, as steps: (second, value from then on). Pure."""
+"""The course of a simulation over time, as steps: (second, value from then on). Pure."""
 
 from __future__ import annotations
 

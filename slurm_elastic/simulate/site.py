@@ -32,10 +32,10 @@ BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
 
 
 class World(Struct, frozen=True, kw_only=True):
-    """What the configuration does not say. ``static``: (nodes, processors) that the site has
-    anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
-    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always;
-    ``notice`` and ``rebalance`` as in ``SpotMarket``.
+    """The facts that the configuration does not have. ``static``: (nodes, processors) that the site
+    has anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
+    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always; ``notice``
+    and ``rebalance`` as in ``SpotMarket``.
     """
 
     span: Span
@@ -182,7 +182,7 @@ def _most(config: Config, cloud: CloudSettings, pool: Pool, price: float, *, on_
 
 
 def _by_market(limits: Limits, pool: Pool, *, on_spot: bool) -> list[int]:
-    """What the limits of the markets that it uses come to."""
+    """The bound that the limits of its markets come to."""
     if not on_spot:
         used = [limits.on_demand]
     elif Market.ON_DEMAND in pool.markets:
@@ -211,7 +211,7 @@ def caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[Cap, ...]:
 
 
 def boot_caps_of(config: Config, models: Sequence[PoolModel]) -> tuple[BootCap, ...]:
-    """Of the clouds that let only so many machines boot at a time."""
+    """The caps of the clouds that let only so many machines boot at a time."""
     pools = {c.name: [p.name for p in config.pools if p.cloud == c.name] for c in config.clouds}
     own = {c.name: tuple(m.name for m in models if m.name in pools[c.name]) for c in config.clouds}
     return tuple(

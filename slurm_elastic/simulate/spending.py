@@ -1,4 +1,4 @@
-"""What the cluster and each account have spent in a simulation, by ``policies.accounts``'s rule.
+"""The spending of the cluster and of each account in a simulation, by ``policies.accounts``'s rule.
 
 Money is read off the pools' own books (batches and leases), so that a run without budgets pays
 nothing for this. Machine-seconds count at the on-demand price. Days and months begin where the
@@ -138,7 +138,7 @@ class _Book:
         self._payer.append(paid)
 
     def _begin(self, now: int) -> None:
-        """What is paid by ``now``; the rest still boots."""
+        """The seconds that are paid by ``now``; the rest still boots."""
         start = self._machines.batch_start
         for batch in [batch for batch in self._unborn if start[batch] <= now]:
             count, paid = self._unborn.pop(batch), self._payer[batch]

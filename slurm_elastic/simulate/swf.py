@@ -32,7 +32,7 @@ SHOWN = 20
 
 
 class Complaints:
-    """What was wrong with a history: counted by kind, the first ones with their lines.
+    """The mistakes of a history: counted by kind, the first ones with their lines.
 
     ``unit``: what the history is counted in, ``line`` or ``job``.
     """

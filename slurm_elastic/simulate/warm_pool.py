@@ -17,7 +17,7 @@ from slurm_elastic.simulate.scaler import Grower
 
 
 class Site(Protocol):
-    """What is asked of the engine."""
+    """The calls that are made to the engine."""
 
     jobs: Jobs
     queue: Queue
@@ -29,7 +29,7 @@ class Site(Protocol):
         ...
 
     def unpark(self, pool: int, now: int) -> None:
-        """What was due and stayed may go when it is due again."""
+        """Machines that were due and stayed may go when it is due again."""
         ...
 
     def look_later(self, now: int) -> None:

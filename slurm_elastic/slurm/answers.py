@@ -122,7 +122,7 @@ def _states(words: tuple[str, ...]) -> frozenset[str]:
 
 
 def errors(told: Iterable[object] | None) -> str:
-    """What an answer's ``errors`` say; empty where it has none. 22.05 with slurmctld stopped or
+    """The text of an answer's ``errors``; empty where it has none. 22.05 with slurmctld stopped or
     hanging gives them beside an empty list, and exits 0 (measured): such a list says nothing.
     """
     return "; ".join(dict.fromkeys(_words(one) for one in told or ()))

@@ -36,7 +36,7 @@ T = TypeVar("T")
 Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000
-"""Of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
+"""The length of one argument; Linux takes 128 KiB (execve(2), MAX_ARG_STRLEN)."""
 _DATA_PARSERS: tuple[tuple[tuple[int, int], str], ...] = (
     ((24, 11), "--json=v0.0.42"),
     ((24, 5), "--json=v0.0.41"),
@@ -48,7 +48,7 @@ _DATA_PARSERS: tuple[tuple[tuple[int, int], str], ...] = (
 are each release's own, by Slurm's release notes.
 """
 _MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError)
-"""What an answer of another shape than we know raises in ``answers``."""
+"""The errors that an answer of an unknown shape raises in ``answers``."""
 _WORDS = 1 << 16
 """Bytes of what a failed command printed that its error has."""
 OPTIONS_KEPT = 600.0
@@ -82,7 +82,7 @@ class SlurmCli:
         return self._version
 
     def slurmd_timeout(self) -> float:
-        """Of the running slurmctld, asked again every ten minutes."""
+        """The release of the running slurmctld, asked again every ten minutes."""
         asked, timeout = self._timeout
         if time.monotonic() - asked >= OPTIONS_KEPT:
             asked = time.monotonic()

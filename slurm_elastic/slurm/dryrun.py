@@ -45,11 +45,11 @@ _REPLACED = re.compile(
 """Options (lower case) that the copy does without: places, keys, accounting, programs."""
 
 _BESIDE = ("cgroup.conf", "gres.conf", "topology.conf", "topology.yaml")
-"""What slurmctld reads beside slurm.conf."""
+"""The files that slurmctld reads beside slurm.conf."""
 
 
 class DryRun(Struct, frozen=True, kw_only=True):
-    """What slurmctld said: fields by name for each node and partition, and the whole of
+    """The answer of slurmctld: fields by name for each node and partition, and the whole of
     ``scontrol show config``. ``failure`` is what its log had to say if it did not start.
     """
 
@@ -119,7 +119,7 @@ def _command(
 
 
 def records(text: str, key: str) -> dict[str, dict[str, str]]:
-    """What ``scontrol -o show`` says: for each ``key`` (NodeName, PartitionName) its fields."""
+    """The answer of ``scontrol -o show``: for each ``key`` (NodeName, PartitionName) its fields."""
     records: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
         fields = {m[1]: m[2].strip() for m in re.finditer(r"(\S+?)=(.*?)(?=\s+\S+?=|$)", line)}

@@ -151,7 +151,7 @@ class FakeSlurm:
         partitions: Sequence[str] = (),
         begin_in: float | None = None,
     ) -> None:
-        """Of those that are pending."""
+        """The ids of the jobs that are pending."""
         with self._lock:
             changes = {"partitions": tuple(partitions), "begin_in": begin_in}
             self._command("change_pending", jobs=tuple(jobs), **changes)

@@ -23,7 +23,9 @@ REQUEUE_HOLD = 121.0
 POWER_DOWN_LAG = 1.0
 
 Program = Callable[[str, Sequence[str], Mapping[int, Sequence[str]]], None]
-"""What slurmctld runs: kind (``resume``, ``suspend``, ``resume-fail``), nodes, jobs' nodes."""
+"""A call of slurmctld's programs: kind (``resume``, ``suspend``, ``resume-fail``), nodes, jobs'
+nodes.
+"""
 
 
 class TimedSlurm(FakeSlurm):

@@ -35,7 +35,7 @@ _PARTITION_RESETS = {
     "reqresv": "ReqResv=NO",
     "rootonly": "RootOnly=NO",
 }
-"""Of the site's PartitionName=DEFAULT: what would cripple a cloud partition, at Slurm's default."""
+"""Options of PartitionName=DEFAULT that would cripple a cloud partition, at Slurm's default."""
 
 _PARTITION_SET_BY_US = frozenset(
     {

@@ -47,7 +47,7 @@ REREAD = (
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What an install left behind: ``files`` by path with the SHA-256 of what was written."""
+    """The record of an install: ``files`` by path with the SHA-256 of what was written."""
 
     slurm_conf: str
     backup: str
@@ -156,7 +156,7 @@ def manifest_path(config_path: Path) -> Path:
 
 
 def read_manifest(config_path: Path) -> Manifest | None:
-    """What is installed, as far as this host remembers."""
+    """The record of the install, as far as this host remembers."""
     path = manifest_path(config_path)
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -218,7 +218,7 @@ def _check_state_dir(config: Config) -> None:
 
 
 def _gone(planned: Plan) -> leaving.Things:
-    """What an earlier install had and this one has no more."""
+    """The files that an earlier install had and this one lacks."""
     new = leaving.Things(
         nodes=frozenset(node for pool in planned.pools for node in pool.nodes),
         partitions=frozenset(cloud.partition_name for cloud in planned.config.clouds),

@@ -25,7 +25,7 @@ QUESTIONS = {
     "config": ("show", "config"),
 }
 ADDRESS = "192.0.2.1"
-"""Of RFC 5737, for documentation: it is nobody's."""
+"""An address of RFC 5737, for documentation: it is nobody's."""
 
 _SIOCSIFFLAGS, _SIOCSIFADDR, _IFF_UP, _MS_BIND = 0x8914, 0x8916, 1, 4096
 _START_SECONDS, _STOP_SECONDS = 60.0, 10.0

@@ -1,4 +1,4 @@
-"""What a batch script is put behind so that it can be checkpointed, by method.
+"""The lines before a batch script by which it can be checkpointed, by method.
 
 Where the node cannot do it, or says no, the script runs by itself: the launcher never keeps a job
 from running. ``bash -p`` passes the environment on as it came (dash drops exported functions, such

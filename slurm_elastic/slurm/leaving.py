@@ -38,7 +38,7 @@ class Things(Struct, frozen=True, kw_only=True):
     partitions: frozenset[str] = frozenset()
 
     def without(self, others: Things) -> Things:
-        """Those that ``others`` does not have."""
+        """The nodes and partitions that ``others`` does not have."""
         return Things(
             nodes=self.nodes - others.nodes, partitions=self.partitions - others.partitions
         )
@@ -48,8 +48,8 @@ class Things(Struct, frozen=True, kw_only=True):
 
 
 class Paid(Struct, frozen=True, kw_only=True):
-    """What costs money on nodes that leave: machines, and launches whose answer is not known.
-    ``unread``: why the ledger, which knows that, could not be read.
+    """The things that cost money on nodes that leave: machines, and launches whose answer is not
+    known. ``unread``: why the ledger, which knows that, could not be read.
     """
 
     machines: tuple[Machine, ...] = ()
@@ -83,7 +83,7 @@ class Paid(Struct, frozen=True, kw_only=True):
 
 
 def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
-    """What is paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
+    """Machines that are paid on nodes of ``gone``, or at a cloud that is not one of ``clouds``."""
     path = config.state / "ledger.db"
     if not path.exists():
         return Paid()
@@ -117,7 +117,7 @@ def forget_holds(config: Config) -> None:
 
 
 def installed(directory: Path) -> Things:
-    """What the fragment beside slurm.conf has, which may be older than the configuration."""
+    """The nodes of the fragment beside slurm.conf, which may be older than the configuration."""
     path = directory / fragment.FILE_NAME
     return of_lines(read_lines(path) if path.exists() else ())
 

@@ -1,4 +1,4 @@
-"""What ``conf install`` would have on this host: every file with its content. Nothing is written.
+"""The plan of ``conf install`` for this host: every file with its content. Nothing is written.
 
 ``check``, ``diff`` and ``install`` all start from the same plan.
 """
@@ -45,7 +45,7 @@ class PlannedFile(Struct, frozen=True, kw_only=True):
     mode: int | None
 
     def current(self) -> bytes | None:
-        """What is there now; None for nothing. Raises ConfigError where it cannot be read."""
+        """The content there now; None for nothing. Raises ConfigError where it cannot be read."""
         try:
             return self.path.read_bytes()
         except FileNotFoundError:
@@ -254,7 +254,9 @@ def _manual_lua(site: Site) -> Iterator[str]:
 
 
 def _manual_profile(config: Config, site: Site) -> Iterator[str]:
-    """What serves plain jobs where Slurm was built without Lua (sbatch(1), input environment)."""
+    """The environment that serves plain jobs where Slurm was built without Lua (sbatch(1), input
+    environment).
+    """
     default = site.default_partition
     partitions = [default.names[0]] if default else []
     partitions += [cloud.partition_name for cloud in config.clouds]

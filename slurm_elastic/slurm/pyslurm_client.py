@@ -25,7 +25,7 @@ _STATES = frozenset(
     {"DOWN", "DRAIN", "POWER_DOWN", "POWER_DOWN_ASAP", "POWER_DOWN_FORCE", "POWER_UP", "RESUME",
      "UNDRAIN"}
 )  # fmt: skip
-"""What pyslurm 25.11 can set a node to."""
+"""The states that pyslurm 25.11 can set a node to."""
 
 
 def unusable(settings: SlurmSettings, version: tuple[int, int]) -> str:

@@ -119,7 +119,7 @@ def _give(directory: int, owner: tuple[int, int] | None, mode: int) -> None:
 
 
 class _Before:
-    """What was at a path: a symbolic link, or content, mode and owner, or nothing."""
+    """The thing that was at a path: a symbolic link, or content, mode and owner, or nothing."""
 
     def __init__(
         self,

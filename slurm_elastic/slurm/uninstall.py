@@ -133,7 +133,9 @@ def _still_used(config: Config) -> bool:
 def _remove_files(
     config: Config, config_path: Path, manifest: Manifest | None
 ) -> tuple[list[Path], list[str]]:
-    """What was removed, and a sentence for each file that was left because it was changed."""
+    """The files that were removed, and a sentence for each file that was left because it was
+    changed.
+    """
     removed: list[Path] = []
     kept: list[str] = []
     for name, written in (manifest.files if manifest else {}).items():

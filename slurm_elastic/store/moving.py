@@ -1,4 +1,4 @@
-"""What goes from a file of ours into memory, and what has changed there back into the file."""
+"""Rows that go from a file of ours into memory, and what has changed there back into the file."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """What is written inside is on the disk afterwards; after an error none of it is."""
+    """Everything that is written inside is on the disk afterwards; after an error none of it is."""
     db.execute("begin immediate")
     try:
         yield db

@@ -1,4 +1,4 @@
-"""What is the matter with the file of a ledger, and what a person does about it."""
+"""The trouble with the file of a ledger, and a person's remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENOUGH = 4 * 2**20
 
 
 class Kind(StrEnum):
-    """What happened to the file, as far as a caller does different things about it."""
+    """The accident of the file, as far as a caller does different things about it."""
 
     FULL = "full"
     LOCKED = "locked"
@@ -60,7 +60,7 @@ _BY_NUMBER = {
 PASSING = frozenset(
     {*_BY_NUMBER, errno.EIO, errno.ENFILE, errno.EMFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
 )
-"""What passes by itself, or by what an administrator does to the disk and not to us."""
+"""Troubles that pass by themselves, or by what an administrator does to the disk and not to us."""
 
 
 def kind_of(error: Exception) -> Kind:
@@ -76,7 +76,7 @@ def kind_of(error: Exception) -> Kind:
 
 
 def trouble_of(error: Exception, path: Path) -> Trouble:
-    """What ``error``, met with the file at ``path`` or its directory, comes to."""
+    """The trouble that ``error``, met with the file at ``path`` or its directory, means."""
     kind = kind_of(error)
     what, remedy = {
         Kind.FULL: (

@@ -1,4 +1,4 @@
-"""What ``status`` and ``ckpt list`` say of checkpoints. Pure."""
+"""The part of ``status`` and ``ckpt list`` about checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slurm_elastic.model import Image
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):
-    """What was read of slurm-elastic-ckptman's memory. ``process_found`` says whether its process
+    """The rows read of slurm-elastic-ckptman's memory. ``process_found`` says whether its process
     exists on this host (None: not looked).
     """
 

@@ -1,4 +1,4 @@
-"""What a node is doing and what will happen to a machine next, in words. Pure."""
+"""The present of a node and the next action on a machine, in words. Pure."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ CALM = (
 
 
 class Outlook:
-    """What will happen next to the machines of one cloud."""
+    """The next actions on the machines of one cloud."""
 
     def __init__(self, config: Config, cloud: CloudSettings | None, now: float) -> None:
         self._timings = config.timings
@@ -136,7 +136,7 @@ class Outlook:
         return self._up(machine, node, jobs, max_age)
 
     def _by_policy(self, rules: PoolRules, launched: float, since: float) -> str:
-        """What the daemon will do with an idle machine; Slurm would much later."""
+        """The daemon's next action on an idle machine; Slurm would much later."""
         if rules.release is None or isinstance(rules.release, Flagged):
             return "idle: goes when the growth policy has too many"
         now = int(self._now)

@@ -1,4 +1,4 @@
-"""What ``status`` reads and what it shows, as values.
+"""The input and the output of ``status``, as values.
 
 ``StatusView`` as JSON is the document of ``slurm-elastic status --json``: within one ``version``
 fields are added, never renamed or removed. Times are Unix seconds, durations seconds, money US

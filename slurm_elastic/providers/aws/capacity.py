@@ -57,7 +57,7 @@ _SERVICE = "ec2"
 
 
 class Demand(Struct, frozen=True, kw_only=True):
-    """What pools could ask for of a quota at most, and its smallest machine; in vCPUs."""
+    """The most that pools could ask for of a quota, and its smallest machine; in vCPUs."""
 
     family: str
     market: Market

@@ -24,7 +24,9 @@ PRICES_FRESH = 60.0
 
 
 class Offers:
-    """Of one cloud. ``clock`` is Unix time, ``monotonic`` ages the prices. Thread-safe."""
+    """The prices and types of one cloud. ``clock`` is Unix time, ``monotonic`` ages the prices.
+    Thread-safe.
+    """
 
     def __init__(
         self,

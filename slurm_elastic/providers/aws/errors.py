@@ -132,7 +132,7 @@ _CONFIG = (
     "UnsupportedOperation",
     "ValidationError",
 )
-"""What the settings ask for does not exist or does not go together: nothing was started."""
+"""A thing that the settings ask for does not exist or does not go together: nothing was started."""
 CODES: dict[str, type[ProviderError]] = {
     **dict.fromkeys(_CAPACITY, CapacityError),
     **dict.fromkeys(_QUOTA, QuotaError),

@@ -44,7 +44,8 @@ _KEPT = 50
 _FORGOTTEN = 300.0
 """Seconds for which a machine without a node is left to its launch; it itself waits for longer."""
 _POINTER = "UnfulfillableCapacity"
-"""Of a type and zone that gave nothing as another one failed: that one's error says why."""
+"""The error of a type and zone that gave nothing as another one failed: that one's error says why.
+"""
 
 
 class Fleet:
@@ -89,7 +90,9 @@ class Fleet:
     def _earlier(
         self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
     ) -> Sequence[Instance]:
-        """What the token's first call started, where the settings have changed in between."""
+        """The machines that the token's first call started, where the settings have changed in
+        between.
+        """
         if error.response.get("Error", {}).get("Code", "") != MISMATCH:
             raise error
         found = self._placed(spec, nodes, {})
@@ -179,7 +182,7 @@ class Fleet:
         raise AssertionError  # the second turn returns or raises
 
     def _described(self, fleet: str) -> Mapping[str, Any]:
-        """What EC2 knows of an earlier fleet."""
+        """EC2's answer about an earlier fleet."""
         answer = self._api.send("describe_fleets", {"FleetIds": [fleet]}) if fleet else {}
         found: Mapping[str, Any] = next(iter(answer.get("Fleets", ())), {})
         return found
@@ -206,7 +209,7 @@ class Fleet:
         )
 
     def _worst(self, spec: LaunchSpec, errors: Mapping[str, ProviderError]) -> ProviderError:
-        """What the caller is told of a fleet without machines: the first offer's own error."""
+        """The caller's error for a fleet without machines: the first offer's own error."""
         refused = next((e for e in errors.values() if isinstance(e, AuthError)), None)
         first = refused or errors.get(spec.offer.key) or next(iter(errors.values()), None)
         if first is not None:

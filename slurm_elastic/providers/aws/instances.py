@@ -34,7 +34,7 @@ class Machines:
         return self._ownership.owner(convert.tags(record)) == self._settings.name
 
     def read(self, records: Iterable[Record]) -> Sequence[Instance]:
-        """Those of the records that are this cloud's machines."""
+        """The records that are this cloud's machines."""
         owned = [(self._ownership.owner(convert.tags(r)), r) for r in records]
         unclear = frozenset(r["InstanceId"] for owner, r in owned if owner == AMBIGUOUS)
         self._say(unclear)
@@ -45,8 +45,8 @@ class Machines:
         return found
 
     def standing(self, found: Iterable[Instance]) -> Sequence[Instance]:
-        """Of a whole list, those that live, and once each those that were lost: EC2 lists a machine
-        for about an hour after its end.
+        """The machines of a whole list that live, and once each the ones that were lost: EC2 lists
+        a machine for about an hour after its end.
         """
         found = list(found)
         gone = {i.id for i in found if i.state is InstanceState.TERMINATED}

@@ -1,4 +1,4 @@
-"""What EC2 warns of: spot machines that it takes, and maintenance that it has scheduled.
+"""EC2's warnings: spot machines that it takes, and maintenance that it has scheduled.
 
 EC2 tells rebalance recommendations only to the machine itself and to EventBridge.
 """
@@ -37,7 +37,7 @@ _OVER = ("[Completed]", "[Canceled]")
 
 
 class Notices:
-    """Of one cloud's machines. ``learn`` lists them, for ids that are not known yet."""
+    """The notices of one cloud's machines. ``learn`` lists them, for ids that are not known yet."""
 
     def __init__(
         self,

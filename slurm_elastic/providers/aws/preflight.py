@@ -1,4 +1,4 @@
-"""What EC2 tells of the things a launch needs, before one fails for the lack of them."""
+"""EC2's word on the things that a launch needs, before one fails for the lack of them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _image(api: Api, settings: AwsCloud, clock: Callable[[], float]) -> Iterator
 
 
 def chosen_images(images: Images, pools: Sequence[Pool]) -> Iterator[Finding]:
-    """Those that pools look for by name or tags."""
+    """The images that pools look for by name or tags."""
     for pool in pools:
         if pool.image is None or pool.image.id is not None:
             continue

@@ -154,7 +154,7 @@ class AwsProvider:
         self._ending.end(mine)
 
     def console(self, instance: str) -> str:
-        """What the machine has printed. Those without Nitro show it some minutes late."""
+        """The machine's console output. Machines without Nitro show it some minutes late."""
         request = {"InstanceId": instance}
         try:
             answer = self._api.send("get_console_output", {**request, "Latest": True})
@@ -228,7 +228,9 @@ class AwsProvider:
     def _earlier(
         self, spec: LaunchSpec, nodes: Sequence[str], error: ClientError
     ) -> Sequence[Instance]:
-        """What the token's first call started, where the settings have changed in between."""
+        """The machines that the token's first call started, where the settings have changed in
+        between.
+        """
         if error.response.get("Error", {}).get("Code", "") != MISMATCH:
             raise error
         found = [i for i in self._listed() if i.generation == spec.generation and i.node in nodes]
@@ -238,7 +240,7 @@ class AwsProvider:
         return found
 
     def _standing(self, spec: LaunchSpec, started: Sequence[Instance]) -> Sequence[Instance]:
-        """Those that are not gone yet; CapacityError where none is left."""
+        """The machines that are not gone yet; CapacityError where none is left."""
         alive = [i for i in started if i.state is not InstanceState.TERMINATED]
         if not alive:
             text = f"{len(alive)} of {len(started)} machines started are left"

@@ -170,7 +170,7 @@ class Pace:
 
     @property
     def launches(self) -> Rate:
-        """What it takes EC2 to allow: machines at once, and a second after that."""
+        """The rate that EC2 allows: machines at once, and a second after that."""
         return self._launches.rate
 
     def _within(self, bucket: Bucket, patience: float) -> int:

@@ -1,4 +1,4 @@
-"""What is sent to RunInstances and CreateFleet: pure, so the same launch always
+"""The requests to RunInstances and CreateFleet: pure, so the same launch always
 makes the same request.
 """
 
@@ -129,7 +129,7 @@ def _market(spec: LaunchSpec) -> dict[str, object]:
 
 
 def settings_of_site(settings: AwsCloud) -> dict[str, object]:
-    """What the site may have set, as requests and launch templates have it."""
+    """The site's optional settings, as requests and launch templates have it."""
     request: dict[str, object] = {}
     if settings.security_groups:
         request["SecurityGroupIds"] = list(settings.security_groups)

@@ -23,7 +23,7 @@ GRANTED = "DryRunOperation"
 _NO_MACHINE = "i-00000000000000000"
 _NAME = "slurm-elastic-doctor"
 _ENCODED = " Encoded authorization failure message:"
-"""What follows is a kilobyte for ``aws sts decode-authorization-message``."""
+"""After this word comes a kilobyte for ``aws sts decode-authorization-message``."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -140,7 +140,7 @@ def attempts(
     launches: Iterable[Trial],
     machine: str | None,
 ) -> Iterator[Attempt]:
-    """What launching, listing and ending take. ``launches``: one for each market in use;
+    """The rights that launching, listing and ending take. ``launches``: one for each market in use;
     ``machine``: the id of one of ours.
     """
     spot = any(Market.SPOT in pool.markets for pool in pools)

@@ -76,7 +76,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """Those that the site uses."""
+        """The zones that the site uses."""
         return self.zones or tuple(self.subnets)
 
     @property

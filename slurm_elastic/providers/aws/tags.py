@@ -22,9 +22,10 @@ from slurm_elastic.model import LaunchSpec
 from slurm_elastic.providers.base.tags import PREFIX, PRICE, NodeNames, gathered, spread, tags_of
 
 MAX_NODE_TAGS = 32
-"""Of EC2's 50, 8 are ours for a start; a fleet's prices and places take another 10 at most."""
+"""EC2 allows 50 tags: 8 are ours for a start; a fleet's prices and places take another 10 at most.
+"""
 PRICES = PREFIX + "prices"
-"""Of a fleet: ``TYPE@ZONE=PRICE`` for each of its offers; more in ``prices-1`` and so on."""
+"""A fleet's prices: ``TYPE@ZONE=PRICE`` for each of its offers; more in ``prices-1`` and so on."""
 PLACES = PREFIX + "places"
 PLACE = PREFIX + "place-"
 
@@ -40,8 +41,8 @@ def fleet_tags(
 
 
 def price_text(tags: Mapping[str, str], instance_type: str, zone: str) -> str | None:
-    """What a machine of that type and zone was bought at ($/h), as its tags have it; None if they
-    do not say.
+    """The price at which a machine of that type and zone was bought ($/h), as its tags have it;
+    None if they do not say.
     """
     if PRICE in tags:
         return tags[PRICE]

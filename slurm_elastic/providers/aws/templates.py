@@ -41,7 +41,7 @@ _MAX_NAME = 128
 
 
 class Templates:
-    """Those of one cloud; each is made when it is first needed. Thread-safe."""
+    """The launch templates of one cloud; each is made when it is first needed. Thread-safe."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ REFUSALS = 16
 not asked for each machine. Enough to find one among a thousand (PAGE) by halves.
 """
 _OF_A_MACHINE = "UnauthorizedOperation"
-"""Of all AuthErrors the one that may be about a single machine."""
+"""The only AuthError that may be about a single machine."""
 
 
 class Ending:
@@ -92,5 +92,5 @@ class Ending:
 
 
 def _named(ids: Sequence[str], error: ProviderError) -> Sequence[str]:
-    """Those that an answer is about: the ones it names, or the only one."""
+    """The machines that an answer is about: the ones it names, or the only one."""
     return [i for i in ids if i in error.message] or (ids if len(ids) == 1 else ())

@@ -1,1 +1,3 @@
-"""What the clouds share: ownership, tags, user data, orders without an answer. No cloud's own."""
+"""The parts that clouds share: ownership, tags, user data, orders without an answer. No cloud's
+own.
+"""

@@ -1,4 +1,4 @@
-"""What an exception came of: SDKs wrap what happened in errors of their own."""
+"""The cause of an exception: SDKs wrap what happened in errors of their own."""
 
 from __future__ import annotations
 

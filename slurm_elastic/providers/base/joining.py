@@ -1,4 +1,5 @@
-"""What a machine runs to become its node: ``programs/join.sh``, or the site's own, filled in.
+"""The program that a machine runs to become its node: ``programs/join.sh``, or the site's own,
+filled in.
 
 The same text for all machines of a cloud: a node's name and its launch's facts come another way,
 each cloud has its own. The munge key is never part of it.
@@ -75,7 +76,9 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
 
 
 def facts_of(cluster: Cluster, spec: LaunchSpec) -> dict[str, str]:
-    """What machines of a launch are told besides their node; ``max_age`` (s) where there is one."""
+    """The facts that machines of a launch are told besides their node; ``max_age`` (s) where there
+    is one.
+    """
     facts = {"cluster": cluster.name, "pool": spec.pool.name, "generation": spec.generation}
     age = spec.pool.max_age
     return facts if age is None else facts | {"max_age": f"{age:g}"}

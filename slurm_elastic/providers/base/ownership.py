@@ -20,7 +20,7 @@ AMBIGUOUS = ""
 
 
 class Ownership(Struct, frozen=True, kw_only=True):
-    """What of a place is whose. ``clouds``: all that are configured at this place, of which
+    """The owners at one place. ``clouds``: all that are configured at this place, of which
     ``pools`` gives each pool's.
     """
 
@@ -45,7 +45,7 @@ class Ownership(Struct, frozen=True, kw_only=True):
 
 
 def ownership_of(settings: CloudSettings, cluster: Cluster, config: Config | None) -> Ownership:
-    """What a cloud shares with the others at its place; without a ``config`` it is alone there."""
+    """The place that a cloud shares with others; without a ``config`` it is alone there."""
     clouds = {settings.name}
     if config is not None:
         clouds |= {other.name for other in config.clouds if settings.shares_place(other)}

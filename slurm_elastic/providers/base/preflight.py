@@ -28,7 +28,7 @@ def size(pool: Pool) -> int:
 
 
 def most(sizes: Iterable[tuple[float, int]], machines: int | None = None) -> float:
-    """Of something (vCPUs, MiB) that so many machines have so much of each: the sum over all, or
+    """An amount (of vCPUs, MiB) over so many machines of so much each: the sum over all, or
     over the ``machines`` that have most of it.
     """
     total = 0.0

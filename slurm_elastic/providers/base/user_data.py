@@ -25,7 +25,7 @@ KINDS = {
     "#part-handler": "text/part-handler",
     "## template: jinja": "text/jinja2",
 }
-"""What a part may begin with, and its content type (cloud-init, user-data formats)."""
+"""The first line that a part may have, and its content type (cloud-init, user-data formats)."""
 _BOUNDARY = "==slurm-elastic=="
 _NO_FACTS = "FACTS: Dict[str, str] = {}  # noqa: UP006\n"
 
@@ -82,8 +82,9 @@ def multipart(parts: Iterable[str]) -> str:
 
 
 class Form(Struct, frozen=True):
-    """What differs between clouds: the file of the program that tells a machine its node, the bytes
-    there may be and those of them that are kept for what we say ourselves, and who bounds them.
+    """The parts that differ between clouds: the file of the program that tells a machine its node,
+    the bytes there may be and those of them that are kept for what we say ourselves, and who bounds
+    them.
     """
 
     program: Path

@@ -1,4 +1,4 @@
-"""What several kinds of clouds complain of in the same words. Pure."""
+"""Mistakes that several kinds of clouds tell in the same words. Pure."""
 
 from __future__ import annotations
 

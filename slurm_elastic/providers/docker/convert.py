@@ -33,7 +33,7 @@ _STATES = {
 
 
 class Container(Struct, frozen=True, kw_only=True):
-    """What we read of a container; ``created`` is the engine's clock (Unix time)."""
+    """The fields that we read of a container; ``created`` is the engine's clock (Unix time)."""
 
     id: str
     host: str
@@ -71,8 +71,8 @@ def containers(rows: object, host: str) -> Sequence[Container]:
 
 
 def without(killed: Collection[str], listed: Sequence[Container]) -> Sequence[Container]:
-    """What was killed just now has ended, whatever the list still says of it: an engine answers the
-    kill as soon as the process is gone, and notes that for its lists afterwards.
+    """A container that was killed just now has ended, whatever the list still says of it: an engine
+    answers the kill as soon as the process is gone, and notes that for its lists afterwards.
     """
     return [replace(one, state=EXITED) if one.id in killed else one for one in listed]
 

@@ -1,4 +1,4 @@
-"""What an engine refuses, and what goes wrong on the way to it, as the five of ours.
+"""An engine's refusals, and failures on the way to it, as the five errors of ours.
 
 The Engine API has no error codes: a status and a sentence ("Docker Engine API", 1.41 and later;
 the sentences are those of moby's daemon, libnetwork and runc).
@@ -50,7 +50,9 @@ _CERTIFICATE_ALERT = re.compile(
     r"|unknown[ _]ca|access[ _]denied)",
     re.IGNORECASE,
 )
-"""What a TLS server says of a client's certificate (RFC 8446, section 6.2; OpenSSL's spelling)."""
+"""The words of a TLS server about a client's certificate (RFC 8446, section 6.2; OpenSSL's
+spelling).
+"""
 
 
 def classify(status: int | None, message: str) -> tuple[type[ProviderError], str]:
@@ -99,7 +101,7 @@ def _known(cloud: str, host: str, error: Exception) -> ProviderError | None:
 
 
 def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] | None:
-    """What is not the engine's answer: the way there, credentials, nonsense."""
+    """Failures that are not the engine's answer: the way there, credentials, nonsense."""
     if isinstance(error, NoCredentials):
         return AuthError, "NoCredentials", str(error)
     if isinstance(error, PermissionError):
@@ -125,7 +127,7 @@ def _from_outside(error: BaseException) -> tuple[type[ProviderError], str, str] 
 
 
 def _from_tls(error: ssl.SSLError) -> tuple[type[ProviderError], str, str] | None:
-    """What will not get better by itself: nothing was asked of the engine yet."""
+    """Failures that will not pass by themselves: nothing was asked of the engine yet."""
     if said := _CERTIFICATE_ALERT.search(str(error)):
         why = said[1].replace("_", " ").lower()
         reasons = "cert_file has expired, or is of no authority that the engine knows"

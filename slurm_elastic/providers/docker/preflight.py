@@ -1,4 +1,4 @@
-"""What ``doctor`` says of a cloud's Docker engines, host by host: version, image, network."""
+"""Doctor's findings about a cloud's Docker engines, host by host: version, image, network."""
 
 from __future__ import annotations
 

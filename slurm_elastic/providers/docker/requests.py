@@ -1,4 +1,4 @@
-"""What is sent to make a container: pure. Labels, name, limits, environment."""
+"""The request that makes a container: pure. Labels, name, limits, environment."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the image's program reads; nothing secret, as everybody in the container sees it."""
+        """The variables that the image's program reads; nothing secret, as everybody in the
+        container sees it.
+        """
         values = {
             "SLURM_ELASTIC_NODE": self.node,
             "SLURM_ELASTIC_CLUSTER": self.cluster.name,

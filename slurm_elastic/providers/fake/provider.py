@@ -250,7 +250,7 @@ class FakeProvider:
                 raise ProviderError(self.name, "OperationNotPermitted", text)
 
     def notices(self) -> Sequence[Notice]:
-        """Those of ``interrupt``, until the machine is gone."""
+        """The notices of ``interrupt``, until the machine is gone."""
         with self._called("notices"):
             return tuple(
                 notice
@@ -267,7 +267,7 @@ class FakeProvider:
     def _called(
         self, name: str, size: int = 0, spared: tuple[type[ProviderError], ...] = ()
     ) -> Iterator[None]:
-        """What every call goes through: recorded, delayed, refused if that was asked for."""
+        """The gate of every call: it is recorded, delayed, refused if that was asked for."""
         self.calls.append(Call(name, size))
         if self.latency:
             self._sleep(min(self.latency, self._settings.timeout))
@@ -324,7 +324,7 @@ class FakeProvider:
         return plan
 
     def _standing(self, spec: LaunchSpec, ids: Sequence[str]) -> Sequence[Instance]:
-        """Those that are not gone since; CapacityError where none is left."""
+        """The machines that are not gone since; CapacityError where none is left."""
         machines = (self.account.machines[i] for i in ids)
         alive = tuple(m.instance for m in machines if _alive(m))
         if spec.nodes and not alive:

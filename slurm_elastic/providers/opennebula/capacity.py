@@ -38,7 +38,7 @@ def bounds(
     group: Any = None,  # noqa: ANN401 - a pyone object
     in_line: Collection[int] = (),
 ) -> list[Bound]:
-    """What bounds more machines of a template; ``call`` asks oned. ``group`` gives the account's
+    """The bounds on more machines of a template; ``call`` asks oned. ``group`` gives the account's
     group, None where it may not be read. Machines of ours ``in_line`` wait for the scheduler,
     whatever it says of them (``scheduling``).
     """
@@ -78,7 +78,7 @@ def stuck(waiting: Iterable[Any], uid: int, wanted: Need) -> str:
 
 
 class Need(Struct, frozen=True):
-    """What the scheduler counts for a machine: physical cpus and MiB."""
+    """The sizes that the scheduler counts for a machine: physical cpus and MiB."""
 
     cpu: float
     memory: float
@@ -104,7 +104,7 @@ class Quota(Struct, frozen=True):
 
 
 def need(template: Mapping[str, Any]) -> Need | None:
-    """Of a VM template; None where it does not say so in plain numbers."""
+    """The size that a VM template gives; None where it does not say so in plain numbers."""
     try:
         found = Need(float(template["CPU"]), float(template["MEMORY"]))
     except (KeyError, TypeError, ValueError):
@@ -146,7 +146,7 @@ def _shares(hosts: Iterable[Any]) -> Sequence[Any]:
 
 
 Part = tuple[str, int | None]
-"""What a quota counts: its key, and the network or image that it is about."""
+"""One thing that a quota counts: its key, and the network or image that it is about."""
 
 
 def parts(
@@ -171,7 +171,7 @@ def parts(
 
 
 def plain_parts(wanted: Need) -> Mapping[str, float]:
-    """What a machine takes of the quotas that count machines, cpus and memory. One that waits for
+    """The share of a machine in the quotas that count machines, cpus and memory. One that waits for
     a place counts as running.
     """
     own = {"VMS": 1.0, "CPU": wanted.cpu, "MEMORY": wanted.memory}
@@ -185,7 +185,7 @@ def quota_bounds(found: Iterable[Quota], part: Callable[[Quota], float]) -> list
 
 
 def quotas(user: Any) -> list[Quota]:  # noqa: ANN401 - a pyone object
-    """Those of the account's quotas that bound something; the defaults' where it has none."""
+    """The account's quotas that bound something; the defaults' where it has none."""
     return _quotas_of(user, getattr(user, "DEFAULT_USER_QUOTAS", None), ACCOUNT)
 
 

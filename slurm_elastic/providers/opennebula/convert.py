@@ -30,8 +30,9 @@ _ADDRESS_KEYS = ("IP", "EXTERNAL_IP", "IP6_GLOBAL", "IP6_ULA", "IP6")
 
 
 class Vm(Struct, frozen=True, kw_only=True):
-    """What we read of a virtual machine; ``started`` is oned's clock (Unix time), ``host`` the
-    number of the host that it is on, or was on last; ``placed``: when it was first seen there.
+    """The fields that we read of a virtual machine; ``started`` is oned's clock (Unix time),
+    ``host`` the number of the host that it is on, or was on last; ``placed``: when it was first
+    seen there.
     """
 
     id: int

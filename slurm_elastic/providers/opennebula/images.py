@@ -40,8 +40,8 @@ _WILD = frozenset("*?[")
 
 
 class Image(Struct, frozen=True, kw_only=True):
-    """What we read of an image. ``unsuited`` says why a pool's machines cannot boot from it,
-    ``broken`` why machines cannot start with it at all.
+    """The fields that we read of an image. ``unsuited`` says why a pool's machines cannot boot from
+    it, ``broken`` why machines cannot start with it at all.
     """
 
     candidate: Candidate
@@ -135,7 +135,7 @@ def _is_trusted(one: Image, owners: Collection[str], uid: int) -> bool:
 
 
 def _left_out(choice: ImageChoice, images: Iterable[Image], trusted: Collection[Image]) -> str:
-    """What would have fitted, and why it does not count."""
+    """The images that would have fitted, and why they do not count."""
     reasons = [
         f"{i.shown} {i.unusable if i in trusted else 'is of an owner not in image_owners'}"
         for i in images

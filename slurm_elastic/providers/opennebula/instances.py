@@ -48,7 +48,7 @@ class Machines:
         self._leaving: dict[int, float] = {}
 
     def live(self) -> list[Vm]:
-        """Those that are not DONE. Only the extended answer has the tags."""
+        """The machines that are not DONE. Only the extended answer has the tags."""
         pool = self._call("vmpool.infoextended", MINE, -1, -1, ANY_BUT_DONE)
         found = self._read(pool)
         self.ours.update(convert.instance_id(self.name, v.id) for v in found)

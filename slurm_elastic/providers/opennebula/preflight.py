@@ -1,4 +1,4 @@
-"""What oned tells of the things a launch needs, before one fails for the lack of them."""
+"""Oned's word on the things that a launch needs, before one fails for the lack of them."""
 
 from __future__ import annotations
 

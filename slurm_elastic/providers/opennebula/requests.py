@@ -1,4 +1,4 @@
-"""What is sent to instantiate a machine: pure, nested dictionaries, never text put together.
+"""The request that instantiates a machine: pure, nested dictionaries, never text put together.
 
 pyone makes XML with CDATA of a nested dictionary, so quotes, ``<`` and line ends are safe; of a
 flat one it makes ``KEY="value"`` lines without any escaping.

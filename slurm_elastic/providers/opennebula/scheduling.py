@@ -51,7 +51,7 @@ class Placements:
 
 
 def waiting(machines: Sequence[Vm]) -> Iterator[Waiting]:
-    """Those of all machines of the account that the scheduler has found no place for yet."""
+    """The machines of the account that the scheduler has found no place for yet."""
     launches: dict[str, list[Vm]] = {}
     for one in machines:
         launches.setdefault(one.generation, []).append(one)

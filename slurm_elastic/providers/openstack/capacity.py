@@ -12,7 +12,7 @@ LIMITS = (
     ("cores", "maxTotalCores", "totalCoresUsed"),
     ("ram", "maxTotalRAMSize", "totalRAMUsed"),
 )
-"""Of the absolute limits: the quota's name for people, its key, and that of what is used."""
+"""One of the absolute limits: the quota's name for people, its key, and that of what is used."""
 
 
 def room(absolute: Mapping[str, object], vcpus: int, ram: int) -> tuple[int | None, str]:

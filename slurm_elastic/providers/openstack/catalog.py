@@ -1,4 +1,6 @@
-"""What a launch names, as the cloud's ids: flavors, the image, networks; kept for a minute."""
+"""The things that a launch names, as the cloud's ids: flavors, the image, networks; kept for a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ class Catalog:
         return {name: why for name, why in reasons.items() if why}
 
     def flavor(self, kind_name: str) -> FlavorFound:
-        """Of one type; ProviderError where there is none."""
+        """The flavor of one type; ProviderError where there is none."""
         found = self.flavors().get(kind_name)
         if found is None:
             text = f"the cloud has no flavor for type {kind_name}"

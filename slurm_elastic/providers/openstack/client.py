@@ -124,7 +124,7 @@ class BoundedSession(requests.Session):
 
 
 def _is_unconnected(error: requests.exceptions.ConnectionError) -> bool:
-    """Of these, requests has a class of its own only for a connection that took too long."""
+    """Among these, requests has a class of its own only for a connection that took too long."""
     reason = getattr(error.args[0], "reason", None) if error.args else None
     refused = isinstance(reason, urllib3.exceptions.NewConnectionError)
     return refused or isinstance(error, requests.exceptions.ConnectTimeout)

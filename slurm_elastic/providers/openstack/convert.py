@@ -33,17 +33,17 @@ STATES = {
     "SOFT_DELETED": InstanceState.TERMINATED,
 }
 UNCLEAR = frozenset({"ERROR", "UNKNOWN"})
-"""What nova calls a server that something failed for; what runs goes on running."""
+"""Nova's state of a server for which something failed; one that runs goes on running."""
 POWER_RUNNING = 1
 """nova.compute.power_state.RUNNING: what the hypervisor last said of the guest."""
 DELETING = "deleting"
 LEAVING = (DELETING, "soft-deleting")
-"""What a server does whose deletion nova has taken."""
+"""The tasks of a server whose deletion nova has taken."""
 
 
 class Server(Struct, frozen=True, kw_only=True):
-    """What we read of a server. ``placed``: a host has it or had it; ``started``: it once ran;
-    ``powered``: its guest runs. ``host_status`` is None where nova does not show it.
+    """The fields that we read of a server. ``placed``: a host has it or had it; ``started``: it
+    once ran; ``powered``: its guest runs. ``host_status`` is None where nova does not show it.
     """
 
     id: str
@@ -82,7 +82,7 @@ def servers(records: Iterable[Record]) -> list[Server]:
 
 
 def is_whole(record: Record) -> bool:
-    """Of a server whose cell is down nova tells its id and little more."""
+    """For a server whose cell is down nova tells its id and little more."""
     return "metadata" in record and "name" in record
 
 

@@ -136,7 +136,7 @@ def is_refusal(error: ProviderError) -> bool:
 
 
 def from_fault(cloud: str, message: str) -> ProviderError:
-    """What the end of a server's start says of the next one's."""
+    """The meaning of a failed start for the next one."""
     text = sentence(message)
     if _QUOTA.search(message):
         return QuotaError(cloud, "BuildQuota", text)

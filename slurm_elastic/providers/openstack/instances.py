@@ -65,7 +65,7 @@ class Servers:
         return [replace(s, task=convert.DELETING) if s.id in leaving else s for s in found]
 
     def ended(self, mark: str, since: float) -> list[Server]:
-        """Those of a launch that are gone: nova forgets their metadata and keeps their names."""
+        """Servers of a launch that are gone: nova forgets their metadata and keeps their names."""
         stamp = dt.datetime.fromtimestamp(since, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         records = self._records(mark, **{"changes-since": stamp})
         gone = [{**r, "metadata": {}} for r in records if r.get("status") in GONE]
@@ -116,7 +116,7 @@ class Servers:
             query["marker"] = page[-1]["id"]
 
     def _read(self, records: Iterator[Record]) -> list[Server]:
-        """Those that are this cloud's by their metadata."""
+        """The servers that are this cloud's by their metadata."""
         whole = list(records)
         broken = [r["id"] for r in whole if not convert.is_whole(r)]
         if broken:

@@ -28,7 +28,7 @@ CLOCK_SLACK = 600.0
 """Seconds by which nova's clock and the head's may differ."""
 _POLL = 0.4
 _STANDING = (InstanceState.PENDING, InstanceState.RUNNING)
-"""What is being deleted, or was stopped, is none of a launch's machines any more."""
+"""A server that is being deleted, or was stopped, is none of a launch's machines any more."""
 
 Order = Callable[[LaunchSpec, int, Sequence[str]], None]
 """``POST /servers`` for these nodes, which begin at that place of the spec."""

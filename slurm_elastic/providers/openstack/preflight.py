@@ -1,4 +1,4 @@
-"""What an OpenStack project tells of the things a launch needs, before one fails for their lack."""
+"""The project's word on the things that a launch needs, before one fails for their lack."""
 
 from __future__ import annotations
 
@@ -200,7 +200,8 @@ def quotas(
     pools: Sequence[Pool],
     machines: Sequence[Instance],
 ) -> Iterator[Finding]:
-    """What nova leaves this cloud's pools of the project's quota, beside what they could ask for.
+    """The part that nova leaves this cloud's pools of the project's quota, beside what they could
+    ask for.
 
     ``absolute`` is of ``GET /limits``; ``machines`` are ours, and what they use is the pools' own.
     """

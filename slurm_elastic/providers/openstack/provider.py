@@ -268,7 +268,7 @@ class OpenStackProvider:
         return frozenset(ended)
 
     def console(self, instance: str) -> str:
-        """What the machine has printed; empty where the hypervisor shows nothing yet."""
+        """The machine's console output; empty where the hypervisor shows nothing yet."""
         path = f"/servers/{instance}/action"
         answer = self._call("compute", "POST", path, {"os-getConsoleOutput": {}})
         return str((answer or {}).get("output") or "")

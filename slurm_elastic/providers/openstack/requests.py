@@ -1,4 +1,4 @@
-"""What is sent to create servers: pure, so that the same launch always makes the same request.
+"""The requests that create servers: pure, so that the same launch always makes the same request.
 
 One call makes many servers, all with the same metadata: the list of their nodes. nova numbers their
 names from 1 where there are several (and leaves a single one's as it is), which tells them apart.
@@ -51,8 +51,8 @@ def name(cluster: str, spec: LaunchSpec, start: int, nodes: Sequence[str]) -> st
 
 
 def place(text: str, cluster: str, generation: str) -> tuple[int, int] | None:
-    """What a name says: where in its launch the call began, and which machine of the call it is
-    (from 0; the only one's has no number). None where it is not a name of that launch.
+    """The meaning of a name: where in its launch the call began, and which machine of the call it
+    is (from 0; the only one's has no number). None where it is not a name of that launch.
     """
     _, found, tail = text.partition(mark(cluster, generation))
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", tail)

@@ -62,7 +62,7 @@ class OpenStackCloud(
 
     @property
     def known_zones(self) -> tuple[str, ...]:
-        """Those that the site uses; else nova chooses one."""
+        """The zones that the site uses; without any, nova chooses one."""
         return self.zones or (ONE_ZONE,)
 
     def shares_place(self, other: CloudSettings) -> bool:
