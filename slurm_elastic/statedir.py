@@ -36,8 +36,9 @@ def close_to_others(path: Path, uid: int) -> int:
     """Take from everybody but ``uid`` the rights that modes give in the directory ``path``, itself
     first; say how many files and directories had any.
 
-    No link is followed, and nothing of another owner is touched: that is logged. Raises OSError
-    where the directory cannot be opened.
+    No link is followed, and nothing of another owner is touched: that is logged, as is what cannot
+    be looked at (another user's ``lost+found``), and keeps nothing else open. Raises OSError where
+    the directory itself cannot be opened.
     """
     top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -51,8 +52,12 @@ def _close(directory: int, name: str, uid: int, depth: int) -> int:
     with os.scandir(directory) as entries:
         names = [entry.name for entry in entries]
     for entry in names:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             changed += _close_entry(directory, entry, f"{name}/{entry}", uid, depth)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("%s/%s is not closed to other users: %s", name, entry, error.strerror)
     return changed
 
 
@@ -81,6 +86,7 @@ def _tighten(descriptor: int, name: str, uid: int) -> bool:
     if found.st_uid != uid:
         log.warning("%s belongs to uid %d, not to %d, and stays as it is", name, found.st_uid, uid)
         return False
-    # By its descriptor: what stands under the name by now may be something else.
-    os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(found.st_mode) & ~OTHERS)
+    # By its descriptor: what stands under the name by now may be something else. Without setgid,
+    # which a service under RestrictSUIDSGID= may not give (systemd.exec(5)), nor needs.
+    os.chmod(f"/proc/self/fd/{descriptor}", found.st_mode & stat.S_IRWXU)
     return True

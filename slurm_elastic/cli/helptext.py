@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from slurm_elastic.cli.streams import NO_READER, let_go
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class HelpForm(argparse.HelpFormatter):
@@ -22,6 +29,21 @@ class Command(argparse.ArgumentParser):
 
     def _get_formatter(self) -> argparse.HelpFormatter:
         return HelpForm(prog=self.prog)
+
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
+        """Written now: what is left for the interpreter's end fails there with a traceback."""
+        to_stdout = file is not None and file is sys.stdout
+        try:
+            super()._print_message(message, file)
+            if to_stdout:
+                sys.stdout.flush()
+        except OSError as error:
+            if not to_stdout:
+                return  # nobody can be told; the exit code says it
+            let_go()
+            if isinstance(error, BrokenPipeError):
+                sys.exit(NO_READER)
+            sys.exit(f"{self.prog}: {error.strerror}")
 
 
 def examples(*lines: str) -> str:

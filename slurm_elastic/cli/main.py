@@ -22,7 +22,7 @@ from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
 from slurm_elastic.cli.helptext import Command
-from slurm_elastic.cli.streams import log_plainly, prepare, visible
+from slurm_elastic.cli.streams import NO_READER, let_go, log_plainly, prepare, visible
 from slurm_elastic.errors import ConfigError, SandboxError, SlurmElasticError
 
 CONFIG_VARIABLE = "SLURM_ELASTIC_CONFIG"
@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; there it must find a reader.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        let_go()
+        return NO_READER
     except OSError as error:
+        let_go()
         print(f"slurm-elastic: {visible(_os_sentence(error))}", file=sys.stderr)
         return 1
     return code

@@ -114,9 +114,15 @@ def _close_to_others(state: Path) -> None:
     """An older release let everybody read the state directory; one that is not there is told by
     ``_locked``.
     """
-    with contextlib.suppress(OSError):
-        if changed := statedir.close_to_others(state, os.geteuid()):
-            log.info("state directory %s closed to other users: %d modes changed", state, changed)
+    try:
+        changed = statedir.close_to_others(state, os.geteuid())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("state directory %s is not closed to other users: %s", state, error.strerror)
+        return
+    if changed:
+        log.info("state directory %s closed to other users: %d modes changed", state, changed)
 
 
 def _open_lock(path: Path) -> int:

@@ -14,6 +14,8 @@ import msgspec
 
 LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 """A line of a service's log."""
+NO_READER = 141
+"""Exit code where the reader of stdout went away, as a shell has it for SIGPIPE."""
 LONGEST = 8192
 """Characters of such a line: some SDKs put a whole answer into an error."""
 # And those that turn the direction of what follows, or end a line for some readers.
@@ -45,6 +47,16 @@ def prepare() -> None:
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("COLUMNS", "").strip("0") == "":
         os.environ.pop("COLUMNS", None)
+
+
+def let_go() -> None:
+    """What stdout does not take is lost: Python tries it once more at the end, where it would fail
+    with a traceback.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def visible(text: str) -> str:

@@ -74,6 +74,43 @@ def test_what_belongs_to_another_user_is_left_and_told(
     assert f"{tmp_path}/ledger.db belongs to uid {NOBODY}, not to 0" in caplog.text
 
 
+CLOSE = """
+import logging, os, sys
+from pathlib import Path
+from slurm_elastic import statedir
+logging.basicConfig(format="%(message)s")
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+statedir.close_to_others(Path(sys.argv[1]), os.geteuid())
+"""
+
+
+@needs.ROOT
+def test_a_directory_that_only_root_may_enter_keeps_nothing_else_open(open_path: Path) -> None:
+    """Such as lost+found, where the state directory is a file system of its own."""
+    state = open_path / "state"
+    (state / "requests").mkdir(parents=True)
+    names = [f"requests/{number}.json" for number in range(9)] + [f"{n}.db" for n in range(9)]
+    for name in names:
+        (state / name).touch(mode=0o644)
+    for path in (state, *state.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    (state / "lost+found").mkdir(mode=0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSE, str(state)],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert f"{state}/lost+found is not closed to other users: Permission denied" in done.stderr
+    assert not any(mode & 0o077 for mode in modes(state).values())
+
+
+def test_a_setgid_directory_is_closed_and_setgid_no_more(tmp_path: Path) -> None:
+    """A service under systemd's RestrictSUIDSGID= may set no mode with that bit."""
+    (tmp_path / "requests").mkdir()
+    (tmp_path / "requests").chmod(0o2775)
+    statedir.close_to_others(tmp_path, os.geteuid())
+    assert modes(tmp_path)["requests"] == 0o700
+
+
 def test_closing_keeps_the_locks_of_an_open_ledger(tmp_path: Path) -> None:
     """POSIX locks go when any descriptor of the file is closed that was opened for reading."""
     ledger = Ledger(tmp_path / "ledger.db")
