@@ -54,7 +54,7 @@ class CloudPolicies(Policies, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class SitePolicies(CloudPolicies, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The cluster's. ``look``: seconds between two looks at queue and machines;
-    ``account_budgets``: by Slurm account, what it may spend (``policies.accounts``).
+    ``account_budgets``: by Slurm account, what it may spend (``policies.account_budgets``).
     """
 
     look: Look = 15.0

@@ -1,4 +1,4 @@
-"""The site's policies on real Slurm: measure, decide (``policies.fleet``), act.
+"""The site's policies on real Slurm: measure, decide (``policies.scaling``), act.
 
 What a growth policy may start is kept from Slurm (``holds``), else Slurm would start a node for any
 waiting job. To start one is to let go of it and to power it up; to give one back is to hold it and

@@ -1,4 +1,4 @@
-"""Who has registered and who never did: the pools' breakers (``policies.boots``) are kept here."""
+"""Who has registered and who never did: the pools' breakers (``policies.boot_breaker``)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from slurm_elastic.audit_trail import job_subject, pool_subject
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.reject import quarantine_pool
+from slurm_elastic.controller.suspend import SUSPENDED
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Breaker, Pool
@@ -31,7 +32,9 @@ log = logging.getLogger(__name__)
 
 DAY = 86400.0
 SOUND = 600.0
-"""Seconds in service after which a machine is a proof that Slurm takes its pool's as they are."""
+"""Seconds in service after which a machine is a proof that Slurm takes its pool's as they are;
+SuspendTime, where that is shorter: for as long stays a machine that has had its job.
+"""
 OUT_OF_SERVICE = "Slurm took it out of service: "
 """The beginning of the reason for which such a machine ends."""
 CODE = "BootFailed"
@@ -69,13 +72,16 @@ def _is_up(node: SlurmNode | None, slurm_user: str) -> bool:
 
 def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     """A pool whose machines Slurm took out of service works again when one that registered since
-    has been in service for a while (``SOUND``): a Prolog fails at the first job only.
+    has been in service for a while (``SOUND``), or was until Slurm powered it down: a Prolog fails
+    at the first job only.
     """
     sick = {b.pool for b in site.ledger.breakers() if sickly(b)}
     if not sick:
         return
     user, now = site.config.slurm.user, site.now()
     machines = site.ledger.machines(ended_since=now - DAY)
+    idle = site.config.suspend_time(site.config.cloud(cloud))
+    served = min(SOUND, max(idle, site.config.timings.reconcile))  # a round has looked at it
     for name in sick:
         mine = [m for m in machines if m.pool == name and m.instance.cloud == cloud]
         failed = [_boot(m).launched for m in mine if (m.why or "").startswith(OUT_OF_SERVICE)]
@@ -83,15 +89,23 @@ def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
         well = [
             m.instance.node
             for m in mine
-            if m.ended is None
-            and m.suspending is None
-            and m.registered is not None
-            and _boot(m).launched > since
-            and now - m.registered >= SOUND
-            and _is_up(view.get(m.instance.node), user)
+            if _boot(m).launched > since
+            and _service(m, now) >= served
+            and (_left_in_peace(m) or _is_up(view.get(m.instance.node), user))
         ]
         if well:
             _note_works(site, name, well, sound=True)
+
+
+def _service(machine: Machine, now: float) -> float:
+    """For how many seconds it has been in service, or was."""
+    ends = [at for at in (machine.suspending, machine.ended, now) if at is not None]
+    return min(ends) - machine.registered if machine.registered is not None else 0.0
+
+
+def _left_in_peace(machine: Machine) -> bool:
+    """Whether Slurm had it in service to the end."""
+    return machine.suspending is not None and machine.why == SUSPENDED
 
 
 def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = False) -> None:

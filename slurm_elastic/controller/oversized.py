@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_elastic.audit_trail import job_subject
 from slurm_elastic.controller.context import Barred, Site
-from slurm_elastic.errors import ProviderError, SlurmError
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import NodeRequest
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.ranking import ceiling
@@ -53,7 +53,7 @@ def too_large(
     wanted = {
         job: len(nodes[job])
         for job in jobs
-        if len(nodes[job]) > 1 and not any(site.pool_of[n].partial_jobs for n in nodes[job])
+        if len(nodes[job]) > 1 and not _is_served_in_part(site, nodes[job])
     }
     if not wanted:
         return {}
@@ -69,18 +69,24 @@ def too_large(
     }
 
 
+def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
+    """Whether a pool of these may; a node may be of no pool of the configuration any more."""
+    return any(site.pool_of[n].partial_jobs for n in nodes if n in site.pool_of)
+
+
 def _most(site: Site, cloud: str) -> tuple[int, str] | None:
     """How many nodes of that cloud could ever be up together, and the bound that says so."""
     total, why = 0, ""
     for pool in site.pools_of_cloud(cloud):
         try:
             offers = site.providers[cloud].offers(pool)
-        except ProviderError:
+        except Exception as error:  # noqa: BLE001 - whatever a cloud raises, nothing is known then
+            log.info("not asked how much there is pool=%s error=%r", pool.name, error)
             return None
         if not offers:
             return None
         request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
-        room, bound = ceiling(request, offers, site.scope(pool), site.config.ranking)
+        room, bound = ceiling(request, offers, site.scope(pool))
         total, why = total + room, why or bound
     return total, why
 

@@ -18,6 +18,9 @@ from slurm_elastic.spool import Request
 
 log = logging.getLogger(__name__)
 
+SUSPENDED = "suspended by Slurm"
+"""Why a machine ends whose node Slurm has powered down in its own time."""
+
 
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
     """End the machines of ``request``'s nodes of ``cloud``.
@@ -48,7 +51,7 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
         why = "Slurm does not have the node powering down (any more)"
         log.info("suspend dropped request=%s nodes=%s reason=%s", request.id, compress(kept), why)
         site.record(request.id, "dropped", kept, why)
-    terminate(site, cloud, doomed, "suspended by Slurm", request.id)
+    terminate(site, cloud, doomed, SUSPENDED, request.id)
 
 
 def terminate(

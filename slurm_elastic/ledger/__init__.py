@@ -10,7 +10,7 @@ seconds, prices dollars an hour, lists and offers JSON::
     machines           one instance a row, until 400 days after its end: what was paid
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
-      accounts (who pays it: policies.accounts)
+      accounts (who pays it: policies.account_budgets)
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node and kind (key), pool, reason, since, until
     breakers           pool (key), failures, until, reason: machines that never registered

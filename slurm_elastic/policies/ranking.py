@@ -159,21 +159,32 @@ def serving(
     return tuple(chosen)
 
 
-def ceiling(
-    request: NodeRequest, offers: Iterable[Offer], scope: Scope, keys: Sequence[str] = DEFAULT_KEYS
-) -> tuple[int, str]:
+def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tuple[int, str]:
     """How many nodes of ``request`` could ever be had by these offers under the limits of
-    ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free, and
-    spot at no price. What comes and goes by itself says nothing about never.
+    ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
+    spot at no price, typed prices true, and those bought first that may cost least, as the site's
+    order may pass over any other. What comes and goes by itself says nothing about never.
     """
-    calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits)
-    free = [
-        replace(o, free=None, price=0.0 if o.market is Market.SPOT else o.price) for o in offers
-    ]
-    room = sum(launch.room for launch in serving(request, free, calm, 0.0, keys))
-    placement = rank(request, free, calm, 0.0, keys)
-    bounds = [_room(request, ranked.offer, calm)[1] for ranked in placement.ranked]
-    return room, next(iter([*bounds, *(r.reason for r in placement.rejected)]), "")
+    bounds: list[str] = []
+    misfits: list[str] = []
+    nodes, usage = request.nodes, Usage()
+    for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
+        calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
+        why = rejection(request.pool, offer, calm, 0.0)
+        if why is not None:
+            misfits.append(why)
+            continue
+        room, bound = _room(replace(request, nodes=nodes), offer, calm)
+        bounds.append(bound)
+        usage = _used(usage, request.pool, Ranked(offer=offer, room=room, reason=bound))
+        nodes = nodes[room:]
+    return len(request.nodes) - len(nodes), next(iter([*bounds, *misfits]), "")
+
+
+def _at_best(offer: Offer) -> Offer:
+    """The offer when all that comes and goes is well with it."""
+    price = 0.0 if offer.market is Market.SPOT else offer.price
+    return replace(offer, free=None, price=price, reference_price=None)
 
 
 def shortfall(

@@ -49,8 +49,9 @@ up, busy         machine over age    there                    power-down-asap (a
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
 either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
-the node up and answering, and pings it (``policies.absence``): with a SlurmdTimeout of 0, or a very
-long one, no node counts as heard, unless the list lacks all of many machines that were there.
+the node up and answering, and pings it (``policies.inventory_check``): with a SlurmdTimeout of 0,
+or a very long one, no node counts as heard, unless the list lacks all of many machines that were
+there.
 "Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_health``.
 
 Deletions that no request asked for, rows that end for missing machines, and failed nodes, are

@@ -46,8 +46,9 @@ class CloudView(Struct, frozen=True, kw_only=True):
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
     ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``phase.is_anothers_address``). ``pings``: whether
-    slurmctld finds out by itself, and soon, that a node does not answer (``absence.is_pinged``).
+    address of another node or its machine (``power_state.is_anothers_address``). ``pings``: whether
+    slurmctld finds out by itself, and soon, that a node does not answer
+    (``inventory_check.is_pinged``).
     ``slurm_user`` is as whom slurmctld itself takes nodes out of service.
     """
 

@@ -168,3 +168,30 @@ def test_machines_whose_prolog_fails_count_though_each_has_registered(world: Wor
     assert failures(world) == 2
     world.advance(SOUND + 60)
     assert failures(world) == 0
+
+
+def test_machines_that_serve_until_slurm_suspends_them_prove_that_their_pool_works(
+    tmp_path: Path,
+) -> None:
+    """Short jobs and a short SuspendTime: none is ever in service for longer."""
+    timings = Timings(
+        suspend_time=120, suspend_timeout=30, resume_timeout=100, reconcile=10,
+        boot_failures=2, boot_cooldown=200, capacity_cooldown=20,
+    )  # fmt: skip
+    world = World(tmp_path, timings=timings)
+    for count, node in enumerate(("pub1", "pub2"), 1):
+        up(world, node, count)
+        take_out(world, node, "Prolog error", "IDLE", "DRAIN")
+        world.slurm.remove_job(count)
+        world.advance(60)
+        world.ledger.clear_cool_down("pub/*/*/*/burst")
+    assert failures(world) == 2
+    world.advance(300)
+    up(world, "pub3", 7)
+    assert failures(world) == 2, "to register proves nothing"
+    world.slurm.finish(7)
+    world.advance(200)
+    assert world.machines_of("pub3") == []
+    assert failures(world) == 0
+    assert "breaker-closed" in reasons(world, "pool:burst")
+    world.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.test_provision import MANY, build, mute
 from tests.controller.world import SHAPE, World
@@ -89,6 +90,69 @@ def test_the_spending_limit_counts_at_the_on_demand_price(tmp_path: Path) -> Non
     (told,) = [d for d in world.ledger.decisions("job:1") if d.kind == "never"]
     assert "cloud pub may spend $0.35/h" in told.reason
     assert world.alive() == []
+    world.close()
+
+
+def test_never_is_not_said_for_the_order_in_which_the_site_buys(tmp_path: Path) -> None:
+    """The dear type is the one in stock, and wastes less; of the cheap one all would fit the cap."""
+    types = SHAPE | {"dear": replace(SHAPE["small"], price=0.5)}
+    types["small"] = replace(SHAPE["small"], cpus=2 * SHAPE["small"].cpus)
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=types, limits=Limits(dollars_per_hour=1.0)
+    )
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-8]", cpus=2, memory=4096, markets=(Market.SPOT,)
+    )
+    world = World(tmp_path, clouds=(cloud,), pools=(pool,), limits=Limits())
+    mute(world)
+    world.clouds["pub"].limit("small/*", 0)
+    world.slurm.submit(1, MANY, 4, partitions=("pub",))
+    world.advance(300)
+    assert world.slurm.queue()[1].reason != "JobHeldUser"
+    assert "never" not in world.kinds("job:1")
+    world.close()
+
+
+def test_never_is_not_said_for_a_price_that_was_typed_wrong(tmp_path: Path) -> None:
+    """Whoever puts it right need not know which jobs were turned away for it."""
+    types = SHAPE | {"dear": replace(SHAPE["small"], price=0.5)}
+    cloud = FakeCloud(
+        name="pub", location=Location.PUBLIC, types=types, limits=Limits(dollars_per_hour=1.0)
+    )
+    pool = PoolSettings(
+        name="many", cloud="pub", nodes="m[1-8]", cpus=2, memory=4096, markets=(Market.ON_DEMAND,)
+    )
+    world = World(tmp_path, clouds=(cloud,), pools=(pool,), limits=Limits())
+    mute(world)
+    world.clouds["pub"].tell_price("small", 2 * SHAPE["small"].price)
+    world.slurm.submit(1, MANY, 4, partitions=("pub",))
+    world.advance(300)
+    assert world.slurm.queue()[1].reason != "JobHeldUser"
+    assert "never" not in world.kinds("job:1")
+    world.close()
+
+
+def test_a_cloud_that_fails_in_an_unknown_way_keeps_no_job_waiting(tmp_path: Path) -> None:
+    def offers(_pool: Pool) -> Sequence[Offer]:
+        raise RuntimeError("as no SDK should")
+
+    world = build(tmp_path)
+    world.clouds["pub"].offers = offers  # type: ignore[method-assign]
+    world.slurm.submit(1, MANY[:4], 4, partitions=ALL)
+    world.advance(20)
+    assert "PENDING" in world.slurm.queue()[1].states, "it may start elsewhere"
+    assert "never" not in world.kinds("job:1")
+    world.close()
+
+
+def test_a_job_on_a_node_of_no_pool_any_more_is_given_back_as_well(tmp_path: Path) -> None:
+    world = build(tmp_path, max_nodes=2)
+    world.slurm._nodes["old"] = replace(world.slurm.node("m1"), name="old")
+    world.slurm._since["old"] = world.now
+    world.slurm.submit(1, (*MANY[:3], "old"), 4, partitions=ALL)
+    world.advance(20)
+    assert "PENDING" in world.slurm.queue()[1].states
+    assert "requeued" in world.kinds("job:1")
     world.close()
 
 
