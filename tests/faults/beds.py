@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from providers.aws.bed import AwsBed
 from providers.contract import UUID
 from providers.local import bed as local_bed
 from providers.local.bed import LocalBed
-from providers.opennebula.bed import FAST, INSTANTIATE, OneBed
+from providers.opennebula.bed import FAST, INSTANTIATE, NAME, OneBed
 from providers.openstack.bed import CREATE, DELETE, LIST, POLICY, QUOTA, StackBed
 from providers.openstack.stand_in import Kind, StandIn
 from realcloud.docker.bed import KINDS as REFUSALS
@@ -24,12 +24,14 @@ from realcloud.docker.engine import Engine
 
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.errors import AuthError, QuotaError
+from slurm_elastic.local.records import read_records
 from slurm_elastic.model import Market, Pool
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws.settings import Strategy
 from slurm_elastic.providers.docker import requests
 from slurm_elastic.providers.docker.settings import DockerType
 from slurm_elastic.providers.opennebula.provider import OpenNebulaProvider
+from slurm_elastic.providers.openstack.convert import servers
 from slurm_elastic.providers.openstack.provider import OpenStackProvider
 from slurm_elastic.sandbox.ec2_control import Ec2Control
 from slurm_elastic.sandbox.ec2_faults import Fault, FaultKind
@@ -53,6 +55,10 @@ class Aws(AwsBed):
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
+
+    def nodes(self) -> Mapping[str, str]:
+        machines = self.control.state().machines
+        return {m.id: m.node for m in machines if m.state != "terminated"}
 
     def show(self) -> None:
         self.hide_fresh(0.0)
@@ -85,6 +91,11 @@ class One(OneBed):
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return OpenNebulaProvider(self.settings(), CLUSTER, monotonic=clock)
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        named = {f"{NAME}-{m.id}": m.node for m in self.control.state().machines}
+        return {machine: node for machine, node in named.items() if machine in alive}
 
     def show(self) -> None:
         self.control.pace(FAST)
@@ -122,6 +133,10 @@ class Stack(StackBed):
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return OpenStackProvider(self.settings(), CLUSTER, monotonic=clock)
+
+    def nodes(self) -> Mapping[str, str]:
+        with self.stand_in.lock:
+            return {one.id: one.node for one in servers(self.world.servers.values())}
 
     def show(self) -> None:
         with self.stand_in.lock:
@@ -180,6 +195,10 @@ class Local(LocalBed):
 
     def open(self, clock: Callable[[], float]) -> Provider:  # type: ignore[override]
         return super().open(UUID, TIMEOUT)
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        return {r.id: r.node for r in read_records(self._place / "machines") if r.id in alive}
 
     def strike(self, fault: str, call: str) -> bool:
         if fault == "capacity" and call == "launch":
@@ -240,6 +259,11 @@ class Docker(DockerBed):
 
     def alive(self) -> set[str]:
         return super().alive() - ({self._neighbour.id[:12]} if self._neighbour else set())
+
+    def nodes(self) -> Mapping[str, str]:
+        alive = self.alive()
+        found = {c.id[:12]: c.labels.get(requests.NODE, "") for c in self.containers()}
+        return {machine: node for machine, node in found.items() if machine in alive}
 
     def strike(self, fault: str, call: str) -> bool:
         if fault in FOR_GOOD and call != "launch":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from slurm_elastic.protocols import Provider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool
 from tests.controller.world import Inline, Silent, World
+from tests.faults.census import Census
 
 UUID = "7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11"
 NODES = 2
@@ -51,6 +52,10 @@ class Bed(Protocol):
 
     def alive(self) -> set[str]: ...
 
+    def nodes(self) -> Mapping[str, str]:
+        """The node of each of these, by machine."""
+        ...
+
     def strike(self, fault: str, call: str) -> bool: ...
 
     def heal(self) -> None: ...
@@ -76,9 +81,12 @@ class Hiding:
     ``struck`` are the calls that met a machine that was hidden.
     """
 
-    def __init__(self, inner: Provider, bed: Bed, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, inner: Provider, bed: Bed, clock: Callable[[], float], census: Census
+    ) -> None:
         self.name = inner.name
         self.inner = inner
+        self._census = census
         self.struck: set[str] = set()
         self._bed = bed
         self._clock = clock
@@ -127,6 +135,7 @@ class Hiding:
             started = self.inner.launch(spec)
         finally:
             self._strike("launch")
+            self._census.count()
         for machine in started:
             self._visible.setdefault(machine.id, self._clock() + self._hidden_for)
         self._strike("launch")
@@ -141,7 +150,10 @@ class Hiding:
     def terminate(self, ids: Sequence[str]) -> None:
         if not self.hidden().isdisjoint(ids):
             self.struck.add("terminate")
-        self.inner.terminate(ids)
+        try:
+            self.inner.terminate(ids)
+        finally:
+            self._census.count()
 
     def _strike(self, call: str) -> set[str]:
         hidden = self.hidden()
@@ -157,7 +169,7 @@ class Hiding:
 
 
 class Bench:
-    """``most`` is the largest number of machines that were there at once."""
+    """``census`` counts the machines of each node."""
 
     def __init__(self, bed: Bed, directory: Path) -> None:
         self.bed = bed
@@ -173,8 +185,8 @@ class Bench:
             suspend_timeout=TIMINGS.suspend_timeout, resume_timeout=TIMINGS.resume_timeout,
         )  # fmt: skip
         self.ledger = Ledger(directory / "ledger.db")
-        self.cloud = Hiding(bed.open(lambda: self.now), bed, lambda: self.now)
-        self.most = 0
+        self.census = Census(bed.nodes)
+        self.cloud = Hiding(bed.open(lambda: self.now), bed, lambda: self.now, self.census)
         self.before: object = None
         self.daemon = self._daemon()
 
@@ -215,7 +227,7 @@ class Bench:
         self.slurm.step()
         self.cloud.step()
         alive = self.bed.alive()
-        self.most = max(self.most, len(alive))
+        self.census.count()
         for machine in self.ledger.machines():
             node = machine.instance.node
             booted = self.now - self.slurm.asked(node) >= BOOT

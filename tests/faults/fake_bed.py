@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.errors import AuthError, CapacityError, QuotaError, TransientError
@@ -67,6 +67,9 @@ class Fake:
 
     def alive(self) -> set[str]:
         return self.account.alive()
+
+    def nodes(self) -> Mapping[str, str]:
+        return {i: self.account.machines[i].instance.node for i in self.alive()}
 
     def hide_fresh(self, seconds: float) -> None:
         assert self.provider is not None

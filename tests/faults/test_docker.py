@@ -9,7 +9,7 @@ from realcloud.docker.engine import Engine
 
 from tests.faults.beds import Docker
 from tests.faults.bench import Bench, open_bench
-from tests.faults.cells import CALLS, FAULTS, Cell, noted, outcome_of
+from tests.faults.cells import CALLS, FAULTS, Cell, compared, noted, outcome_of
 
 pytestmark = pytest.mark.timeout(3600)  # the first time the image is built
 
@@ -31,4 +31,5 @@ def bench(docker_engine: Engine, trixie: str) -> Iterator[Bench]:
 def test_no_orphan_no_double_and_a_defined_state(
     bench: Bench, outcomes: dict[Cell, str], call: str, fault: str
 ) -> None:
-    outcomes[Docker.name, call, fault] = outcome_of(bench, call, fault)
+    cell = (Docker.name, call, fault)
+    outcomes[cell] = compared(cell, outcome_of(bench, call, fault))

@@ -183,6 +183,13 @@ CASES = {
         view(None, known=(AHEAD,), seen=(SEEN,)), [("terminate-orphan", "i-1")]),
     "no node's name, from before the clock was set back": (
         view(UP, known=(replace(AHEAD, node="", max_age=50), NAMED), seen=(SEEN, NAMED_SEEN)), []),
+    "too old, an admin's drain": (
+        view(UP | {"DRAIN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
+    "too old, an admin's drain of a busy one": (
+        view(BUSY | {"DRAIN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
+    "too old, it boots": (view(BOOTING, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
+    "too old, set down by an admin": (
+        view(UP | {"DOWN"}, known=(replace(KNOWN, max_age=50),), seen=(SEEN,)), []),
     "old enough": (view(BUSY, known=(replace(KNOWN, max_age=500),), seen=(SEEN,)), []),
 }  # fmt: skip
 

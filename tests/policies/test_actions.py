@@ -1,0 +1,45 @@
+"""How each kind of action may be done: at once or after patience, by how many, on whose word."""
+
+from __future__ import annotations
+
+import inspect
+
+from slurm_elastic.policies import actions
+from slurm_elastic.policies.actions import Action
+
+FLAGS = ("patient", "capped", "by_node", "bulk")
+KINDS = {
+    "abandon": "",
+    "adopt": "bulk",
+    "adopt-stopped": "patient bulk",
+    "checkpoint": "bulk",
+    "clear": "by_node bulk",
+    "confirm": "",
+    "doubt": "patient bulk",
+    "end": "bulk",
+    "end-missing": "capped bulk",
+    "fail-lost": "by_node bulk",
+    "fail-node": "patient capped by_node bulk",
+    "give-back": "by_node bulk",
+    "launch": "patient by_node bulk",
+    "power-down": "by_node bulk",
+    "power-down-asap": "by_node bulk",
+    "recycle": "capped by_node bulk",
+    "relaunch": "patient capped by_node bulk",
+    "restore": "by_node bulk",
+    "retry": "",
+    "terminate": "bulk",
+    "terminate-double": "patient capped by_node bulk",
+    "terminate-orphan": "patient capped by_node bulk",
+    "terminate-stopped": "patient capped by_node bulk",
+}
+
+
+def test_each_kind_may_be_done_as_this_table_says() -> None:
+    classes = [one for _, one in inspect.getmembers(actions, inspect.isclass)]
+    found = {
+        one.kind: " ".join(flag for flag in FLAGS if getattr(one, flag))
+        for one in classes
+        if issubclass(one, Action) and hasattr(one, "kind")
+    }
+    assert found == KINDS

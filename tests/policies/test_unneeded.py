@@ -1,0 +1,45 @@
+"""The watchdog's rule: only what Slurm has had powered down for long, in several looks, is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ledger_cases import instance
+
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.unneeded import Bound, Standing, Verdict, overdue
+
+OFF = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))}
+UP = {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE", "CLOUD"}))}
+BOUND = Bound(seconds=60.0)
+
+
+def look(
+    now: float, before: Mapping[str, Standing], nodes: Mapping[str, SlurmNode] = OFF
+) -> Verdict:
+    return overdue(nodes, (), [instance()], before, now, BOUND)
+
+
+def test_three_looks_in_a_row_over_the_whole_time_are_needed() -> None:
+    first = look(0.0, {})
+    second = look(60.0, first.standing)
+    assert (first.ready, second.ready) == ((), ())
+    (ended,) = look(61.0, second.standing).ready
+    assert ended.machine == "i-1"
+    assert ended.reason == "Slurm has its node powered down for 61 s"
+
+
+def test_many_looks_in_a_short_time_are_not_enough() -> None:
+    standing: Mapping[str, Standing] = {}
+    for now in range(60):
+        verdict = look(float(now), standing)
+        assert verdict.ready == ()
+        standing = verdict.standing
+    assert look(60.0, standing).ready
+
+
+def test_a_node_that_was_needed_meanwhile_starts_anew() -> None:
+    second = look(60.0, look(0.0, {}).standing)
+    needed = look(61.0, second.standing, UP)
+    assert needed.standing == {}
+    assert look(200.0, needed.standing).ready == ()
