@@ -114,7 +114,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def begin(self) -> float:
-        """Before this (Unix time) a pending job may not start. Of one that is held Slurm does not
+        """Before this (Unix time) a pending job may not start. For one that is held Slurm does not
         say it (22.05, measured), nor does ``start`` then.
         """
         if self.eligible or self.reason.startswith("JobHeld"):

@@ -1,7 +1,8 @@
 """Machines that are processes: a slurmd with all its jobs, started and powered off as one.
 
 A process is named by pid *and* start time (``/proc/PID/stat`` field 22, proc(5)), so that a pid
-that was given out again is never taken for ours. What belongs to a machine is found without names:
+that was given out again is never taken for ours. The processes of a machine are found without
+names:
 
 - Root's processes with ``SLURM_ELASTIC_MACHINE=<directory>`` in their environment: slurmd and its
   prologs. The directory and not an id, as several clusters of this host may each have an ``st1``.

@@ -233,5 +233,5 @@ class Checkpointer(Protocol):
         ...
 
     def remove(self, job: int) -> None:
-        """Delete all images of a job that has ended. What is gone already is no error."""
+        """Delete all images of a job that has ended. An image that is gone already is no error."""
         ...

@@ -94,7 +94,7 @@ class Spool:
                     draft.unlink()
 
     def pending(self, known: Container[str] = ()) -> Iterator[Request]:
-        """All requests, oldest first; unreadable ones are set aside on the way. Those whose ids
+        """All requests, oldest first; unreadable ones are set aside on the way. Requests whose ids
         are ``known`` are not read again.
         """
         for path in sorted(self._dir.glob("*.json")):

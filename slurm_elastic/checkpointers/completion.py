@@ -141,7 +141,7 @@ class Said:
             if size < self._seen:  # somebody has cut it
                 self._seen = 0
             wanted = self.text.encode()
-            # What was half written at the last look is read once more.
+            # A line that was half written at the last look is read once more.
             overlap = len(wanted) + 2 * _AROUND
             begin = max(int(mark), self._seen - overlap, size - TAIL, 0)
             before = os.pread(descriptor, 1, begin - 1) if begin > int(mark) else b"\n"

@@ -2,7 +2,7 @@
 
 The launcher's session on the node makes the job's directory on the shared file system, with a file
 ``request`` that is SlurmUser's: a request is written there in place, and answered in
-``status.json``. What the directory holds is described in ``ckptroot.store``. Images are root's; the
+``status.json``. ``ckptroot.store`` describes the directory. Images are root's; the
 head may read them, to verify them.
 """
 

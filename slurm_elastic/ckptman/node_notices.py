@@ -158,7 +158,7 @@ def _give_up(
         and view[name].reason.startswith(OUR_MARK)
         and "NOT_RESPONDING" in view[name].states
     ]
-    # Of pools only: nobody would give a site's own node its address back.
+    # Only nodes of pools: nobody would give a site's own node its address back.
     cut = [n for n in gone if n in site.pool_of and is_anothers_address(view[n], machines)]
     kept = [name for name in gone if name not in cut]
     for names, address in ((cut, NOWHERE), (kept, None)):

@@ -58,7 +58,7 @@ class Poller:
             pause = self._every if ok else min(max(pause, 1.0) * 2, MOST_PAUSE)
 
     def poll(self) -> bool:
-        """Read once; whether that went well. What it tells is known here before it is told so."""
+        """Read once; say whether that went well. News is kept before the source is told so."""
         site = self._site
         try:
             told, carried = self._sort(self._source.read(site.now()))
@@ -78,7 +78,7 @@ class Poller:
         return True
 
     def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
-        """The notices, and the orders that were carried out. What a person says of a node
+        """The notices, and the orders that were carried out. A person's word on a node
         after a withdrawal waits until that was carried out, which would take it back, too.
         """
         rest: list[Told] = []

@@ -5,7 +5,7 @@ slurmctld fails a job whose nodes do not come up until ResumeTimeout, unless it 
 slurm-elasticd gives nodes up before that, and lifts ``--no-requeue`` of jobs that never started;
 while it is away nobody does. So this service, which dies apart from it, lifts it once the heartbeat
 is stale, or, whatever that says, once a job has waited for its nodes for so long that a daemon
-would have given them up. It puts it back once the job runs. What it lifts is in the ledger first,
+would have given them up. It puts it back once the job runs. Each lift is in the ledger first,
 and slurm-elasticd puts back what is left.
 """
 
@@ -126,7 +126,7 @@ def _asked(waiting: Iterable[SlurmJob]) -> dict[str, float]:
 
 
 def _is_safe(job: SlurmJob, *, stale: bool) -> bool:
-    """Once it runs. Of one that waits for nodes a daemon that is back may be giving these back at
+    """Once it runs. For one that waits for nodes a daemon that is back may be giving these back at
     this moment, but of one that has none it may not.
     """
     waits = "PENDING" in job.states and "COMPLETING" not in job.states

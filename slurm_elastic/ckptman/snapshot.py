@@ -133,8 +133,8 @@ def _situations(world: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> Itera
 
 
 def _mtti(world: Snapshot, job: SlurmJob) -> float | None:
-    """Of the job, which is interrupted with the first of its machines that is taken. A machine of
-    which nothing is known counts as the policy has it.
+    """The mean time of the job, which is interrupted with the first of its machines that is taken.
+    A machine of which nothing is known counts as the policy has it.
     """
     machines = [world.machine_of.get(node) for node in job.nodes]
     offers = [machine.instance.offer_key if machine else "" for machine in machines]

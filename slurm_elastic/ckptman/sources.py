@@ -164,7 +164,7 @@ class DropDirectory:
         return [told for path in fresh if (told := _file(path, now))]
 
     def done(self, handles: Sequence[str]) -> None:
-        """The files go. What they told is kept by now: one that stays is no failed reading."""
+        """The files go. Their orders are kept by now: one that stays is no failed reading."""
         for handle in handles:
             try:
                 os.unlink(handle)
@@ -317,7 +317,7 @@ class SqsQueue:
         return found
 
     def done(self, handles: Sequence[str]) -> None:
-        """Delete them, ten a call. What fails comes again, and is known by then."""
+        """Delete them, ten a call. A message that fails comes again, and is known by then."""
         client = self._client
         for start in range(0, len(handles), self.BATCH):
             part = handles[start : start + self.BATCH]

@@ -115,8 +115,8 @@ def _keys(site: Site) -> MungeKeys | None:
 
 
 def _open(state: Path, closing: contextlib.ExitStack) -> tuple[Spool, WakeSocket | Deaf]:
-    """Where requests come in; ConfigError where the state directory is not one for us. What a full
-    disk or one that may only be read is in the way of is done without.
+    """Where requests come in; ConfigError where the state directory is not one for us. A state that
+    a full disk or one that may only be read is in the way of is done without.
     """
     spool = Spool(state)
     try:

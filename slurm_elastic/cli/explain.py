@@ -180,7 +180,7 @@ def _explain_pool(config: Config, name: str) -> Explanation:
 
 
 def _explain_node(config: Config, slurm: Slurm, name: str, *, known: bool) -> Explanation:
-    # What was no UTF-8 on the command line cannot be asked for, and names nothing.
+    # A word that was no UTF-8 on the command line cannot be asked for, and names nothing.
     ask = ChainAsk(about="node", name=name)
     chain = chain_of(config, ask, time.time()) if name.isprintable() else Chain()
     if not known and not chain.decisions:

@@ -143,7 +143,7 @@ def _end(sandbox: Sandbox, console: Console, directory: Path, *, kept: bool) -> 
 
 def _hints(sandbox: Sandbox, directory: Path) -> Iterator[str]:
     where = "" if directory == DEFAULT_DIR else f" --dir {shlex.quote(str(directory))}"
-    yield "The cluster stays up. What to try, as root:"
+    yield "The cluster stays up. Try this, as root:"
     yield f"  export PATH={Path(sys.executable).parent}:$PATH"
     yield f'  eval "$(slurm-elastic sandbox env{where})"; cd {sandbox.work}'
     yield "  sbatch -N 3 --wrap 'srun hostname; sleep 60'; squeue"

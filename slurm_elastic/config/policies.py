@@ -1,7 +1,7 @@
 """The ``policies`` sections of the configuration: of the cluster, of a cloud, of a pool.
 
 A pool goes by its own value, else its cloud's, else the cluster's, key by key; ``rules`` says
-what that comes to. What the texts mean is in ``policies.capacity`` and ``policies.release``.
+what that comes to. The texts' meaning is in ``policies.capacity`` and ``policies.release``.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _narrow(
 
 
 def _restore(site: Site, found: Sequence[tuple[Aside, SlurmJob]], now: float) -> None:
-    """All of it in as few commands as there are different jobs. Of a running one the partitions
+    """All of it in as few commands as there are different jobs. For a running one the partitions
     stay in mind: it may be requeued, and would find no other place then. One that Slurm refuses to
     change is tried again.
     """

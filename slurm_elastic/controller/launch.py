@@ -65,7 +65,7 @@ def launch(site: Site, spec: LaunchSpec, request: str, *, again: bool = False) -
     reach("launch.after-intent")
     call = _Call(site, spec, in_doubt=again)
     try:
-        # Of an open launch the next round is the repetition: it must not hold up the others.
+        # For an open launch the next round is the repetition: it must not hold up the others.
         answered = call() if again else with_retries(site, call)
     except TransientError as error:
         log.warning(

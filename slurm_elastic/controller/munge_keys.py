@@ -1,7 +1,7 @@
 """Brings the munge key to fresh machines by SSH, where the configuration says so (``join.ssh``).
 
 Each machine is tried again, a few at a time, from its launch until its node is up or its time to
-boot is over. What was brought is not written down: after a restart of the daemon the key goes once
+boot is over. No row says which machine has it: after a restart of the daemon the key goes once
 more to the machines that boot just then, which changes nothing on them.
 """
 

@@ -1,4 +1,4 @@
-"""What a growth policy may know, measured: queue, nodes, leases, group by group of pools."""
+"""Facts for a growth policy, measured: queue, nodes, leases, group by group of pools."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
 
 
 class Observation(Struct, frozen=True, kw_only=True):
-    """What was read, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
+    """The reading, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
     accounts that get no new machine of a public cloud.
     """
 

@@ -1,5 +1,5 @@
 """Tasks that the daemon does again and again, each in a thread of its own, as each of Slurm's
-commands may take a minute. What fails is told, in the log and in ``status``, and does not end the
+commands may take a minute. A failure is told, in the log and in ``status``, and does not end the
 daemon.
 """
 

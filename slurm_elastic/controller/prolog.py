@@ -249,7 +249,7 @@ class PrologServer:
             except BlockingIOError:
                 return
             except OSError as error:
-                # Out of descriptors or memory. Those in the queue give up by themselves.
+                # Out of descriptors or memory. The ones in the queue give up by themselves.
                 log.warning("cannot accept a prolog reason=%s", error)
                 self._closing.wait(0.1)
                 return

@@ -339,7 +339,7 @@ def _turn_away(
 def _gang_result(
     site: Site, cloud: str, shortfalls: Sequence[Shortfall], nodes: Sequence[str], jobs: Jobs
 ) -> GangResult:
-    """Of all nodes of these jobs that are at stake: those of this round, and those that have a
+    """All nodes of these jobs that are at stake: those of this round, and those that have a
     machine already of an earlier one. One that is lost to a launch in doubt has one, perhaps.
     """
     lost = {n for shortfall in shortfalls for n in shortfall.nodes}

@@ -57,7 +57,7 @@ def quarantine_pool(
     refused = set(nodes)
     siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
     siblings = siblings[spare:]
-    # Those that a policy keeps back are drained already; none of them can be had either.
+    # Nodes that a policy keeps back are drained already; none of them can be had either.
     back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
     drained = [] if spare else [n for n in pool.nodes if n in back]
     hold(site, pool, [*nodes, *siblings, *drained], why)

@@ -26,7 +26,7 @@ PATIENCE = 120.0
 class _Expected(Struct, frozen=True):
     """A job as it was ``before`` its requeue, the nodes that it cannot get again, until when (s) it
     is looked for, whether its hold is to be lifted, and since when (s) it is known to have left its
-    nodes. Of monotonic time.
+    nodes. Times are monotonic.
     """
 
     before: SlurmJob
@@ -71,7 +71,8 @@ class Requeues:
 
     def recall_left(self, ledger: Ledger, now: float, clock: float) -> None:
         """The jobs for which somebody else lifted it and did not put back in a while: ckptman, when
-        this daemon hung, and was restarted since. What the daemon lifts itself is expected first.
+        this daemon hung, and was restarted since. A job for which the daemon lifts it itself is
+        expected first.
         """
         for number, restarts in ledger.lifted_requeues(now - PATIENCE):
             with self._lock:

@@ -65,9 +65,9 @@ def _waits(view: Mapping[str, SlurmNode], node: str) -> bool:
 def _past(
     site: Site, cloud: str, nodes: Sequence[str], view: Mapping[str, SlurmNode]
 ) -> list[Machine]:
-    """Of the machines of nodes that power up those that were up long ago: from one power-up to the
-    next SuspendTimeout passes at least. What looks younger, as a slurmctld that was just killed may
-    have forgotten what it knew, is left to the repair.
+    """The machines, of nodes that power up, that were up long ago: from one power-up to the
+    next SuspendTimeout passes at least. A machine that looks younger, as a slurmctld that was just
+    killed may have forgotten what it knew, is left to the repair.
     """
     again = {n for n in nodes if _waits(view, n)}
     latest = _long_ago(site, cloud)

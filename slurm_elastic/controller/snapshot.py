@@ -109,9 +109,9 @@ def _elsewhere(
     site: Site, cloud: str, view: Mapping[str, SlurmNode], machines: Sequence[Machine]
 ) -> frozenset[str]:
     """Nodes that machines and open launches of other clouds serve, as after a pool was given to
-    another cloud. What has not come up in ResumeTimeout serves no node that is powering up; nor
-    does what it was up on before (``stale_instances``): the cloud that could end it may be one that
-    cannot be read, or that the configuration lacks.
+    another cloud. A machine that has not come up in ResumeTimeout serves no node that is powering
+    up; nor does what it was up on before (``stale_instances``): the cloud that could end it may be
+    one that cannot be read, or that the configuration lacks.
     """
     booting = {n for n, node in view.items() if phase(node) is Phase.POWERING_UP}
     nodes: set[str] = set()

@@ -73,9 +73,9 @@ def nodes_with_capacity(
     request: str = "",
 ) -> set[str]:
     """The nodes of ``cloud`` that power up and have a machine, or an open launch that may
-    have made one. Of other clouds' only what may still boot, where the cloud has left the
-    configuration only for this very ``request``; and what registered after ``long_ago`` or has
-    jobs on it, which is left to the repair.
+    have made one. Other clouds' machines count only if they may still boot, where the cloud has
+    left the configuration only for this very ``request``; and what registered after ``long_ago`` or
+    has jobs on it, which is left to the repair.
     """
     old = [
         m

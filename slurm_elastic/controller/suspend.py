@@ -60,9 +60,9 @@ def terminate(
     """Terminate these machines of one cloud in one bulk call; the intent is written first.
 
     After an error the intent stays and reconcile repeats the call. Providers count what is gone
-    already as done. What was asked for before, or was stopped, may stay although the cloud took the
-    call, as after a deletion that failed: that has ended when the cloud no longer lists it, and
-    until then it is paid, and asked for each round.
+    already as done. A machine that was asked for before, or was stopped, may stay although the
+    cloud took the call, as after a deletion that failed: that has ended when the cloud no longer
+    lists it, and until then it is paid, and asked for each round.
     """
     if not machines:
         return

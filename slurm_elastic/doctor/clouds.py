@@ -26,7 +26,7 @@ SKEW = 60.0
 def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tuple[Finding, ...]:
     """All findings on one cloud. Whatever an SDK raises is a finding."""
     try:
-        # What pools could ask for at most is bounded by both.
+        # Both bound the most that pools could ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
         return tuple(look(provider, cloud, pools))

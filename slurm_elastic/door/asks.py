@@ -20,7 +20,7 @@ class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
 
 
 class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
-    """The decisions about a job (by its number), a node or a pool. Of a job: the ``nodes`` that it
+    """The decisions about a job (by its number), a node or a pool. For a job: the ``nodes`` that it
     has by Slurm, its ``account`` where it waits for machines, and how many nodes it ``wants`` then.
     """
 

@@ -1,4 +1,5 @@
-"""What keeps each pool from starting machines now, by the ledger and the configuration alone.
+"""The bars that keep each pool from starting machines now, by the ledger and the configuration
+alone.
 
 The ranking itself says it, of offers as the configuration has them: no cloud is asked, so of stock
 and of today's spot prices nothing is known.

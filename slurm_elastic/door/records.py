@@ -126,7 +126,7 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
         machines = tuple(m for m in ledger.machines() if m.pool == ask.name)
         return Chain(decisions=ledger.decisions(pool_subject(ask.name)), machines=machines)
     if ask.about == "node":
-        # What was no UTF-8 on the command line cannot be asked for, and names nothing.
+        # A word that was no UTF-8 on the command line cannot be asked for, and names nothing.
         found = tell_node(ask.name, ledger.decisions) if ask.name.isprintable() else []
         nodes = [ask.name]
     else:

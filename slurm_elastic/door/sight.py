@@ -1,6 +1,6 @@
 """Who may see what of the records, as Slurm's PrivateData has it for its own commands. Pure.
 
-Operators see all. Of others' jobs, of nodes and of accounts the words ``jobs``, ``nodes``, and
+Operators see all. On others' jobs, on nodes and on accounts the words ``jobs``, ``nodes``, and
 ``usage`` or ``accounts`` hide what Slurm's own commands would.
 """
 

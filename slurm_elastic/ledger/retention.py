@@ -53,8 +53,8 @@ _OLD_LAUNCHES = """
 
 
 def forget(db: sqlite3.Connection, now: float) -> None:
-    """Machines and finished launches of so long ago that nothing asks for them. What lives, or may
-    be about to, is no matter of time.
+    """Machines and finished launches of so long ago that nothing asks for them. A row that lives,
+    or may be about to, is no matter of time.
     """
     db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
     db.execute(_OLD_LAUNCHES, {"before": now - LAUNCHES_KEPT})

@@ -108,9 +108,9 @@ class Hold(Struct, frozen=True, kw_only=True):
 
 
 class Aside(Struct, frozen=True, kw_only=True):
-    """A job that is kept from public clouds, as its ``account`` is over its budget. What it had
-    before: ``partitions`` (empty: they were not changed) and the time that it was to ``begin`` (0:
-    none). ``until`` is the begin that we gave it (0: none).
+    """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
+    it had before: ``partitions`` (empty: they were not changed) and the time that it was to
+    ``begin`` (0: none). ``until`` is the begin that we gave it (0: none).
     """
 
     job: int

@@ -77,8 +77,9 @@ class Boot(Struct, frozen=True, kw_only=True):
 
 
 def to_rest(failed: Sequence[Boot], others: Iterable[Boot], pool: str) -> tuple[str, ...]:
-    """What is not to be asked for a while after these machines of a pool did not register (keys of
-    cool-downs): ``pool``, the key of all of it, as an image, a network or a key is at fault mostly.
+    """The things not to be asked for a while after these machines of a pool did not register (keys
+    of cool-downs): ``pool``, the key of all of it, as an image, a network or a key is at fault
+    mostly.
 
     Where a machine of the pool (``others``) has registered since one of them was launched, the pool
     works: only offers of which none has. Nothing, where one has of each: single machines fail.

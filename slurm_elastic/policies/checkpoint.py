@@ -217,7 +217,7 @@ class ThresholdStatic(Policy, frozen=True, tag="threshold_static"):
 class Daly(Policy, frozen=True, tag="daly"):
     """At the interval that loses least, from what a checkpoint takes and the observed mean time to
     interruption of the job (``mtti`` here overrides it; where nothing is known, six hours are
-    taken). Of a job
+    taken). For a job
     that works on meanwhile it is counted from the beginning of its last save, and never shorter
     than a save.
 

@@ -146,7 +146,7 @@ def pay(race: Race) -> Choice:  # noqa: ARG001
 
 
 def _with_spot(race: Race) -> Choice:
-    # What must be left once the machine is there: a look until its loss is seen, and the way back.
+    # Time to be left once the machine is there: a look until its loss is seen, and the way back.
     needed = race.restart + race.look
     if race.where is Where.SPOT:
         kept = race.slack >= needed

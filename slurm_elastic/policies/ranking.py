@@ -163,7 +163,7 @@ def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tupl
     """How many nodes of ``request`` could ever be had by these offers under the limits of
     ``scope``, and the bound that says so: with nothing in use, nothing refused, all stock free,
     spot at no price, typed prices true, and those bought first that may cost least, as the site's
-    order may pass over any other. What comes and goes by itself says nothing about never.
+    order may pass over any other. A bound that comes and goes says nothing about never.
     """
     bounds: list[str] = []
     misfits: list[str] = []

@@ -189,7 +189,7 @@ def _intent(view: CloudView, intent: Intent, patience: Thresholds) -> Action | N
         return None
     found = [i for i in view.seen if i.generation == intent.generation]
     if found:
-        # Of a launch that took effect the same call tells what else there is, and starts nothing.
+        # For a launch that took effect the same call tells what else there is, and starts nothing.
         whole = {i.node for i in found}.issuperset(intent.nodes)
         why = f"{len(found)} machine(s) of this open launch are there"
         return (Confirm if whole else Retry)(generation=intent.generation, reason=why)
@@ -242,8 +242,8 @@ def _machine(
 def _stopped(
     view: CloudView, machine: TrackedInstance, node: SlurmNode | None, listing: InventoryReport
 ) -> Action | None:
-    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. What has
-    really stopped is NOT_RESPONDING soon.
+    """A cloud may be wrong: a job that runs goes on as long as slurmctld hears the node. A machine
+    that has really stopped is NOT_RESPONDING soon.
     """
     works = node is not None and is_busy(node) and answers(view, machine, listing.running)
     if works and listing.hears:
@@ -260,11 +260,11 @@ def _is_past(view: CloudView, machine: TrackedInstance) -> bool:
 
 
 def _unlisted(view: CloudView, machine: TrackedInstance, patience: Thresholds) -> Action | None:
-    """No job can be on a node that Slurm does not have. Of a machine whose tags name none, as
+    """No job can be on a node that Slurm does not have. For a machine whose tags name none, as
     when somebody changed them, nobody knows what it does: it may stay for its maximum age.
     """
     limit = patience.unlisted if machine.node else machine.max_age
-    # Of one without a node a clock that was set back is no proof of any age.
+    # For one without a node a clock that was set back is no proof of any age.
     age = age_of(machine.decided, view.now) if machine.node else view.now - machine.decided
     if limit is None or age <= limit:
         return None

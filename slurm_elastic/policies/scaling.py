@@ -75,9 +75,9 @@ class PoolRules(Struct, frozen=True, kw_only=True):
 class PoolSnapshot(Struct, frozen=True, kw_only=True):
     """One pool as measured. ``room``: machines that could be started, were it not for ``stop``,
     which says why none may; ``taken``: nodes with jobs that are up and may be flagged;
-    ``promised``: other machines with jobs, and those that waiting jobs will get. Of all these none
-    is on its way down. ``running`` counts jobs; ``free`` has, where the growth policy asks, when
-    each machine may be free.
+    ``promised``: other machines with jobs, and those that waiting jobs will get. Among all these
+    none is on its way down. ``running`` counts jobs; ``free`` has, where the growth policy asks,
+    when each machine may be free.
     """
 
     name: str

@@ -57,8 +57,8 @@ def overdue(
     bound: Bound,
 ) -> Verdict:
     """The machines of a cloud's list (``seen``) whose node is unneeded, with no job on it
-    (``busy``), and has been for ``bound``. What Slurm does not list is a doubt, and stays; what
-    was needed in one look starts anew. No look ends more than repair may in a round.
+    (``busy``), and has been for ``bound``. A node that Slurm does not list is a doubt, and stays;
+    what was needed in one look starts anew. No look ends more than repair may in a round.
     """
     found = [
         one

@@ -63,11 +63,12 @@ _EXPRESSION = frozenset("|[]()*!")
 
 
 class PoolCase(Struct, frozen=True, kw_only=True):
-    """What bears on any job in one pool. ``partition`` is its cloud's, which lets ``accounts``,
-    ``groups`` and ``qos`` in (empty: all) for ``max_time`` s at most; ``interactive``: srun and
-    salloc wait long enough for its machines. ``most`` nodes of it may ever be up together,
-    ``cloud_most`` of its cloud. ``nodes`` are its own by Slurm (None: not known). ``bar`` is why
-    none of its machines starts now, ``unlisted`` why no job is given partitions of ours.
+    """The facts that bear on any job in one pool. ``partition`` is its cloud's, which lets
+    ``accounts``, ``groups`` and ``qos`` in (empty: all) for ``max_time`` s at most;
+    ``interactive``: srun and salloc wait long enough for its machines. ``most`` nodes of it may
+    ever be up together, ``cloud_most`` of its cloud. ``nodes`` are its own by Slurm (None: not
+    known). ``bar`` is why none of its machines starts now, ``unlisted`` why no job is given
+    partitions of ours.
     """
 
     pool: Pool
@@ -178,7 +179,7 @@ def need(job: SlurmJob, pool: Pool) -> int:
 
 
 def features(pool: Pool) -> tuple[str, ...]:
-    """What ``--constraint`` may name: the pool's own features, its cloud, the pool."""
+    """The names that ``--constraint`` may have: the pool's own features, its cloud, the pool."""
     return tuple(dict.fromkeys((*pool.features, pool.cloud, pool.name)))
 
 

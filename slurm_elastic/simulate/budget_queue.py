@@ -43,8 +43,8 @@ class ApartQueue(Queue):
         return str(number) if number >= 0 else NONE
 
     def classes(self, now: int) -> Iterator[tuple[Sequence[int], bool]]:
-        """Those that may have any machine, then those that may have own ones only; what is started
-        in between is paid by the former.
+        """Jobs that may have any machine, then the ones that may have own ones only; what is
+        started in between is paid by the former.
         """
         over = {job for job in self.waiting if self._over(job, now)}
         for own in (False, True) if over else (False,):

@@ -1,6 +1,6 @@
 """Idle machines in the order in which jobs get them.
 
-Machines launched together are alike and only counted: a batch. What is idle is (batch, since):
+Machines launched together are alike and only counted: a batch. An idle entry is (batch, since):
 ``since`` is 0 where nobody asks how long a machine has been idle, so that there is little to sort.
 """
 

@@ -1,8 +1,8 @@
 """Job histories from Slurm's accounting: ``sacct -P`` (a line a job) or ``sacct --json``.
 
 The text form is read line by line and may be as long as it likes; JSON is read whole. Either gives
-the same jobs, and either may be packed by gzip. What cannot be used is left out and answered with
-its line (or place) and a reason.
+the same jobs, and either may be packed by gzip. A line that cannot be used is left out and answered
+with its line (or place) and a reason.
 
 - ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
   times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;

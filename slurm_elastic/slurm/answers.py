@@ -22,8 +22,8 @@ from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 
 
 class RawNode(Struct, gc=False):
-    """What we use of one element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol show nodes
-    --json``, in whatever form it comes.
+    """The part that we use of an element of ``nodes`` of ``sinfo --json`` (22.05) or ``scontrol
+    show nodes --json``, in whatever form it comes.
     """
 
     name: Any
@@ -43,7 +43,9 @@ class RawNode(Struct, gc=False):
 
 
 class RawJob(Struct, gc=False):
-    """What we use of one element of ``jobs`` of ``squeue --json``, in whatever form it comes."""
+    """The part that we use of an element of ``jobs`` of ``squeue --json``, in whatever form it
+    comes.
+    """
 
     job_id: Any
     job_state: Any = None

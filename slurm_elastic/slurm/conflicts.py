@@ -1,4 +1,4 @@
-"""What a site's slurm.conf has that our fragment cannot stand beside. Pure.
+"""The options of a site's slurm.conf that our fragment cannot stand beside. Pure.
 
 Slurm lets the last of two different values win and says so only in slurmctld's log, so every such
 case is named here, with both values and the site's file and line, before anything is written.

@@ -43,7 +43,7 @@ class FakeSlurm:
         self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
 
-    # What a test sets.
+    # Set by tests.
 
     def set_node(self, name: str, *states: str, **fields: Any) -> None:  # noqa: ANN401
         """Add a node, or change what is given; ``states`` replace all of its states."""

@@ -51,7 +51,7 @@ class TimedSlurm(FakeSlurm):
         self._since = dict.fromkeys(names, clock())
         self._wishes: dict[int, tuple[Sequence[str], int]] = {}
 
-    # What happens to the cluster.
+    # Events of the cluster.
 
     def node(self, name: str) -> SlurmNode:
         """The node, also while no command gets an answer."""

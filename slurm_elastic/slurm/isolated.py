@@ -75,7 +75,7 @@ def namespaces() -> str:
 
 
 def cut_off(outside: str) -> bool:
-    """Whether both namespaces differ from the caller's. What follows would else change the host's
+    """Whether both namespaces differ from the caller's. The next steps would else change the host's
     own loopback and /etc/hosts.
     """
     theirs, ours = outside.split(), namespaces().split()

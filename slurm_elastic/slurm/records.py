@@ -59,7 +59,7 @@ class Records(Generic[Raw, Value]):
         return rest.errors
 
     def _find_end(self) -> bytes:
-        """What stands between two records; empty where the layout is not the one we know. What
+        """The text between two records; empty where the layout is not the one we know. What
         stands before the first one goes to the head.
         """
         first = _FIRST_KEY.match(self._buffer)

@@ -36,9 +36,10 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
 
     ``job_submit.lua`` is for sites without one; a site's own is never replaced, it loads the other
     file and calls ``slurm_elastic_submit(job_desc, part_list, submit_uid)``. Clouds that may not
-    be used yet are left out: a job listed there could only wait. Of ``site`` those options are read
-    that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask for no
-    memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience`` needs.
+    be used yet are left out: a job listed there could only wait. From ``site`` those options are
+    read that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask
+    for no memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience``
+    needs.
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0

@@ -113,8 +113,8 @@ def merge(
     also: Also | None = None,
 ) -> None:
     """Write what differs from the rows that memory ``had`` at first into the file, whole or not at
-    all. What the file has and memory never had stays, but for what is ``newer``. ``also`` moves the
-    rest in the same transaction.
+    all. A row that the file has and memory never had stays, but for what is ``newer``. ``also``
+    moves the rest in the same transaction.
     """
     with transaction(file):
         for table in tables:

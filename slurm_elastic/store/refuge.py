@@ -135,7 +135,7 @@ class Refuge:
                 source.close()
         memory = files.open_memory(self._schema)
         put(memory, rows)
-        # What is made anew lacks all of it; what is there still has what was read of it.
+        # A file that is made anew lacks all of it; one that is there still has what was read of it.
         anew = trouble.kind in (Kind.CORRUPT, Kind.LOST)
         self._had = {} if anew or not whole else rows
         self.db, self.trouble, self._damage = memory, trouble, None

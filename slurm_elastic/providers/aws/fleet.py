@@ -1,8 +1,8 @@
 """CreateFleet (instant): EC2 chooses among several types and zones, and gives all at once.
 
-One call a chunk of nodes, under the launch's client token. What its answer says of each type and
-zone that gave nothing is kept for the caller (``refusals``). Machines bear our tags from the call
-itself; which node each is comes after (``tags``).
+One call a chunk of nodes, under the launch's client token. The part of its answer about each type
+and zone that gave nothing is kept for the caller (``refusals``). Machines bear our tags from the
+call itself; which node each is comes after (``tags``).
 """
 
 from __future__ import annotations

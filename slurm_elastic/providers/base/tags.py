@@ -173,7 +173,7 @@ def market_of(word: str) -> Market:
 
 def price_of(tag: str | None, kind: str, types: Mapping[str, InstanceType]) -> float:
     """The price at which a machine was started ($/h): as its tag says; where that was taken away or
-    makes no sense, what the configuration says now. Of a type that it lacks, the dearest: limits
+    makes no sense, what the configuration says now. For a type that it lacks, the dearest: limits
     must not count too little.
     """
     told = price_in(tag)

@@ -19,8 +19,8 @@ from slurm_elastic.model import LaunchSpec
 class UnconfirmedOrders:
     """Remembers by launch and node when an order was given that no list has shown. Thread-safe.
 
-    ``lag`` (s) is how long after its order's end a machine may be missing from lists. What an
-    earlier process ordered nobody remembers, so a launch of one (``LaunchSpec.again``) counts as
+    ``lag`` (s) is how long after its order's end a machine may be missing from lists. Nobody
+    remembers the orders of an earlier process, so a launch of one (``LaunchSpec.again``) counts as
     ordered at the latest time possible: when this process began.
     """
 

@@ -128,7 +128,7 @@ class DockerProvider:
                 "as not all hosts answer" if unseen else "gone or not ours", self.name, strangers,
             )  # fmt: skip
         if failed:
-            # What must be repeated is said before what will not get better.
+            # Calls that must be repeated are told before failures that will not pass.
             raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
 
     def notices(self) -> Sequence[Notice]:

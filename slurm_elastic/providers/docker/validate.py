@@ -32,7 +32,7 @@ def _host(draft: Draft, at: KeyPath, host: DockerHost) -> None:
     given = [key for key in _TLS if getattr(host, key) is not None]
     if not _URL.fullmatch(host.url):
         expected = "unix:///PATH, tcp://HOST:PORT or ssh://USER@HOST, without a password"
-        # What stands before an @ may be a password, which nobody wants to see again.
+        # The part before an @ may be a password, which nobody wants to see again.
         found = "a user or password in it" if "@" in host.url else shown(host.url)
         draft.problems.add((*at, "url"), found, expected)
     elif not host.url.startswith("tcp://"):

@@ -211,7 +211,7 @@ class FakeProvider:
     def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
         """As many as the stock allows; CapacityError where that is none."""
         key = (self._uuid, spec.generation)
-        # What was started is not short any more: see the contract on repeated calls.
+        # A machine that was started is not short any more: see the contract on repeated calls.
         spared = (CapacityError, QuotaError) if key in self.account.launches else ()
         with self._called("launch", len(spec.nodes), spared):
             if key not in self.account.launches:

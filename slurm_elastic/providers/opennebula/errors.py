@@ -113,7 +113,7 @@ def translated(cloud: str) -> Iterator[None]:
         known = _known(cloud, error)
         if known is None or isinstance(error, ProviderError):
             raise
-        # Of a credential that cannot be read nothing but our own sentence goes on.
+        # For a credential that cannot be read nothing but our own sentence goes on.
         raise known from (None if isinstance(error, NoCredentials) else error)
 
 

@@ -92,7 +92,7 @@ class Machines:
         results = each(some, self._terminate_by(deadline), self._threads)
         failed = [e for r in results if (e := r.exception())]
         if failed:
-            # What must be repeated is said before what will not get better.
+            # Calls that must be repeated are told before failures that will not pass.
             raise next((e for e in failed if isinstance(e, TransientError)), failed[0])
 
     def ask_to_end(self, numbers: Sequence[int]) -> frozenset[int]:

@@ -129,7 +129,7 @@ class OpenNebulaProvider:
         return tuple(machines)
 
     def instances(self) -> Sequence[Instance]:
-        """The account's machines with our tag. Those that the scheduler has given up (see
+        """The account's machines with our tag. Machines that the scheduler has given up (see
         ``scheduling``), and those whose start failed, are ended, and told once as TERMINATED.
         What was to end and does not is asked again.
         """

@@ -16,7 +16,7 @@ def check(draft: Draft, i: int, cloud: OpenNebulaCloud) -> None:
     at = ("clouds", i)
     if not re.fullmatch(r"https?://[^\s/@]+(/\S*)?", cloud.endpoint):
         expected = "the URL of oned, such as http://front-end:2633/RPC2, without a password"
-        # What stands before an @ may be a password, which nobody wants to see again.
+        # The part before an @ may be a password, which nobody wants to see again.
         found = "a user or password in it" if "@" in cloud.endpoint else shown(cloud.endpoint)
         draft.problems.add((*at, "endpoint"), found, expected)
     elif cloud.ca_file is not None and not cloud.endpoint.startswith("https://"):

@@ -15,7 +15,7 @@ from typing import Any, Dict  # noqa: UP035 - the machine's Python may be an old
 
 FACTS: Dict[str, str] = {}  # noqa: UP006
 METADATA = "http://169.254.169.254/openstack/latest/meta_data.json"
-# What cloud-init has read already, from a config drive or the service; the newer name first.
+# Data that cloud-init has read already, from a config drive or the service; the newer name first.
 KNOWN = (
     "/run/cloud-init/instance-data-sensitive.json",
     "/run/cloud-init/instance-data.json",

@@ -218,7 +218,7 @@ def _require_private(path: str) -> None:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise NoCredentials(f"{path} cannot be read: {why}") from None
     except yaml.YAMLError:
-        # What the parser says would show a line of it.
+        # The parser's words would show a line of it.
         raise NoCredentials(f"{path} is not YAML") from None
     if stat.S_ISREG(found.st_mode) and found.st_mode & 0o077 and _has_secret(words):
         mode = stat.S_IMODE(found.st_mode)

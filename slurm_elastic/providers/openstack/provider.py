@@ -131,7 +131,7 @@ class OpenStackProvider:
         return tuple(machines)
 
     def instances(self) -> Sequence[Instance]:
-        """The project's servers with our metadata. Those whose start failed are ended, and told
+        """The project's servers with our metadata. Servers whose start failed are ended, and told
         once as TERMINATED.
         """
         found = self._servers.live()
