@@ -92,22 +92,37 @@ def _most(site: Site, cloud: str) -> tuple[int, str] | None:
 
 
 def _keep_out(site: Site, job: SlurmJob, barred: Barred) -> None:
-    rest = tuple(p for p in job.partitions if p != barred.partition)
     try:
-        if rest:
-            soon = 0.0 if job.is_requeue_hold(site.now()) else None
-            site.slurm.change_pending([job.id], partitions=rest, begin_in=soon)
-        else:
-            site.slurm.hold(job.id)
+        then = _move(site, job, barred.partition) or _hold(site, job)
     except SlurmError as error:
-        if error.code is None:
+        if error.unanswered:
             raise
         log.warning("job not changed job=%s error=%s", job.label, error)
         return
-    then = (
-        f"it may start in {', '.join(rest)}"
-        if rest
-        else f"it is held; once that is changed: scontrol release {job.label}"
-    )
     log.warning("never fits job=%s reason=%s", job.label, barred.why)
     site.record(barred.correlation, "never", (job_subject(job.id),), f"{barred.why}; {then}")
+
+
+def _move(site: Site, job: SlurmJob, partition: str) -> str:
+    """Leave it its other partitions, and say so; empty where there are none, or Slurm does not have
+    it there (their limits, with EnforcePartLimits).
+    """
+    rest = tuple(p for p in job.partitions if p != partition)
+    if not rest:
+        return ""
+    soon = 0.0 if job.is_requeue_hold(site.now()) else None
+    try:
+        site.slurm.change_pending([job.id], partitions=rest, begin_in=soon)
+    except SlurmError as error:
+        if error.unanswered:
+            raise
+        log.info("not moved job=%s partitions=%s error=%s", job.label, ",".join(rest), error)
+        return ""
+    return f"it may start in {', '.join(rest)}"
+
+
+def _hold(site: Site, job: SlurmJob) -> str:
+    """Hold it and say so. Slurm would make an administrator's hold one that its user may end."""
+    if not job.reason.startswith("JobHeld"):
+        site.slurm.hold(job.id)
+    return f"it is held; once that is changed: scontrol release {job.label}"

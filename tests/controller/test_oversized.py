@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
+from slurm_elastic.controller.oversized import bar, keep_out
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.test_provision import MANY, build, mute
@@ -53,6 +55,48 @@ def test_one_that_has_no_other_partition_is_held_and_not_tried_again(small: Worl
     assert resumes(small) == tries
     (told,) = [d for d in small.ledger.decisions("job:1") if d.kind == "never"]
     assert told.reason.endswith("it is held; once that is changed: scontrol release 1")
+
+
+def test_one_that_its_other_partitions_refuse_is_held_and_not_tried_again(small: World) -> None:
+    """As with EnforcePartLimits: it would be given the cloud's nodes again and again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise SlurmError(("scontrol",), 1, "Requested node configuration is not available")
+
+    small.slurm.change_pending = refuse  # type: ignore[method-assign]
+    small.slurm.submit(1, MANY, 4, partitions=ALL)
+    small.advance(300)
+    tries = resumes(small)
+    small.advance(900)
+    assert small.slurm.queue()[1].reason == "JobHeldUser"
+    assert resumes(small) == tries
+
+
+def test_it_is_held_when_slurmctld_answers_again(small: World) -> None:
+    hold = small.slurm.hold
+
+    def silent(_: int) -> None:
+        raise SlurmError(("scontrol",), 1, "Unable to contact slurm controller (connect failure)")
+
+    small.slurm.hold = silent  # type: ignore[method-assign]
+    small.slurm.submit(1, MANY, 4, partitions=("pub",))
+    small.advance(30)
+    small.slurm.hold = hold  # type: ignore[method-assign]
+    small.advance(30)
+    assert small.slurm.queue()[1].reason == "JobHeldUser"
+
+
+def test_an_administrators_hold_stays_one(small: World) -> None:
+    """``scontrol uhold`` by SlurmUser would make it one that the user may end."""
+    small.slurm.submit(1, MANY, 4, partitions=("pub",))
+    job = small.slurm.queue()[1]
+    small.slurm._jobs[1] = replace(
+        job, states=frozenset({"PENDING"}), nodes=(), reason="JobHeldAdmin", priority=0
+    )
+    site = small.daemon._site
+    bar(site, 1, "pub", "too large", "r1")
+    keep_out(site)
+    assert small.slurm.queue()[1].reason == "JobHeldAdmin"
 
 
 def test_nobody_else_is_kept_from_its_nodes(small: World) -> None:
