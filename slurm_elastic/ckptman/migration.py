@@ -53,11 +53,14 @@ def to(
     site: Site, rescue: Rescue, step: Step, *, fresh: Image | None = None, **changes: object
 ) -> Rescue:
     """The rescue at its next step, with an image that is new; on the disk when this returns."""
-    now = site.now()
-    reached = {**rescue.reached, str(step): now}
-    moved = replace(rescue, step=step, changed=now, reached=reached, **changes)
+    moved = _at(rescue, step, site.now(), **changes)
     site.state.put(moved, image=fresh)
     return moved
+
+
+def _at(rescue: Rescue, step: Step, now: float, **changes: object) -> Rescue:
+    reached = {**rescue.reached, str(step): now}
+    return replace(rescue, step=step, changed=now, reached=reached, **changes)
 
 
 def say(site: Site, rescue: Rescue, kind: str, reason: str, *, level: int = logging.INFO) -> None:
@@ -70,7 +73,7 @@ def planned(site: Site, plan: Plan) -> Rescue:
     """A move at its first step; not on the disk yet."""
     facts, now = plan.facts, site.now()
     # A run that was stopped in vain is not stopped once more: it works until the last moment.
-    before = site.state.rescue(facts.run.job, facts.run.attempt)
+    before = site.state.was_moved(facts.run.job, facts.run.attempt)
     return Rescue(
         run=facts.run,
         method=facts.choice.method,
@@ -81,20 +84,9 @@ def planned(site: Site, plan: Plan) -> Rescue:
         changed=now,
         deadline=facts.deadline,
         dump=max((s.dump for s in facts.situations), default=0.0),
-        saves=plan.saves and before is None,
+        saves=plan.saves and not before,
         reached={str(Step.PLANNED): now},
     )
-
-
-def all_to_saving(site: Site, moves: Sequence[Rescue]) -> list[Rescue]:
-    """The moves that are to be saved at that step, with one sync of the disk for all of them."""
-    now, step = site.now(), Step.SAVING
-    after = [
-        replace(r, step=step, changed=now, reached={**r.reached, str(step): now}) if r.saves else r
-        for r in moves
-    ]
-    site.state.put(*after)
-    return after
 
 
 def hasten(site: Site, rescue: Rescue, found: Mapping[str, NodeThreat]) -> Rescue:
@@ -120,11 +112,11 @@ def go_on(site: Site, rescue: Rescue) -> Rescue:
         case Step.PLANNED if not rescue.saves:
             return fall_back(site, rescue, NO_SAVE)
         case Step.PLANNED:
-            return _save(site, to(site, rescue, Step.SAVING))
+            return _save(site, rescue)
         case Step.SAVING:
             return _find_or_save(site, rescue)
         case Step.WAITING if rescue.again:
-            return _save(site, to(site, rescue, Step.SAVING, again=False))
+            return _save(site, replace(rescue, again=False))
         case Step.WAITING | Step.SAVED | Step.REQUEUEING:
             return _requeue(site, rescue)
     return rescue
@@ -155,7 +147,10 @@ def _save(site: Site, rescue: Rescue) -> Rescue:
         return fall_back(site, rescue, "the deadline is too near")
     until = now + UNBOUND if rescue.deadline is None else rescue.deadline - settings.slack
     known = (*_images(site, rescue), *site.state.images(rescue.run.job))
-    rescue = replace(rescue, newest=max((i.number for i in known), default=0))
+    newest = max((i.number for i in known), default=0)
+    if rescue.step is not Step.SAVING:
+        rescue = _at(rescue, Step.SAVING, now)
+    rescue = replace(rescue, newest=newest)
     site.state.put(rescue)
     reach("rescue.before-save")
     method = site.checkpointers[rescue.method]

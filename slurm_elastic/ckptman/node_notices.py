@@ -188,13 +188,9 @@ def _power_down(
 
 
 def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
-    """An offer that was just taken away is hardly to be had again at once; each machine is counted
-    once.
-    """
-    taken = [w for w in fresh if w.offer and w.notice.kind is NoticeKind.INTERRUPTION]
+    """An offer that was just taken away is hardly to be had again at once."""
     now, seconds = site.now(), site.config.timings.capacity_cooldown
-    site.state.interrupted({w.notice.instance: w.offer for w in taken}, now)
-    for one in {w.offer: w for w in taken}.values():
+    for one in {w.offer: w for w in fresh if w.takes}.values():
         cooling = CoolDown(
             key=one.offer, until=now + seconds, code="interruption",
             reason=f"machine {one.notice.instance} is taken away",

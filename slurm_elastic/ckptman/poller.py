@@ -104,7 +104,7 @@ class Poller:
         known = self._site.state.known([w.key for w in warned])
         fresh = list({w.key: w for w in warned if w.key not in known}.values())
         if fresh:
-            self._site.state.warn(*fresh)
+            self._site.state.warn(*fresh, now=self._site.now())
             reach("notice.after-record")
             cool_down(self._site, fresh)
             self._tell(fresh, machines)

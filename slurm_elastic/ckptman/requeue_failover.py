@@ -48,9 +48,7 @@ class RequeueFailover:
 
     def _look(self, jobs: Mapping[int, SlurmJob]) -> None:
         site = self._site
-        mark = read_mark(site.config.state)
-        beat = latest(site.ledger.heartbeat(DAEMON), mark.beat if mark else None)
-        away = 0.0 if beat is None else site.now() - beat[0]
+        away = self._away()
         stale = away > site.config.timings.heartbeat_stale
         danger = self._in_danger(jobs.values(), away if stale else None)
         if not (stale or danger or self._mine):
@@ -68,6 +66,17 @@ class RequeueFailover:
                     _lift(site, job, danger[job.id])
                 elif known and _is_safe(job, stale=stale):
                     _put_back(site, job)
+
+    def _away(self) -> float:
+        """Seconds since slurm-elasticd's last sign of life: the ledger's one is only asked for
+        where the mark beside it is old.
+        """
+        site = self._site
+        mark = read_mark(site.config.state)
+        if mark and site.now() - mark.at <= site.config.timings.heartbeat_stale:
+            return site.now() - mark.at
+        beat = latest(site.ledger.heartbeat(DAEMON), mark.beat if mark else None)
+        return 0.0 if beat is None else site.now() - beat[0]
 
     @contextmanager
     def _spared(self, job: str) -> Iterator[None]:

@@ -86,6 +86,7 @@ class Service:
     def machines(self) -> Mapping[str, Machine]:
         """The live machines by id; those of the last time while the ledger cannot be read."""
         try:
+            self.site.ledger.refresh()
             self._machines = {m.instance.id: m for m in self.site.ledger.machines()}
             self._blind = ""
         except sqlite3.Error as error:
@@ -208,6 +209,7 @@ class Service:
             self._next_beat = clock + BEAT
         if clock >= self._next_count:
             self._next_count = clock + ANEW
+            site.state.refresh()
             self._count_anew()
             site.state.prune(site.now() - HISTORY)
 
@@ -323,7 +325,6 @@ class Service:
                 going = frozenset(n for r in moves for n in r.threatened)
                 settle_nodes(site, view, found, going, self._machines.values())
             reach("rescue.drained")
-            moves = migration.all_to_saving(site, moves)
         for plan in plans:
             if plan.kind != MOVE and self._saver.may(plan.facts.run.job):
                 work = self._saver.work(plan)
@@ -338,8 +339,8 @@ class Service:
             if self._crew.busy(row.run.job):
                 continue
             # A look begins before the work of the last one ends: its view may be the older one.
-            one = self.site.state.rescue(row.run.job, row.run.attempt) or row
-            if one.over:
+            one = self.site.state.open_rescue(row.run.job, row.run.attempt)
+            if one is None:
                 continue
             try:
                 self._step(migration.hasten(self.site, one, found), jobs, leaving)

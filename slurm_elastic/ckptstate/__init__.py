@@ -14,10 +14,14 @@ other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
 from slurm_elastic.ledger.rows import to_json
@@ -74,16 +78,21 @@ _FORGET_OLD = (
 KNOWN_IMAGES = 4
 """The images of a job, besides the last one."""
 _COUNT = (
-    "insert into counters (name, value) values (?, ?) "
+    "insert into counters (name, value) select key, value from json_each(?) where true "
     "on conflict (name) do update set value = value + excluded.value"
 )
+_Key = TypeVar("_Key")
+_Body = TypeVar("_Body")
+_Run = tuple[int, int]
+"""Job and attempt."""
 
 
 class CheckpointState(Store):
     """Each write is on the disk when its method returns; many threads' writes share one sync.
 
     sqlite3.Error passes through. ``read_only`` makes nothing, and raises SlurmElasticError where
-    there is no file.
+    there is no file. Only the service writes: from its first ``refresh`` on it reads each row once,
+    and its writes change what it remembers, too.
     """
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
@@ -97,18 +106,45 @@ class CheckpointState(Store):
     def check(self) -> None:
         """Look after the file: nothing is done about it here."""
 
+    def _table(
+        self, name: str, sql: str, read: Callable[[sqlite3.Row], tuple[_Key, _Body]]
+    ) -> dict[_Key, _Body]:
+        """A table by key, under the lock: what ``_write`` changes where it is remembered."""
+        if name in self._memory:
+            return cast("dict[_Key, _Body]", self._memory[name])
+        rows = dict(read(row) for row in self._select(sql))
+        if self._version is not None:
+            self._memory[name] = rows
+        return rows
+
+    def _known(self, name: str) -> dict[Any, Any]:
+        """What is remembered of a table, for ``applied``; a dict of nobody's where it is not."""
+        return cast("dict[Any, Any]", self._memory.get(name, {}))
+
     # notices
 
-    def warn(self, *warned: RecordedNotice) -> None:
-        """Take notices in; one that is known stays as it is."""
+    def _all_notices(self) -> dict[str, RecordedNotice]:
+        return self._table("notices", "select key, body, closed from notices", _notice_from)
+
+    def warn(self, *warned: RecordedNotice, now: float) -> None:
+        """Take notices in, and count each machine that one takes away; a notice that is known stays
+        as it is.
+        """
+        with self._lock:
+            fresh = {w.key: w for w in warned if w.key not in self._all_notices()}
         sql = "insert or ignore into notices (key, body, closed) values (?, ?, ?)"
-        self._write([(sql, (w.key, to_json(w), w.closed)) for w in warned])
+        writes: list[Write] = [(sql, (w.key, to_json(w), w.closed)) for w in fresh.values()]
+        sql = "insert or ignore into interruptions (instance, offer, at) values (?, ?, ?)"
+        taken = {w.notice.instance: w.offer for w in fresh.values() if w.takes}
+        writes += [(sql, (instance, offer, now)) for instance, offer in taken.items()]
+        self._write(writes, lambda: self._known("notices").update(fresh))
 
     def known(self, keys: Sequence[str]) -> frozenset[str]:
         """The keys of these that were taken in before, over or not."""
-        sql = "select key from notices where key in (select value from json_each(?))"
-        rows = self._select(sql, to_json(list(keys)))
-        return frozenset(row["key"] for row in rows)
+        if not keys:
+            return frozenset()
+        with self._lock:
+            return frozenset(self._all_notices().keys() & set(keys))
 
     def close_notice(self, warned: RecordedNotice, now: float, *, release: str = "") -> None:
         """The warning is over; the node ``release`` is to be let go again for that."""
@@ -119,66 +155,107 @@ class CheckpointState(Store):
 
     def releases(self) -> tuple[str, ...]:
         """Nodes whose drain is to be undone."""
-        return tuple(row["node"] for row in self._select("select node from releases order by node"))
+        sql = "select node from releases order by node"
+        with self._lock:
+            return tuple(self._table("releases", sql, lambda row: (row["node"], None)))
 
     def released(self, *nodes: str) -> None:
         """That was done, or is not to be done any more."""
         self._write([("delete from releases where node = ?", (node,)) for node in nodes])
 
     def notices(self) -> tuple[RecordedNotice, ...]:
-        """The rows that are not over, oldest first."""
-        rows = self._select("select body from notices where closed is null")
-        found = (msgspec.json.decode(row["body"], type=RecordedNotice) for row in rows)
+        """The notices that are not over, oldest first."""
+        with self._lock:
+            found = [w for w in self._all_notices().values() if w.closed is None]
         return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
 
     # rescues
 
+    def _open_rescues(self) -> dict[_Run, Rescue]:
+        return self._table("rescues", "select body from rescues where over = 0", _rescue_from)
+
+    def _all_runs(self) -> dict[_Run, None]:
+        sql = "select job, attempt from rescues"
+        return self._table("runs", sql, lambda row: ((row["job"], row["attempt"]), None))
+
     def put(self, *rescues: Rescue, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
-        images = [] if image is None else _saved(image)
-        self._write([*images, *((_RESCUE, _rescue_row(r)) for r in rescues)])
+        images = [] if image is None else self._saved(image)
+        writes = [*images, *((_RESCUE, _rescue_row(r)) for r in rescues)]
+        self._write(writes, partial(self._remember, rescues, image))
+
+    def _remember(self, rescues: Sequence[Rescue], image: Image | None) -> None:
+        standing, runs = self._known("rescues"), self._known("runs")
+        for rescue in rescues:
+            key = rescue.run.job, rescue.run.attempt
+            runs[key] = None
+            standing.pop(key, None)
+            if not rescue.over:
+                standing[key] = rescue
+        if image is not None:
+            self._add(image)
 
     def rescues(self, *, since: float | None = None) -> tuple[Rescue, ...]:
-        """The rows that are not over, and with ``since`` the ones that changed since then."""
-        where, values = (
-            ("over = 0", ()) if since is None else ("over = 0 or changed >= ?", (since,))
-        )
-        rows = self._select(f"select body from rescues where {where} order by changed", *values)
-        return tuple(msgspec.json.decode(row["body"], type=Rescue) for row in rows)
+        """The rescues that are not over, and with ``since`` those that changed since then."""
+        if since is None:
+            with self._lock:
+                found = list(self._open_rescues().values())
+        else:
+            rows = self._select("select body from rescues where over = 0 or changed >= ?", since)
+            found = [_rescue_from(row)[1] for row in rows]
+        return tuple(sorted(found, key=lambda rescue: rescue.changed))
 
-    def rescue(self, job: int, attempt: int) -> Rescue | None:
-        """That of one run, over or not."""
-        sql = "select body from rescues where job = ? and attempt = ?"
-        rows = self._select(sql, job, attempt)
-        return msgspec.json.decode(rows[0]["body"], type=Rescue) if rows else None
+    def open_rescue(self, job: int, attempt: int) -> Rescue | None:
+        """The rescue of one run as it is now; None where it is over."""
+        with self._lock:
+            return self._open_rescues().get((job, attempt))
+
+    def was_moved(self, job: int, attempt: int) -> bool:
+        """Whether there is or was one of that run."""
+        with self._lock:
+            return (job, attempt) in self._all_runs()
 
     # images
 
+    def _all_images(self) -> dict[tuple[int, int, int], Image]:
+        return self._table("images", "select body from images", _image_from)
+
     def saved(self, image: Image) -> None:
         """A good image is there."""
-        self._write(_saved(image))
+        self._write(self._saved(image), partial(self._add, image))
+
+    def _saved(self, image: Image) -> list[Write]:
+        """The image, and the end of those that say nothing more about the job's next save."""
+        row = (image.job, image.attempt, image.number, image.taken, to_json(image))
+        writes: list[Write] = [(_IMAGE, row)]
+        if len(self.images(image.job)) > KNOWN_IMAGES:
+            writes.append((_FORGET_OLD, (image.job, image.job, KNOWN_IMAGES)))
+        return writes
+
+    def _add(self, image: Image) -> None:
+        known = self._known("images")
+        known[_image_key(image)] = image
+        mine = sorted((i.taken for i in known.values() if i.job == image.job), reverse=True)
+        for key, old in list(known.items()):
+            if old.job == image.job and old.taken < mine[: KNOWN_IMAGES + 1][-1]:
+                del known[key]
 
     def images(self, job: int | None = None) -> tuple[Image, ...]:
         """The known good images (of one job), newest first."""
-        where, values = ("", ()) if job is None else ("where job = ?", (job,))
-        rows = self._select(f"select body from images {where} order by taken desc", *values)
-        return tuple(msgspec.json.decode(row["body"], type=Image) for row in rows)
+        with self._lock:
+            found = [i for i in self._all_images().values() if job in (None, i.job)]
+        return tuple(sorted(found, key=lambda image: image.taken, reverse=True))
 
     def forget(self, image: Image) -> None:
         """An image was found not to be whole, or is gone."""
         sql = "delete from images where job = ? and attempt = ? and number = ?"
-        self._write([(sql, (image.job, image.attempt, image.number))])
+        self._write([(sql, _image_key(image))])
 
     def forget_job(self, job: int) -> None:
         """The job has ended and its images are gone."""
         self._write([("delete from images where job = ?", (job,))])
 
     # what is counted
-
-    def interrupted(self, offers: Mapping[str, str], now: float) -> None:
-        """These machines (instance to its offer) are taken away; each counts once."""
-        sql = "insert or ignore into interruptions (instance, offer, at) values (?, ?, ?)"
-        self._write([(sql, (instance, offer, now)) for instance, offer in offers.items()])
 
     def interruptions(self, since: float) -> Mapping[str, int]:
         """How many machines of each offer were taken since then."""
@@ -187,7 +264,7 @@ class CheckpointState(Store):
 
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
-        self._write([(_COUNT, (name, value)) for name, value in counts.items()])
+        self._write([(_COUNT, (to_json(counts),))] if counts else [], lambda: None)
 
     def counters(self) -> Mapping[str, float]:
         """All counters by name."""
@@ -208,7 +285,20 @@ def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
     return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, to_json(rescue)
 
 
-def _saved(image: Image) -> list[Write]:
-    """The image, and the end of those that say nothing more about the job's next save."""
-    row = (image.job, image.attempt, image.number, image.taken, to_json(image))
-    return [(_IMAGE, row), (_FORGET_OLD, (image.job, image.job, KNOWN_IMAGES))]
+def _rescue_from(row: sqlite3.Row) -> tuple[_Run, Rescue]:
+    rescue = msgspec.json.decode(row["body"], type=Rescue)
+    return (rescue.run.job, rescue.run.attempt), rescue
+
+
+def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:
+    warned = msgspec.json.decode(row["body"], type=RecordedNotice)
+    return row["key"], replace(warned, closed=row["closed"])
+
+
+def _image_from(row: sqlite3.Row) -> tuple[tuple[int, int, int], Image]:
+    image = msgspec.json.decode(row["body"], type=Image)
+    return _image_key(image), image
+
+
+def _image_key(image: Image) -> tuple[int, int, int]:
+    return image.job, image.attempt, image.number

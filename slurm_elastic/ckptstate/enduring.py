@@ -63,13 +63,13 @@ class EnduringState(CheckpointState):
         """Go over to memory where the file cannot be used, and back where it can."""
         with self._lock:
             self._refuge.check()
-            self._db = self._refuge.db
+            self._use(self._refuge.db)
 
     def _go_over(self, error: Exception) -> bool:
         if self._refuge.trouble is not None:
             return False
         self._refuge.give_up(error)
-        self._db = self._refuge.db
+        self._use(self._refuge.db)
         return True
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:

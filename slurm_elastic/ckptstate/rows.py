@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from slurm_elastic.model import Image, JobRun, Notice
+from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 
 
 class Step(StrEnum):
@@ -95,3 +95,8 @@ class RecordedNotice(Struct, frozen=True, kw_only=True):
     source: str
     offer: str = ""
     closed: float | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Whether a machine of a known offer is taken away."""
+        return bool(self.offer) and self.notice.kind is NoticeKind.INTERRUPTION

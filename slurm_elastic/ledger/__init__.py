@@ -38,6 +38,7 @@ from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.machines import IN_ORDER, Machines
 from slurm_elastic.ledger.marks import STRIKES_KEPT
 from slurm_elastic.ledger.rows import (
+    DECISION_COLUMNS,
     DONE,
     FAILED,
     INTENT,
@@ -48,6 +49,7 @@ from slurm_elastic.ledger.rows import (
     Launch,
     Machine,
     decision_from,
+    decision_row,
     health_from,
     launch_from,
     launch_of_spec,
@@ -63,6 +65,8 @@ __all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
 
 COMPACTED = 10_000
 """Launches that one call of ``Ledger.compact`` shortens."""
+AT_ONCE = 1000
+"""Decisions in one statement: sqlite takes so many values at most."""
 NO_NEWS = 60.0
 """Seconds for which an answer of a cloud or of Slurm that did not change is not written anew."""
 
@@ -192,17 +196,17 @@ class Ledger(Machines):
     def record(self, *decisions: Decision) -> None:
         """Keep decisions for ``explain``, all in one transaction (one sync of the disk)."""
         with self._transaction(None) as db:
-            for d in decisions:
-                detail = None if d.detail is None else to_json(d.detail)
-                row = (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
-                number = db.execute(
-                    "insert into decisions (at, correlation, kind, subjects, reason, detail) "
-                    "values (?, ?, ?, ?, ?, ?)",
-                    row,
-                ).lastrowid
+            for begin in range(0, len(decisions), AT_ONCE):
+                some = decisions[begin : begin + AT_ONCE]
+                rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(some))
+                sql = f"insert into decisions ({DECISION_COLUMNS}) values {rows}"
+                values = [value for one in some for value in decision_row(one)]
+                last = db.execute(sql, values).lastrowid or 0
+                # The rows of one statement have consecutive numbers, as nobody else writes.
+                numbered = enumerate(some, last - len(some) + 1)
                 db.executemany(
                     "insert or ignore into decision_subjects (subject, decision) values (?, ?)",
-                    [(subject, number) for subject in d.subjects],
+                    [(subject, number) for number, one in numbered for subject in one.subjects],
                 )
 
     def decisions(self, subject: str, limit: int = 200) -> tuple[Decision, ...]:
@@ -217,9 +221,8 @@ class Ledger(Machines):
 
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
-        with self._transaction(None) as db:
-            sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
-            db.execute(sql, (service, now, pid))
+        sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"
+        self._put(None, sql, service, now, pid)
 
     def heartbeat(self, service: str) -> tuple[float, int] | None:
         """The service's last sign of life: when, and its process id."""
@@ -233,9 +236,8 @@ class Ledger(Machines):
         is_news = last is None or (last.error, last.code) != (health.error, health.code)
         if not is_news and last is not None and 0 <= health.checked - last.checked < NO_NEWS:
             return
-        with self._transaction("health") as db:
-            sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
-            db.execute(sql, astuple(health))
+        sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
+        self._put("health", sql, *astuple(health))
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
@@ -247,8 +249,8 @@ class Ledger(Machines):
 
     def read_whole(self, cloud: str, now: float) -> None:
         """A complete read of ``cloud`` was taken in, its unknown machines adopted."""
-        with self._transaction("complete") as db:
-            db.execute("insert or ignore into read_whole (cloud, at) values (?, ?)", (cloud, now))
+        sql = "insert or ignore into read_whole (cloud, at) values (?, ?)"
+        self._put("complete", sql, cloud, now)
 
     def was_read_whole(self, cloud: str) -> bool:
         """Whether the ledger has had what there is of ``cloud``. A new ledger, and one to which the

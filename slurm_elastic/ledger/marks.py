@@ -62,12 +62,11 @@ class Marks(Store):
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
-        with self._transaction("cool_downs") as db:
-            db.execute(
-                "insert or replace into cool_downs (key, until, code, reason, strikes) "
-                "values (?, ?, ?, ?, ?)",
-                astuple(cool_down),
-            )
+        sql = (
+            "insert or replace into cool_downs (key, until, code, reason, strikes) "
+            "values (?, ?, ?, ?, ?)"
+        )
+        self._put("cool_downs", sql, *astuple(cool_down))
 
     def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
         """The cool-downs that are not over at ``now``, by key."""
@@ -92,12 +91,8 @@ class Marks(Store):
 
     def set_breaker(self, breaker: Breaker) -> None:
         """Takes the place of what was known of the pool."""
-        with self._transaction("breakers") as db:
-            db.execute(
-                "insert or replace into breakers (pool, failures, until, reason) "
-                "values (?, ?, ?, ?)",
-                astuple(breaker),
-            )
+        sql = "insert or replace into breakers (pool, failures, until, reason) values (?, ?, ?, ?)"
+        self._put("breakers", sql, *astuple(breaker))
 
     def breakers(self) -> tuple[Breaker, ...]:
         """The breakers of all pools whose last machines never registered, by name."""
@@ -208,9 +203,8 @@ class Marks(Store):
 
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
-        with self._transaction(None) as db:
-            sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
-            db.execute(sql, (job, restarts, now))
+        sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
+        self._put(None, sql, job, restarts, now)
 
     def lifted_requeues(self, until: float = math.inf) -> tuple[tuple[int, int], ...]:
         """Jobs whose own setting is not put back yet, each with its restarts at that time; those
@@ -222,5 +216,4 @@ class Marks(Store):
 
     def requeue_put_back(self, job: int) -> None:
         """The job has its own setting again, or is gone."""
-        with self._transaction(None) as db:
-            db.execute("delete from lifted_requeues where job = ?", (job,))
+        self._put(None, "delete from lifted_requeues where job = ?", job)

@@ -311,6 +311,16 @@ def machine_from(row: sqlite3.Row) -> Machine:
     )
 
 
+DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
+
+
+def decision_row(decision: Decision) -> tuple[object, ...]:
+    """Values for DECISION_COLUMNS."""
+    d = decision
+    detail = None if d.detail is None else to_json(d.detail)
+    return d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail
+
+
 def decision_from(row: sqlite3.Row) -> Decision:
     """A decision row as a value; ``detail`` comes back as plain JSON values."""
     detail = row["detail"]

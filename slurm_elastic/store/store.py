@@ -16,10 +16,13 @@ Row = TypeVar("Row")
 
 
 class Ticket:
-    """Writes of one caller that go to the disk together with those of others."""
+    """Writes of one caller that go to the disk together with those of others; ``applied`` is called
+    once they are there, with the store's lock held.
+    """
 
-    def __init__(self, writes: Sequence[Write]) -> None:
+    def __init__(self, writes: Sequence[Write], applied: Callable[[], None]) -> None:
         self.writes = writes
+        self.applied = applied
         self.done = False
         self.error: sqlite3.Error | None = None
 
@@ -36,7 +39,7 @@ class Store:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._lock = threading.RLock()
-        self._memory: dict[str, tuple[object, ...]] = {}
+        self._memory: dict[str, object] = {}
         self._version: int | None = None
         self._depth = 0
         self._gather = threading.Lock()
@@ -89,6 +92,12 @@ class Store:
         with self._lock:
             return self._db.execute(sql, values).fetchall()
 
+    def _put(self, changes: str | None, sql: str, *values: object) -> None:
+        """One statement that writes, a transaction by itself or a part of the one that is open."""
+        with self._lock:
+            self._select(sql, *values)
+            self._memory.pop(changes or "", None)
+
     def _remembered(
         self, name: str, sql: str, read: Callable[[sqlite3.Row], Row]
     ) -> tuple[Row, ...]:
@@ -103,11 +112,14 @@ class Store:
                 self._memory[name] = rows
             return rows
 
-    def _write(self, writes: Sequence[Write]) -> None:
-        """On the disk on return. Whoever gets the file writes for all that wait by then."""
+    def _write(self, writes: Sequence[Write], applied: Callable[[], None] | None = None) -> None:
+        """On the disk on return. Whoever gets the file writes for all that wait by then.
+
+        ``applied`` makes the same change in what is remembered; without it that is read anew.
+        """
         if not writes:
             return
-        mine = Ticket(writes)
+        mine = Ticket(writes, applied or self._memory.clear)
         with self._gather:
             self._tickets.append(mine)
         with self._lock:
@@ -120,15 +132,19 @@ class Store:
 
     def _commit(self, batch: Iterable[Ticket]) -> None:
         tickets = list(batch)
-        self._memory.clear()
+        writes = [write for ticket in tickets for write in ticket.writes]
         try:
-            with transaction(self._db) as db:
-                for ticket in tickets:
-                    for sql, values in ticket.writes:
-                        db.execute(sql, values)
+            # One statement is a transaction by itself.
+            with transaction(self._db) if len(writes) > 1 else nullcontext(self._db) as db:
+                for sql, values in writes:
+                    db.execute(sql, values)
         except sqlite3.Error as error:
+            self._memory.clear()
             for ticket in tickets:
                 ticket.error = error
+        else:
+            for ticket in tickets:
+                ticket.applied()
         finally:
             for ticket in tickets:
                 ticket.done = True

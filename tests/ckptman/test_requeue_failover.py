@@ -259,7 +259,7 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
     monkeypatch.setattr(world.ledger, "heartbeat", broken)
     monkeypatch.setattr(world.service._saver, "clean", lambda *_: cleaned.append(world.now))
     with caplog.at_level(logging.WARNING):
-        world.advance(30)
+        world.advance(world.config.timings.heartbeat_stale + 30)
     assert cleaned[-1] == world.now
     assert caplog.text.count("disk I/O error") == 1
 

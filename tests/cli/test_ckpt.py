@@ -67,7 +67,7 @@ def service(path: Path) -> Path:
         instance="", node="op1", kind=NoticeKind.INTERRUPTION, seen=now, deadline=now + 100,
         reason="fan broken",
     )  # fmt: skip
-    memory.warn(RecordedNotice(key="k", notice=notice, source="a person"))
+    memory.warn(RecordedNotice(key="k", notice=notice, source="a person"), now=0.0)
     memory.put(
         Rescue(
             run=RUN,

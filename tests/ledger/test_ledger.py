@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Decision, Health, Hold, Ledger
+from slurm_elastic.ledger import AT_ONCE, Decision, Health, Hold, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside, to_json
 from slurm_elastic.model import Breaker, CoolDown, InstanceState
@@ -501,6 +501,17 @@ def test_detail_may_hold_our_values(ledger: Ledger) -> None:
     (kept,) = ledger.decisions("pub1")
     assert kept.detail is not None
     assert kept.detail["offer"]["instance_type"] == "c6i.xlarge"
+
+
+def test_any_number_of_decisions_of_one_write_keep_their_own_subjects(ledger: Ledger) -> None:
+    ledger.record(decision(T0 - 1, "before"))
+    ledger.record(*(decision(T0 + n, f"n{n}", "all") for n in range(AT_ONCE + 2)))
+    for n in (0, 1, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1):
+        (found,) = ledger.decisions(f"n{n}")
+        assert (found.at, found.subjects) == (T0 + n, (f"n{n}", "all"))
+    assert len(ledger.decisions("all", limit=5000)) == AT_ONCE + 2
+    ledger.record()
+    assert len(ledger.decisions("before")) == 1
 
 
 def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -> None:

@@ -1,0 +1,122 @@
+"""The service reads each row once: after each write its answers are those of the file."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState
+from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue, Step
+from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
+
+RUN = JobRun(
+    job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p", started=1.0
+)
+MOVE = Rescue(
+    run=RUN,
+    method="fake",
+    threatened=("n1",),
+    reason="r",
+    step=Step.PLANNED,
+    began=1.0,
+    changed=1.0,
+)
+NOTICE = RecordedNotice(
+    key="k1", source="cloud", offer="spot",
+    notice=Notice(instance="i-1", kind=NoticeKind.INTERRUPTION, seen=1.0),
+)  # fmt: skip
+
+
+def image(number: int, job: int = 7) -> Image:
+    return Image(
+        job=job, label=str(job), attempt=0, number=number, method="fake", node="n1",
+        taken=float(number), seconds=1.0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[CheckpointState]:
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db")) as made:
+        made.refresh()
+        answers(made)
+        yield made
+
+
+def answers(state: CheckpointState) -> tuple[object, ...]:
+    return (
+        state.notices(), state.known(["k1", "k2"]), state.rescues(), state.open_rescue(7, 0),
+        state.was_moved(7, 0), state.was_moved(8, 0), state.images(), state.images(7),
+        state.releases(), state.interruptions(0.0), state.counters(),
+    )  # fmt: skip
+
+
+def ended(step: Step) -> Rescue:
+    return replace(MOVE, step=step, changed=9.0)
+
+
+Steps = tuple[Callable[[CheckpointState], None], ...]
+WARN: Steps = (lambda s: s.warn(NOTICE, now=5.0),)
+CLOSE: Steps = (lambda s: s.close_notice(NOTICE, 6.0),)
+LET_GO: Steps = (lambda s: s.close_notice(NOTICE, 6.0, release="n1"),)
+BEGIN: Steps = (lambda s: s.put(MOVE),)
+BACK: Steps = (lambda s: s.put(ended(Step.BACK)),)
+SAVED: Steps = (lambda s: s.saved(image(1)), lambda s: s.saved(image(1, job=8)))
+MANY: Steps = tuple(lambda s, n=n: s.saved(image(n)) for n in range(KNOWN_IMAGES + 3))
+COUNTS = ({"a": 1.0}, {"a": 2.0, "b": 1.0}, {})
+WRITES: dict[str, Steps] = {
+    "a notice": WARN,
+    "a notice twice": WARN + WARN,
+    "a notice that is over": WARN + LET_GO,
+    "a notice that was over before": WARN + CLOSE + WARN,
+    "a node let go": WARN + LET_GO + (lambda s: s.released("n1"),),
+    "a move": BEGIN,
+    "a move with its image": (*BEGIN, lambda s: s.put(ended(Step.SAVED), image=image(1))),
+    "a move that is over": BEGIN + BACK,
+    "many images": MANY,
+    "an image that is not whole": (*SAVED, lambda s: s.forget(image(1))),
+    "a job without images": (*SAVED, lambda s: s.forget_job(7)),
+    "old rows": BEGIN + BACK + WARN + CLOSE + (lambda s: s.prune(100.0),),
+    "counts": tuple(lambda s, c=c: s.count(c) for c in COUNTS),
+}
+
+
+def do(state: CheckpointState, steps: Steps) -> None:
+    for step in steps:
+        step(state)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_after_each_write_the_answers_are_those_of_the_file(
+    state: CheckpointState, tmp_path: Path, write: str
+) -> None:
+    do(state, WRITES[write])
+    with contextlib.closing(CheckpointState(tmp_path / "checkpoints.db", read_only=True)) as file:
+        assert answers(state) == answers(file)
+
+
+def test_a_job_keeps_its_newest_images_alone(state: CheckpointState) -> None:
+    do(state, MANY)
+    assert [i.number for i in state.images(7)] == [6, 5, 4, 3, 2]
+
+
+def test_a_write_that_fails_is_not_remembered(state: CheckpointState) -> None:
+    state.put(MOVE)
+    state._db.execute("create temp trigger t before insert on rescues begin "
+                      "select raise(abort, 'no room'); end")  # fmt: skip
+    with pytest.raises(sqlite3.Error, match="no room"):
+        state.put(ended(Step.SAVED))
+    assert state.rescues() == (MOVE,)
+
+
+def test_one_machine_is_counted_once_with_the_first_notice_that_takes_it(
+    state: CheckpointState,
+) -> None:
+    again = replace(NOTICE, key="k2")
+    state.warn(NOTICE, again, now=5.0)
+    state.warn(again, now=6.0)
+    assert state.interruptions(0.0) == {"spot": 1}
