@@ -173,7 +173,8 @@ def _tried(clone: Path, mutant: Mutant, given: Sequence[str]) -> bool:
     tests = given or tests_of(mutant.path)
     if not tests:
         raise SystemExit(f"scripts/mutate: {name}: no tests mirror it; say which with --tests")
-    place, text = clone / name, mutant.path.read_text(encoding="utf-8")
+    place = clone / name
+    text = place.read_text(encoding="utf-8")
     place.write_text(mutant.text, encoding="utf-8")
     try:
         left = survives(clone, tests)

@@ -217,6 +217,12 @@ def test_a_notice_is_answered_once_and_only_if_a_checkpoint_fits() -> None:
     assert policy.wake(at(20)) == math.inf
 
 
+def test_five_seconds_are_kept_free_before_a_deadline() -> None:
+    for deadline, fits in ((125, True), (124.9, False)):
+        answer = OnNotice().decide(at(20, dump=100.0, notices=(notice(10, deadline),)))
+        assert (answer is not None) is fits
+
+
 def test_the_first_policy_that_acts_gives_the_reason() -> None:
     policy = FirstOf((OnNotice(), Daly(mtti=3600)))
     warned = at(5000, notices=(notice(4990, 5400),))
