@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Side by side the files that take longest start first, so that none is left alone at the end.
     """
     mark_engines(items)
-    if getattr(config.option, "numprocesses", None):
+    if hasattr(config, "workerinput"):  # one of several processes: it does not know how many
         longest_first(items)
     else:
         items.sort(key=real)
