@@ -19,11 +19,11 @@ from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import load
-from slurm_elastic.doctor import clouds, head
+from slurm_elastic.doctor import bursting, clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.slurm.probing import ProbingCli
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     config = load(Path(args.config))
     with as_the_services(args.config, config) as environment:
         diagnosis = diagnose(
-            config, PromptCli(config.slurm), time.time(), environment, quick=args.quick
+            config, ProbingCli(config.slurm), time.time(), environment, quick=args.quick
         )
     if args.json:
         write_json(diagnosis)
@@ -107,8 +107,16 @@ def diagnose(
         *(() if quick else head.slurm_conf(config)),
     ]
     parts.append(Part(name="head node", findings=tuple(findings)))
+    if isinstance(slurm, bursting.Probing) and _answers(findings):
+        probes = tuple(bursting.probes(config, slurm))
+        parts.append(Part(name="a job of one node", findings=probes))
     wrong = sum(f.level is Level.WRONG for part in parts for f in part.findings)
     return Diagnosis(at=now, wrong=wrong, parts=tuple(parts))
+
+
+def _answers(findings: Sequence[Finding]) -> bool:
+    """Whether slurmctld does: else all else of it would fail for the same reason."""
+    return any(f.what == "slurmctld" and f.level is Level.OK for f in findings)
 
 
 def _blocked(why: str | None) -> Sequence[Finding]:

@@ -21,11 +21,12 @@ from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
+from slurm_elastic.config.rules import types_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import NodeRequest, Offer, Placement, Pool, Ranked
-from slurm_elastic.policies.ranking import Scope, rank, serving
+from slurm_elastic.model import Market, NodeRequest, Offer, Placement, Pool, Ranked
+from slurm_elastic.policies.ranking import Scope, rank, serving, unsold
 from slurm_elastic.protocols import Provider, Slurm
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.prompt import PromptCli
@@ -35,12 +36,13 @@ WIDE = 120
 
 class OfferRow(Struct, frozen=True, kw_only=True):
     """An offer: ``room`` is for how many nodes it could be asked now (0: rejected), ``take`` how
-    many would be bought of it. Dollars per machine-hour: ``price`` now, ``worst`` as limits count.
+    many would be bought of it. Dollars per machine-hour: ``price`` now (None: the cloud tells none,
+    and so does not sell it), ``worst`` as limits count.
     """
 
     offer: str
-    price: float
-    worst: float
+    price: float | None
+    worst: float | None
     room: int
     take: int
     reason: str
@@ -170,12 +172,15 @@ def _of_pool(config: Config, pool: Pool, scope: Scope, now: float, count: int | 
         known = isinstance(error, SlurmElasticError)
         why = str(error) if known else f"{type(error).__name__}: {error}"
         return PoolOffers(pool=pool.name, cloud=pool.cloud, nodes=len(nodes), error=why)
+    missing = unsold(pool, offers, types_of(config.cloud(pool.cloud), pool))
     placement = rank(request, offers, scope, now, config.ranking)
     taken = serving(request, offers, scope, now, config.ranking)
-    return _told(placement, taken)
+    return _told(placement, taken, missing)
 
 
-def _told(placement: Placement, taken: Sequence[Ranked]) -> PoolOffers:
+def _told(
+    placement: Placement, taken: Sequence[Ranked], missing: Sequence[tuple[str, Market]]
+) -> PoolOffers:
     take = {launch.offer.key: launch.room for launch in taken}
     request = placement.request
     return PoolOffers(
@@ -185,7 +190,22 @@ def _told(placement: Placement, taken: Sequence[Ranked]) -> PoolOffers:
         ranked=tuple(
             _row(r.offer, r.room, take.get(r.offer.key, 0), r.reason) for r in placement.ranked
         ),
-        rejected=tuple(_row(r.offer, 0, 0, r.reason) for r in placement.rejected),
+        rejected=(
+            *(_row(r.offer, 0, 0, r.reason) for r in placement.rejected),
+            *(_missing(request.pool, *one) for one in missing),
+        ),
+    )
+
+
+def _missing(pool: Pool, name: str, market: Market) -> OfferRow:
+    """What the configuration names and the cloud does not offer, in no zone."""
+    return OfferRow(
+        offer=f"{pool.cloud}/{name}/*/{market}",
+        price=None,
+        worst=None,
+        room=0,
+        take=0,
+        reason=f"the cloud tells no {market} price for it",
     )
 
 
@@ -231,7 +251,8 @@ def _table(pool: PoolOffers, *, wide: bool) -> Table:
     table.expand = True
     for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
         good = row.room > 0
-        prices = [f"{row.price:.4f}", f"{row.worst:.4f}"] if wide else [f"{row.price:.4f}"]
+        told = [row.price, row.worst] if wide else [row.price]
+        prices = ["-" if price is None else f"{price:.4f}" for price in told]
         cells = [str(number) if good else "-", row.offer, *prices, str(row.room), str(row.take)]
         table.add_row(*(Text(c) for c in cells), Text(row.reason), style="" if good else "yellow")
     return table

@@ -12,13 +12,15 @@ from msgspec.structs import replace as altered
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.rules import types_of
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
-from slurm_elastic.model import Finding, Level, Limits, Offer, Pool
-from slurm_elastic.policies.ranking import mispriced
+from slurm_elastic.model import Finding, Level, Limits, NodeRequest, Offer, Pool
+from slurm_elastic.policies.ranking import Scope, ceiling, mispriced, unsold
 from slurm_elastic.protocols import Examinable, Provider
 from slurm_elastic.providers import open_provider
 
+NO_LIMITS = Limits()
 SKEW = 60.0
 """Seconds that a cloud's clock may differ before it is worth a word."""
 
@@ -29,7 +31,7 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
         # Both bound the most that pools could ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
-        return tuple(look(provider, cloud, pools))
+        return tuple(look(provider, cloud, pools, config.limits))
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
         return (_unexpected("opening it", error),)
 
@@ -43,15 +45,17 @@ def tighter(one: Limits, other: Limits) -> Limits:
     )  # fmt: skip
 
 
-def look(provider: Provider, cloud: CloudSettings, pools: Sequence[Pool]) -> Iterator[Finding]:
-    """By an open provider."""
+def look(
+    provider: Provider, cloud: CloudSettings, pools: Sequence[Pool], limits: Limits = NO_LIMITS
+) -> Iterator[Finding]:
+    """By an open provider; ``limits`` are the cluster's."""
     credentials = _credentials(provider, cloud)
     yield credentials
     if credentials.level is Level.WRONG:
         return  # all else would fail for the same reason
     yield _machines(provider)
     for pool in pools:
-        yield from _pool(provider, pool)
+        yield from _pool(provider, cloud, pool, limits)
     if isinstance(provider, Examinable):
         yield from provider.examine(pools)
     if cloud.clock_url is not None:
@@ -95,7 +99,9 @@ def _machines(provider: Provider) -> Finding:
     return Finding(what="listing machines", level=Level.OK, found=f"{count} of this cluster")
 
 
-def _pool(provider: Provider, pool: Pool) -> Iterator[Finding]:
+def _pool(
+    provider: Provider, cloud: CloudSettings, pool: Pool, limits: Limits
+) -> Iterator[Finding]:
     what = f"offers of pool {pool.name}"
     try:
         offers = provider.offers(pool)
@@ -103,8 +109,39 @@ def _pool(provider: Provider, pool: Pool) -> Iterator[Finding]:
         why = f"{error.code}: {error.message}"
         yield Finding(what=what, level=Level.WRONG, found=why, expected="prices and types")
         return
-    yield _for_sale(what, offers)
+    scope = Scope(limits=limits, cloud_limits={cloud.name: cloud.limits})
+    request = NodeRequest(id="doctor", pool=pool, nodes=pool.nodes)
+    usable, why = ceiling(request, offers, scope)
+    yield _for_sale(what, offers) if usable or not offers else _unusable(what, offers, why)
+    yield from _markets(cloud, pool, offers)
     yield from _prices(pool, offers)
+
+
+def _unusable(what: str, offers: Sequence[Offer], why: str) -> Finding:
+    return Finding(
+        what=what,
+        level=Level.WRONG,
+        found=f"{len(offers)}, none of which can ever be used: {why}",
+        expected="at least one within the limits that fits the pool",
+        advice="slurm-elastic offers has the reason of each",
+    )
+
+
+def _markets(cloud: CloudSettings, pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:
+    """Offers that the configuration wants and the cloud has not. A whole market of them is a slip
+    that nobody would see: the pool is bought at another price, or never.
+    """
+    missing = unsold(pool, offers, types_of(cloud, pool)) if offers else ()
+    sold = {offer.market for offer in offers}
+    for market in dict.fromkeys(market for _, market in missing):
+        types = ", ".join(sorted(name for name, of in missing if of is market))
+        yield Finding(
+            what=f"{market} offers of pool {pool.name}",
+            level=Level.NOTE if market in sold else Level.WRONG,
+            found=f"the cloud tells no price for {types}",
+            expected="a price of each type on each market of the pool (markets, instance_types)",
+            advice="does the cloud sell it there? Else take it out of the pool",
+        )
 
 
 def _prices(pool: Pool, offers: Sequence[Offer]) -> Iterator[Finding]:

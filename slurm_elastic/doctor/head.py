@@ -14,6 +14,7 @@ from pathlib import Path
 
 from slurm_elastic import statedir
 from slurm_elastic.config import Config
+from slurm_elastic.doctor import bursting
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import (
     CKPTMAN_MARK,
@@ -301,6 +302,10 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
     yield Finding(what="slurmctld", level=Level.OK, found=found)
     yield from _failed(config, nodes)
+    yield from bursting.in_service(config, nodes)
+    yield from bursting.filter_called(config)
+    if isinstance(client, bursting.Probing):
+        yield from bursting.accounts_known(config, client)
     ours = [n for pool in plan.pools_of(config) for n in pool.nodes]
     lacks = [n for n in ours if n not in nodes]
     if lacks:

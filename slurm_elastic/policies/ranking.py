@@ -187,6 +187,17 @@ def _at_best(offer: Offer) -> Offer:
     return replace(offer, free=None, price=price, reference_price=None)
 
 
+def unsold(
+    pool: Pool, offers: Iterable[Offer], types: Iterable[str]
+) -> tuple[tuple[str, Market], ...]:
+    """Types and markets that the pool may use, of the cloud's ``types``, and that have no offer in
+    any zone. A cloud without types sells machines as the pool wants them, which have any name.
+    """
+    sold = {(offer.instance_type, offer.market) for offer in offers}
+    wanted = ((name, of_market) for name in types for of_market in pool.markets)
+    return tuple(one for one in wanted if one not in sold)
+
+
 def shortfall(
     request: NodeRequest,
     offers: Sequence[Offer],

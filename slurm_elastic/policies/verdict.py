@@ -18,6 +18,7 @@ from slurm_elastic.model import Market, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_health import ill
 from slurm_elastic.policies.power_state import is_busy, is_down, is_drained
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 
 _KEPT = (
     "Assoc", "AccountNotAllowed", "BadConstraints", "BurstBuffer", "Cleaning",
@@ -357,7 +358,8 @@ def out_of_service(nodes: Iterable[SlurmNode], slurm_user: str) -> tuple[int, st
     for node in nodes:
         if is_down(node) or is_drained(node):
             ails = ill(node, slurm_user)
-            reasons[str(ails) if ails else node.reason or "without a reason"] += 1
+            words = node.reason.removeprefix(HOLD_MARK).strip()
+            reasons[str(ails) if ails else words or "without a reason"] += 1
     return reasons.total(), reasons.most_common(1)[0][0] if reasons else ""
 
 

@@ -273,8 +273,10 @@ class SlurmCli:
         self._hand_on(parts.append, *command)
         return b"".join(parts).decode(errors="replace")
 
-    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> None:
-        """Run it; ``take`` gets what it prints. SlurmError where it fails."""
+    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> str:
+        """Run it; ``take`` gets what it prints. Returns what it says beside that; SlurmError where
+        it fails.
+        """
         self.calls[command[0]] += 1
         if not os.path.exists(self._settings.conf):
             # Slurm's commands would look for it for a minute.
@@ -304,6 +306,7 @@ class SlurmCli:
         if code != 0 or _FAILED.search(said):
             printed = b"".join(parts).decode(errors="replace")
             raise SlurmError(command, code, said.strip() or printed)
+        return said
 
 
 def _form(version: tuple[int, int]) -> str:

@@ -74,3 +74,30 @@ def test_a_job_that_slurm_never_had_is_an_error(site: SubmissionSite) -> None:
     done = site.run(str(program), "--config", str(config), "explain", "99999")
     assert done.code == 1
     assert "nothing is known about job 99999" in done.err
+
+
+def doctor(site: SubmissionSite) -> dict[str, tuple[str, str]]:
+    """Level and text by what was looked at."""
+    program = Path(sys.executable).with_name("slurm-elastic")
+    config = site.root / "etc" / "slurm-elastic.yaml"
+    done = site.run(str(program), "--config", str(config), "doctor", "--quick", "--json")
+    parts = json.loads(done.out)["parts"]
+    assert parts[-1]["name"] == "a job of one node"
+    return {f["what"]: (f["level"], f["found"]) for part in parts for f in part["findings"]}
+
+
+def test_doctor_ends_with_what_sbatch_answers_in_each_partition(site: SubmissionSite) -> None:
+    found = doctor(site)
+    for partition in ("public", "onprem"):
+        level, said = found[f"sbatch --test-only in partition {partition} with account physics"]
+        assert level == "ok", said
+        assert "to start at" in said
+        assert f"partition {partition}" in said
+    assert found["submit filter"] == ("ok", "job_submit.lua calls it")
+
+    done = site.run("scontrol", "update", "nodename=op[1-2]", "state=drain", "reason=flood")
+    assert done.code == 0, done.err
+    found = doctor(site)
+    assert found["nodes of pool op"] == ("wrong", "2 of 2 take no jobs: flood")
+    level, said = found["sbatch --test-only in partition onprem with account physics"]
+    assert (level, said) == ("wrong", "Requested node configuration is not available")

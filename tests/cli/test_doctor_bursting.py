@@ -1,0 +1,241 @@
+"""``doctor`` where nothing can burst: each cause is told, and it ends with what sbatch answers."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ledger_cases import T0
+from msgspec.structs import replace
+
+from slurm_elastic.cli import doctor
+from slurm_elastic.cli.offers import gather
+from slurm_elastic.config import Config, SlurmSettings, configfile
+from slurm_elastic.doctor import bursting, clouds
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Finding, Level, Limits, Market, Offer, Pool
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.ranking import unsold
+from slurm_elastic.policies.reconcile_rules import HOLD_MARK
+from slurm_elastic.providers.fake.provider import FakeProvider
+from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.slurm.probing import ProbingCli
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+YAML = """
+cluster: {{name: alps, uuid: 11111111-1111-4111-8111-111111111111}}
+state_dir: {state}
+slurm: {{conf: {state}/slurm.conf, bin_dir: {state}, user: {me}}}
+who: {{accounts: [physics], qos: [normal]}}
+limits: {{dollars_per_hour: 0.50}}
+clouds:
+  - name: far
+    provider: fake
+    location: public
+    partition: burst
+    types: {{small: {{cpus: 2, memory: 4G, price: 0.10}}}}
+pools:
+  - {{name: wide, cloud: far, nodes: "pub[1-4]", cpus: 2, memory: 4G, markets: [spot, on-demand]}}
+"""
+OFF = frozenset({"IDLE", "CLOUD", "POWERED_DOWN"})
+DRAINED = frozenset({"IDLE", "CLOUD", "DRAIN"})
+CALLS = "function slurm_job_submit(d, p, u)\n  return slurm_elastic_submit(d, p, u)\nend\n"
+
+
+class ProbingSlurm(FakeSlurm):
+    """What slurmdbd has and sbatch says is the test's; ``asked`` keeps the probes."""
+
+    known: frozenset[str] | SlurmError = frozenset({"physics"})
+    says: str | SlurmError = "Job 12 to start at 2026-11-21T03:00:00 on nodes pub1"
+
+    def __init__(self) -> None:
+        super().__init__([SlurmNode(name=f"pub{n}", states=OFF) for n in range(1, 5)])
+        self.asked: list[tuple[str, str, str]] = []
+
+    def accounts(self) -> frozenset[str]:
+        if isinstance(self.known, SlurmError):
+            raise self.known
+        return self.known
+
+    def member(self, account: str) -> str:
+        return f"one-of-{account}"
+
+    def test_only(self, partition: str, *, account: str = "", qos: str = "", user: str = "") -> str:
+        self.asked.append((partition, account, qos))
+        if isinstance(self.says, SlurmError):
+            raise self.says
+        return self.says
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Config]:
+    (tmp_path / "slurm.conf").write_text(
+        "ClusterName=alps\nJobSubmitPlugins=lua\n"
+        "AccountingStorageType=accounting_storage/slurmdbd\n"
+    )
+    (tmp_path / "job_submit.lua").write_text(CALLS)
+    (tmp_path / "requests").mkdir()
+    tmp_path.chmod(0o700)
+    path = tmp_path / "slurm-elastic.yaml"
+    path.write_text(YAML.format(state=tmp_path, me=ME))
+    ledger = Ledger(tmp_path / "ledger.db")
+    ledger.beat("slurm-elasticd", T0 - 3, os.getpid())
+    yield configfile.load(path)
+    ledger.close()
+
+
+@pytest.fixture
+def slurm() -> ProbingSlurm:
+    return ProbingSlurm()
+
+
+def found(config: Config, slurm: FakeSlurm) -> dict[str, Finding]:
+    parts = doctor.diagnose(config, slurm, T0, quick=True).parts
+    return {f.what: f for part in parts for f in part.findings}
+
+
+def test_where_all_is_well_it_ends_with_what_sbatch_answers(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    diagnosis = doctor.diagnose(config, slurm, T0, quick=True)
+    assert diagnosis.wrong == 0
+    assert diagnosis.parts[-1].name == "a job of one node"
+    (probe,) = diagnosis.parts[-1].findings
+    assert probe.what.startswith("sbatch --test-only in partition burst")
+    assert (probe.level, probe.found) == (Level.OK, slurm.says)
+    assert slurm.asked == [("burst", "physics", "normal")]
+
+
+def test_a_refused_probe_is_wrong_with_sbatchs_words(config: Config, slurm: ProbingSlurm) -> None:
+    slurm.says = SlurmError(("sbatch",), 1, "Invalid account or account/partition combination")
+    probe = next(f for what, f in found(config, slurm).items() if what.startswith("sbatch"))
+    assert probe.level is Level.WRONG
+    assert probe.found == "Invalid account or account/partition combination"
+
+
+def test_a_cloud_that_may_not_be_used_yet_is_not_probed(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    found(replace(config, limits=Limits()), slurm)
+    assert slurm.asked == []
+
+
+def test_without_an_answer_of_slurmctld_nothing_is_probed(
+    config: Config, slurm: ProbingSlurm
+) -> None:
+    slurm.broken = SlurmError(("sinfo",), 1, "Unable to contact slurm controller")
+    assert doctor.diagnose(config, slurm, T0, quick=True).parts[-1].name == "head node"
+    assert slurm.asked == []
+
+
+def test_accounts_that_slurmdbd_lacks_are_wrong(config: Config, slurm: ProbingSlurm) -> None:
+    assert found(config, slurm)["accounts of who.accounts"].level is Level.OK
+    slurm.known = frozenset({"phisics"})
+    one = found(config, slurm)["accounts of who.accounts"]
+    assert (one.level, one.found) == (Level.WRONG, "slurmdbd has no account physics")
+    slurm.known = SlurmError(("sacctmgr",), 1, "no slurmdbd")
+    assert found(config, slurm)["accounts of who.accounts"].level is Level.NOTE
+
+
+def test_without_slurmdbd_accounts_are_any_words(
+    config: Config, slurm: ProbingSlurm, tmp_path: Path
+) -> None:
+    (tmp_path / "slurm.conf").write_text("ClusterName=alps\nJobSubmitPlugins=lua\n")
+    slurm.known = frozenset()
+    assert "accounts of who.accounts" not in found(config, slurm)
+
+
+def test_a_job_submit_lua_that_does_not_call_the_filter_is_wrong(
+    config: Config, slurm: ProbingSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found(config, slurm)["submit filter"].level is Level.OK
+    (tmp_path / "job_submit.lua").write_text("function slurm_job_submit() return 0 end\n")
+    monkeypatch.setattr(bursting, "has_plugin", lambda *_: True)
+    one = found(config, slurm)["submit filter"]
+    assert one.level is Level.WRONG
+    assert one.found == "the site's job_submit.lua does not call slurm_elastic_submit"
+    monkeypatch.setattr(bursting, "has_plugin", lambda *_: False)
+    assert found(config, slurm)["submit filter"].level is Level.NOTE, "this Slurm has no lua"
+
+
+def test_a_pool_with_most_nodes_drained_is_wrong(config: Config, slurm: ProbingSlurm) -> None:
+    for n in (1, 2):
+        slurm.set_node(f"pub{n}", *DRAINED, reason="broken fan", reason_user="alice")
+    assert "nodes of pool wide" not in found(config, slurm), "half of them are there"
+    slurm.set_node("pub3", *DRAINED, reason=f"{HOLD_MARK} no offer left")
+    assert "nodes of pool wide" not in found(config, slurm), "a hold of ours comes and goes"
+    slurm.set_node("pub3", *DRAINED, reason="broken fan", reason_user="alice")
+    one = found(config, slurm)["nodes of pool wide"]
+    assert (one.level, one.found) == (Level.WRONG, "3 of 4 take no jobs: broken fan")
+
+
+# what the cloud sells
+
+
+class Sells(FakeProvider):
+    """A cloud that tells prices of these markets alone."""
+
+    markets: tuple[Market, ...] = (Market.ON_DEMAND,)
+
+    def offers(self, pool: Pool) -> list[Offer]:
+        return [offer for offer in super().offers(pool) if offer.market in self.markets]
+
+
+def looked(config: Config, limits: Limits | None = None) -> dict[str, Finding]:
+    cloud = config.cloud("far")
+    provider = Sells(cloud, config.cluster)  # type: ignore[arg-type]
+    pools = doctor.plan.pools_of(config)
+    return {f.what: f for f in clouds.look(provider, cloud, pools, limits or config.limits)}
+
+
+def test_a_market_without_any_price_is_wrong(config: Config) -> None:
+    one = looked(config)["spot offers of pool wide"]
+    assert (one.level, one.found) == (Level.WRONG, "the cloud tells no price for small")
+
+
+def test_offers_of_which_none_can_ever_be_used_are_wrong(config: Config) -> None:
+    assert looked(config)["offers of pool wide"].level is Level.OK
+    one = looked(config, Limits(dollars_per_hour=0.05))["offers of pool wide"]
+    assert one.level is Level.WRONG
+    assert "1, none of which can ever be used: the cluster may spend $0.05/h" in one.found
+
+
+def test_offers_lists_what_the_cloud_does_not_sell(
+    config: Config, slurm: ProbingSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = "slurm_elastic.cli.offers.open_provider"
+    monkeypatch.setattr(opened, lambda cloud, cluster, _: Sells(cloud, cluster))
+    (pool,) = gather(config, slurm, T0).pools
+    assert [r.offer for r in pool.ranked] == ["far/small/zone-1/on-demand"]
+    assert [(r.offer, r.price, r.room, r.reason) for r in pool.rejected] == [
+        ("far/small/*/spot", None, 0, "the cloud tells no spot price for it")
+    ]
+
+
+def test_a_type_that_some_zone_sells_is_not_missing() -> None:
+    pool = Pool(name="p", cloud="far", nodes=("n",), cpus=1, real_memory=1, markets=tuple(Market))
+    assert unsold(pool, [], ["small"]) == tuple(("small", of) for of in Market)
+    assert unsold(pool, [], []) == (), "machines are whatever the pool says"
+
+
+# the commands
+
+
+def test_sbatchs_words_are_told_without_its_name(tmp_path: Path) -> None:
+    (tmp_path / "slurm.conf").touch()
+    client = ProbingCli(SlurmSettings(conf=str(tmp_path / "slurm.conf"), bin_dir=str(tmp_path)))
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text('#!/bin/sh\necho "sbatch: Job 3 to start at noon: $*" >&2\n')
+    sbatch.chmod(0o755)
+    said = client.test_only("burst", account="physics", user="alice")
+    assert said.startswith("Job 3 to start at noon: --test-only")
+    assert said.endswith("--partition=burst --account=physics --uid=alice --wrap=true")
+    failed = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    sbatch.write_text(f'#!/bin/sh\necho "{failed}" >&2\nexit 1\n')
+    with pytest.raises(SlurmError) as caught:
+        client.test_only("burst")
+    assert caught.value.stderr == "Invalid qos specification"
