@@ -38,6 +38,8 @@ class ProbingCli(PromptCli):
         try:
             said = self._hand_on(lambda _: None, *command)
         except SlurmError as error:
+            if error.command != command:  # slurmctld does not answer
+                raise
             raise SlurmError(command, error.code, _words(error.stderr)) from error
         return _words(said)
 

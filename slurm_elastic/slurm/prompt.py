@@ -7,6 +7,8 @@ time limit ends the second.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec.structs import replace
 
 from slurm_elastic.config import SlurmSettings
@@ -15,6 +17,7 @@ from slurm_elastic.slurm.cli import SlurmCli
 
 PATIENCE = 5.0
 """Seconds for one command, unless ``slurm.command_timeout`` is less."""
+_PING = ("scontrol", "ping")
 
 
 class PromptCli(SlurmCli):
@@ -24,20 +27,20 @@ class PromptCli(SlurmCli):
         patience = min(PATIENCE, settings.command_timeout)
         super().__init__(replace(settings, command_timeout=patience))
 
-    def _run(self, *command: str) -> str:
-        if "--version" not in command:  # which nobody has to be asked for
+    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> str:
+        if command != _PING and "--version" not in command:  # which nobody has to be asked for
             self._ping()
-        return super()._run(*command)
+        return super()._hand_on(take, *command)
 
     def _ping(self) -> None:
         """One slurmctld that is up is enough, whether it is the primary or a backup."""
-        ping, code = ("scontrol", "ping"), 0
+        code = 0
         try:
-            said = super()._run(*ping)
+            said = self._run(*_PING)
         except SlurmError as error:
             if error.code is None:
                 raise
             said, code = error.stderr, error.code
         if " is UP" not in said:
             first = next((line.strip() for line in said.splitlines() if line.strip()), "")
-            raise SlurmError(ping, code, first or "answered nothing")
+            raise SlurmError(_PING, code, first or "answered nothing")

@@ -228,7 +228,9 @@ def test_a_type_that_some_zone_sells_is_not_missing() -> None:
 def test_sbatchs_words_are_told_without_its_name(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").touch()
     client = ProbingCli(SlurmSettings(conf=str(tmp_path / "slurm.conf"), bin_dir=str(tmp_path)))
-    sbatch = tmp_path / "sbatch"
+    sbatch, scontrol = tmp_path / "sbatch", tmp_path / "scontrol"
+    scontrol.write_text('#!/bin/sh\necho "Slurmctld(primary) at head is UP"\n')
+    scontrol.chmod(0o755)
     sbatch.write_text('#!/bin/sh\necho "sbatch: Job 3 to start at noon: $*" >&2\n')
     sbatch.chmod(0o755)
     said = client.test_only("burst", account="physics", user="alice")
