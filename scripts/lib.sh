@@ -60,7 +60,7 @@ set_up_tests() {
     export PATH=$VENV/bin:$PATH
     # Tests on a real slurmctld mostly wait, so more of them run at once than there are processors. Those
     # of one file share a cluster and stay together; files start in the order of tests/conftest.py.
-    local workers=$(($(nproc) * 3)) # tests on a real slurmctld mostly wait
+    local workers=$(($(nproc) * 3))
     SIDE_BY_SIDE=(-n $((workers < 8 ? workers : 8)) --dist loadfile --no-loadscope-reorder)
 }
 
