@@ -41,6 +41,8 @@ LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""
 WAITING = 60.0
 """Seconds after which a request should have been taken up."""
+_PATIENCE = 5.0
+"""Seconds for who listens where users ask."""
 
 _STRAYS = (
     "look for them in the cloud: a deletion that failed, a protection, tags that were changed; of "
@@ -99,6 +101,7 @@ def memory(config: Config, now: float) -> Iterator[Finding]:
 def _users(config: Config) -> Iterator[Finding]:
     """Whether somebody listens where users ask."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PATIENCE)  # a daemon that hangs takes nobody from its queue
         try:
             probe.connect(str(config.read_socket))
         except OSError as error:

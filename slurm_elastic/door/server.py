@@ -2,7 +2,7 @@
 
 One thread has all the connections, with a time limit and a size limit for each, and so many of one
 user and of all at once; it looks who asks before it reads a byte. The other one answers, one after
-the other, and rests in between, so that no number of questions takes the daemon's processor.
+the other. Both rest in between, so that no number of questions takes the daemon's processor.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import socket
 import struct
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -40,8 +40,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     """``clients`` at once, of them ``each`` of one user; root and SlurmUser (``trusted``) have
     ``kept`` more. ``held``: bytes of answers that are not taken yet.
 
-    Seconds: for the request, until its answer, and for taking that. ``rest``: times what an answer
-    took; ``flood``: a pause when somebody was turned away.
+    Seconds: for the request, until its answer, and for taking that. ``rest``: times what an answer,
+    or a round with the connections, took; ``flood``: a pause when somebody was turned away.
     """
 
     clients: int = 64
@@ -121,8 +121,10 @@ class Door:
     def _serve(self) -> None:
         try:
             while not self._closing.is_set():
+                before = time.thread_time()
                 try:
                     self._round()
+                    self._closing.wait(min(self._bounds.rest * (time.thread_time() - before), 0.5))
                 except Exception:
                     log.exception("a round of the read door failed, it goes on")
                     self._closing.wait(1.0)
@@ -174,6 +176,7 @@ class Door:
                 client = _Client(link, self._count, peer, until)
                 self._selector.register(link, selectors.EVENT_READ, client)
                 self._clients[client.id] = client
+                self._attend(client)  # once it has asked, its place is its own
                 return True
             link.send(_BUSY)
         except OSError:
@@ -185,9 +188,23 @@ class Door:
         bounds = self._bounds
         if uid in bounds.trusted:
             return len(self._clients) < bounds.clients + bounds.kept
-        counts = Counter(client.peer.uid for client in self._clients.values())
-        others = sum(n for who, n in counts.items() if who not in bounds.trusted)
-        return others < bounds.clients and counts[uid] < bounds.each
+        others = [c for c in self._clients.values() if c.peer.uid not in bounds.trusted]
+        if sum(client.peer.uid == uid for client in others) >= bounds.each:
+            return False
+        if len(others) < bounds.clients:
+            return True
+        return self._send_silent_away([client for client in others if not client.asked])
+
+    def _send_silent_away(self, silent: Iterable[_Client]) -> bool:
+        """Who has a range of uids (subuid(5)) could take all places and ask nothing: the oldest of
+        such gives room, whether or not there was one.
+        """
+        for client in silent:
+            self._attend(client)  # its question may have come just now
+            if not client.asked:
+                self._drop(client)
+                return True
+        return False
 
     def _attend(self, client: _Client) -> None:
         if client.id not in self._clients:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pwd
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -321,3 +323,22 @@ def test_with_the_units_configuration_it_asks_as_the_services_do(
     assert asked[2:] == ["cluster", "cluster"]
     assert "sets AWS_PROFILE" in " ".join(capsys.readouterr().out.split())
     assert "AWS_PROFILE" not in os.environ
+
+
+def test_a_daemon_that_takes_nobody_from_its_queue_does_not_keep_doctor(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    """Any user can fill the queue of a daemon that hangs."""
+    with contextlib.ExitStack() as links:
+        hung = links.enter_context(socket.socket(socket.AF_UNIX))
+        hung.bind(str(config.read_socket))
+        hung.listen(0)
+        for _ in range(4):
+            link = links.enter_context(socket.socket(socket.AF_UNIX))
+            link.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                link.connect(str(config.read_socket))
+        found = {f.what: f for f in head.memory(config, T0)}
+    config.read_socket.unlink()
+    assert found["users"].level is Level.NOTE
+    assert "nobody answers them" in found["users"].found

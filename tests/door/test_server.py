@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import struct
@@ -146,6 +147,77 @@ def test_who_asks_nothing_is_sent_away(tmp_path: Path) -> None:
         silent, slow = connect(path), connect(path)
         slow.send(b"half a requ")
         assert rest_of(silent) == rest_of(slow) == b""
+
+
+AS_MANY = """
+import os, socket, sys
+for uid in range(20001, 20001 + int(sys.argv[2])):
+    os.setegid(65534); os.seteuid(uid)
+    for _ in range(4):
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.connect(sys.argv[1])
+        os.dup(link.fileno())
+    os.seteuid(0)
+print("here", flush=True)
+sys.stdin.read()
+"""
+
+
+@needs.ROOT
+def test_silent_connections_of_a_whole_range_of_uids_keep_nobody_from_asking(
+    open_path: Path,
+) -> None:
+    """As a user has them whose own name spaces have a range of uids (subuid(5))."""
+    patient = Bounds(request=SECONDS, trusted=frozenset())
+    with (
+        serving(open_path, bounds=patient) as path,
+        subprocess.Popen(
+            [sys.executable, "-Es", "-c", AS_MANY, str(path), "40"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as crowd,
+    ):  # fmt: skip
+        assert crowd.stdout is not None
+        assert crowd.stdout.readline() == "here\n"
+        for _ in range(20):
+            assert ask(path, b"x") == b"0 x"
+        crowd.kill()
+
+
+def test_one_that_has_asked_keeps_its_place(tmp_path: Path) -> None:
+    answering = threading.Event()
+
+    def slowly(peer: Peer, line: bytes) -> bytes:
+        answering.wait(SECONDS)
+        return echo(peer, line)
+
+    bounds = Bounds(clients=1, request=SECONDS, answer=SECONDS, trusted=frozenset())
+    with serving(tmp_path, slowly, bounds) as path:
+        first = connect(path)
+        first.sendall(b"x\n")
+        assert b"ask again in a moment" in rest_of(connect(path))
+        answering.set()
+        assert rest_of(first) == b"%d x" % os.geteuid()
+
+
+def test_the_thread_with_the_connections_rests_by_what_a_round_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who connects, drips or asks in a loop gets a part of a processor, and not the daemon's."""
+    rests: list[float | None] = []
+
+    class Noted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            rests.append(timeout)
+            return super().wait(timeout)
+
+    took = itertools.count(step=0.01)
+    monkeypatch.setattr(time, "thread_time", lambda: next(took))
+    door = Door(tmp_path / "read.sock", echo, Bounds(rest=3.0))
+    door._closing = Noted()
+    door.start()
+    assert ask(tmp_path / "read.sock", b"x") == b"%d x" % os.geteuid()
+    door.close()
+    assert pytest.approx(0.03) in rests
 
 
 def test_who_asks_without_an_end_is_sent_away(tmp_path: Path) -> None:
