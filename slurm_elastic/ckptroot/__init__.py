@@ -1,5 +1,5 @@
-"""What runs on the nodes for methods ``criu`` and ``dmtcp``: the program that the launcher starts
-by sudo, and the sweeper. It is the only part of the checkpoints that is root.
+"""The part that runs on the nodes for methods ``criu`` and ``dmtcp``: the program that the launcher
+starts by sudo, and the sweeper. It is the only part of the checkpoints that is root.
 
 Standard library only and apart from all other modules: it is put on the nodes as one file
 (``slurm-elastic rootpart``). ``main`` is the way in, ``caller`` finds out for whom, ``site`` is

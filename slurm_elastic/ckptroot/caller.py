@@ -54,7 +54,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class JobState:
-    """What slurmctld says of a job. ``state`` is its base state, such as RUNNING."""
+    """A job as slurmctld has it. ``state`` is its base state, such as RUNNING."""
 
     state: str
     uid: int
@@ -63,7 +63,7 @@ class JobState:
     array_task: int | None = None
 
     def label(self, job: int) -> str:
-        """What users call the job: ``12``, or ``12_3`` of an array."""
+        """The name that users have for the job: ``12``, or ``12_3`` of an array."""
         return str(job) if self.array_task is None else f"{self.array_job}_{self.array_task}"
 
 
@@ -120,7 +120,7 @@ def own_environment(sudo: str, proc: Path = Path("/proc")) -> dict[bytes, bytes]
 def ask(
     site: Site, job: int, timeout: float = 10.0, look: Callable[[], None] = lambda: None
 ) -> JobState | None:
-    """What slurmctld says of the job; None where it does not answer, state ``GONE`` where it no
+    """The job as slurmctld has it; None where it does not answer, state ``GONE`` where it no
     longer knows the job. ``look`` is called now and then, and may end it by what it raises.
     """
     environment = {**CLEAN, **({"SLURM_CONF": site.slurm_conf} if site.slurm_conf else {})}

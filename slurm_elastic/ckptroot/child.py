@@ -71,7 +71,7 @@ def run(
 
 
 def _said(asked: subprocess.Popen[bytes], timeout: float, most: int) -> bytes | None:
-    """What it says until it ends, of which only the first bytes are kept; None if it does not."""
+    """The output until it ends, of which only the first bytes are kept; None if it does not."""
     output = asked.stdout.fileno() if asked.stdout else -1
     os.set_blocking(output, False)
     said, waited, until = b"", [output], time.monotonic() + timeout

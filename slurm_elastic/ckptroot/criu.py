@@ -26,8 +26,8 @@ from slurm_elastic.ckptroot.site import Refused, Site
 
 _CAP_SETPCAP, _CAP_SYS_ADMIN, _CAP_SYS_RESOURCE, _CAP_CHECKPOINT_RESTORE = 8, 21, 24, 40
 _DUMPS = (1, 2, 5, 12, 19, _CAP_SYS_RESOURCE)
-"""What a dump takes besides (capabilities(7)): CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_KILL,
-CAP_NET_ADMIN (sockets' states), CAP_SYS_PTRACE.
+"""The capabilities that a dump takes besides (capabilities(7)): CAP_DAC_OVERRIDE,
+CAP_DAC_READ_SEARCH, CAP_KILL, CAP_NET_ADMIN (sockets' states), CAP_SYS_PTRACE.
 """
 _NEEDED = ("CapInh", "CapPrm", "CapEff", "CapAmb")
 _MOST_GROUPS = 128
@@ -146,7 +146,7 @@ class Criu:
         return self._ended
 
     def versions(self) -> dict[str, str]:
-        """What made the image."""
+        """The versions of the programs that made the image."""
         done = subprocess.run(
             [self._site.criu, "--version"], env=CLEAN, capture_output=True, text=True, check=False
         )
@@ -185,7 +185,8 @@ class Criu:
         return self._scratch.path()
 
     def _rights(self) -> list[str]:
-        """What keeps a dump from more than it takes: CRIU reads what the job's processes hold.
+        """The words that keep a dump from more than it takes: CRIU reads what the job's processes
+        hold.
 
         prlimit(2) goes by the real user where root lacks CAP_SYS_RESOURCE, as in containers. CRIU's
         own check of the kernel then has to come first, as plain root: it keeps what it finds in
@@ -226,7 +227,7 @@ class Criu:
         return memory
 
     def _obstacle(self, pid: int, owner: int | None, status: dict[str, str]) -> str:
-        """What keeps a task from being brought back with the rights of ``restorer``."""
+        """The reason that keeps a task from being brought back with the rights of ``restorer``."""
         uids = set(status.get("Uid", "").split()) - {str(self._caller.uid)}
         gids = set(status.get("Gid", "").split()) - {str(self._caller.gid)}
         if uids or gids or any(int(status.get(name, "0"), 16) for name in _NEEDED):
@@ -260,7 +261,8 @@ def available(site: Site) -> None:
 
 
 def restorer(identity: images.Identity, groups: tuple[int, ...]) -> list[str]:
-    """What makes CRIU the job's user for good, with no right on files but his (capabilities(7)).
+    """The words that make CRIU the job's user for good, with no right on files but his
+    (capabilities(7)).
 
     What stays is what restoring takes: process numbers and memory maps (checkpoint_restore, else
     sys_admin, which included it before Linux 5.9), smaller bounding sets (setpcap), limits above

@@ -121,8 +121,8 @@ class Dmtcp:
                 os.close(source)
 
     def _discard(self) -> None:
-        """What was saved into the user's directory goes, with his rights; what he keeps us from
-        removing is his.
+        """The files that were saved into the user's directory go, with his rights; what he keeps us
+        from removing is his.
         """
         with contextlib.suppress(OSError, Refused), self._as_user():
             files.remove(self._saved, _PROCESSES)
@@ -147,7 +147,7 @@ class Dmtcp:
         return self._child.status() if self._child else None
 
     def versions(self) -> dict[str, str]:
-        """What made the image."""
+        """The versions of the programs that made the image."""
         said = ""
         with contextlib.suppress(Refused):
             _, said = self._ask([self._program("dmtcp_launch"), "--version"], 10.0)

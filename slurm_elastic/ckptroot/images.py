@@ -1,4 +1,4 @@
-"""What CRIU's images say of the tasks that they would bring back (criu/images/*.proto).
+"""The word of CRIU's images on the tasks that they would bring back (criu/images/*.proto).
 
 CRIU's own reader is not part of Debian's package, and what is needed here is little: protocol
 buffers are numbered fields, each with a wire type (protobuf.dev, "Encoding"). Whatever does not

@@ -75,7 +75,7 @@ class Patience:
             raise Ended("cancelled while it waited")
 
     def rewarded(self) -> None:
-        """What it waited for has come."""
+        """Say how long it waited, now that the wait is over."""
         if self._since is not None:
             seconds = time.monotonic() - self._since
             syslog.syslog(syslog.LOG_NOTICE, f"job {self._job}: waited {seconds:.0f} s")

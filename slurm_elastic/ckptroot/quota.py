@@ -62,8 +62,8 @@ class Quota:
         self._path = path
 
     def room(self, need: int) -> Room:
-        """What may come to it now, of which ``need`` is promised to it from now on; Refused where
-        there is less, and the promise before stands.
+        """The room that the job may take now, of which ``need`` is promised to it from now on;
+        Refused where there is less, and the promise before stands.
         """
         with self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
@@ -74,7 +74,7 @@ class Quota:
         return room
 
     def settle(self) -> None:
-        """What it has is what counts from now on. Refused where that is more than it may have."""
+        """Count what the job has from now on. Refused where that is more than it may have."""
         with self._entries() as entries:
             before, has = entries.get(self._job, Part()), allocated(self._path)
             entries[self._job] = Part(has, before.next)
@@ -120,7 +120,9 @@ class Quota:
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[dict[str, Part]]:
-        """What all jobs of the user have, to be changed; written in the end, also for a refusal."""
+        """The room that all jobs of the user have, to be changed; written in the end, also for a
+        refusal.
+        """
         with contextlib.suppress(FileExistsError):
             self._place.mkdir(mode=0o700)
         lock = files.opened(f"{self._file}.lock", os.O_RDWR | os.O_CREAT, owners=(0,))
@@ -180,7 +182,7 @@ def allocated(path: Path) -> int:
 
 
 def _entries(place: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """What is in a directory; what vanishes meanwhile is left out."""
+    """The entries of a directory; what vanishes meanwhile is left out."""
     with os.scandir(place) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):

@@ -80,7 +80,7 @@ class Method(Protocol):
         """The payload's wait status."""
 
     def versions(self) -> dict[str, str]:
-        """Of what makes the images."""
+        """The versions of the programs that make the images."""
 
     def close(self) -> None:
         """Leave nothing running."""

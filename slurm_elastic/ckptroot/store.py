@@ -52,7 +52,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Request:
-    """What the head wants: ``verb`` checkpoint, release or remove; ``within`` seconds."""
+    """A request of the head: ``verb`` checkpoint, release or remove; ``within`` seconds."""
 
     id: str
     verb: str
@@ -95,7 +95,7 @@ class Store:
         self._lock = lock
 
     def _take(self, lock: int) -> None:
-        """Of a directory that its last run, or the sweeper, has just removed the lock is nobody's,
+        """In a directory that its last run, or the sweeper, has just removed the lock is nobody's,
         and means nothing.
         """
         try:
@@ -136,8 +136,8 @@ class Store:
         self.replace("meta.json", json.dumps(asdict(meta)).encode(), 0o600)
 
     def meta(self) -> Meta | None:
-        """What an earlier run left; None where there is none, or no sense in it. OSError where it
-        cannot be read now: nothing is known then, and nothing may be removed for it.
+        """The facts that an earlier run left; None where there is none, or no sense in it. OSError
+        where it cannot be read now: nothing is known then, and nothing may be removed for it.
         """
         try:
             return Meta(**files.json_of(files.read(self.path / "meta.json", _META, owners=(0,))))
@@ -145,7 +145,9 @@ class Store:
             return None
 
     def request(self) -> Request | None:
-        """What SlurmUser last wrote; None where that is nothing, or nothing that can be read."""
+        """The request that SlurmUser last wrote; None where that is nothing, or nothing that can be
+        read.
+        """
         owners = (0, self._site.reader[0])
         try:
             values = files.json_of(files.read(self.path / "request", _REQUEST, owners=owners))

@@ -35,7 +35,7 @@ def sweep(site: Site) -> list[str]:
 
 
 def _guarded(site: Site, path: Path) -> str:
-    """What cannot be removed now keeps nothing else; the next sweep tries it again."""
+    """A directory that cannot be removed now keeps nothing else; the next sweep tries it again."""
     try:
         return _one(site, path)
     except Exception as error:  # noqa: BLE001 - whatever one job's directory has in it

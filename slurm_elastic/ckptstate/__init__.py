@@ -118,7 +118,7 @@ class CheckpointState(Store):
         return rows
 
     def _known(self, name: str) -> dict[Any, Any]:
-        """What is remembered of a table, for ``applied``; a dict of nobody's where it is not."""
+        """The rows remembered of a table, for ``applied``; a dict of nobody's where it is not."""
         return cast("dict[Any, Any]", self._memory.get(name, {}))
 
     # notices

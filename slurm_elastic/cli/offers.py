@@ -198,7 +198,7 @@ def _told(
 
 
 def _missing(pool: Pool, name: str, market: Market) -> OfferRow:
-    """What the configuration names and the cloud does not offer, in no zone."""
+    """The types that the configuration names and the cloud does not offer, in no zone."""
     return OfferRow(
         offer=f"{pool.cloud}/{name}/*/{market}",
         price=None,

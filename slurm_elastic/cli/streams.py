@@ -50,8 +50,8 @@ def prepare() -> None:
 
 
 def let_go() -> None:
-    """What stdout does not take is lost: Python tries it once more at the end, where it would fail
-    with a traceback.
+    """Output that stdout does not take is lost: Python tries it once more at the end, where it
+    would fail with a traceback.
     """
     try:
         sys.stdout.flush()

@@ -102,7 +102,7 @@ def in_service(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Findi
 
 
 def probes(config: Config, client: Probing) -> Iterator[Finding]:
-    """What sbatch answers, for each cloud, to a job of one node that somebody allowed submits."""
+    """The answer of sbatch, for each cloud, to a job of one node that somebody allowed submits."""
     blocked = blocked_clouds(config)
     for cloud in config.clouds:
         if cloud.name not in blocked:

@@ -160,8 +160,8 @@ class Runs:
         return run
 
     def _mtti(self, machines: Machines, pieces: Pieces, now: int) -> float:
-        """Of a job, from what was seen of such machines, on the spot market and on demand, as the
-        daemon has it.
+        """The mean time to an interruption of a job, from what was seen of such machines, on the
+        spot market and on demand, as the daemon has it.
         """
         spot = sum([count for batch, count in pieces if machines.batch_spot[batch]])
         others = sum([count for _, count in pieces]) - spot
