@@ -31,8 +31,7 @@ from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.sources import Told
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState, Rescue, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType

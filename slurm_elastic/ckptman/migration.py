@@ -29,7 +29,7 @@ from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan, fits
 from slurm_elastic.ckptman.node_notices import NodeThreat
-from slurm_elastic.ckptstate.rows import Held, Rescue, Step
+from slurm_elastic.ckptstate import Held, Rescue, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptstate.rows import RecordedNotice
+from slurm_elastic.ckptstate import RecordedNotice
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import CoolDown, Instance, Notice, NoticeKind
@@ -42,33 +42,31 @@ CORRELATION = "notices"
 
 
 class NodeThreat(Struct, frozen=True, kw_only=True):
-    """The notices that stand against one node. ``deadline``: the earliest; ``leaves``: it is really
-    taken away, not only in danger.
+    """What stands against one node: all of its ``notices``, and ``leaving``, the ones that say that
+    it is really taken away, not only in danger. ``deadline``: when at the earliest, None where
+    nobody says. ``reason``: in one line, the same for all that a cloud takes, so that a thousand
+    nodes are one command.
     """
 
     node: str
-    warned: tuple[RecordedNotice, ...]
+    notices: tuple[Notice, ...]
+    leaving: tuple[Notice, ...]
+    deadline: float | None
+    reason: str
 
-    @property
-    def notices(self) -> tuple[Notice, ...]:
-        """All of its notices."""
-        return tuple(w.notice for w in self.warned)
 
-    @property
-    def leaving(self) -> tuple[Notice, ...]:
-        """The notices that say that it is taken away."""
-        return tuple(n for n in self.notices if n.kind is NoticeKind.INTERRUPTION)
-
-    @property
-    def deadline(self) -> float | None:
-        """When it is taken away at the earliest; None where nobody says."""
-        return min((n.deadline for n in self.leaving if n.deadline is not None), default=None)
-
-    @property
-    def reason(self) -> str:
-        """In one line, the same for all that a cloud takes: a thousand nodes are one command."""
-        notice = (self.leaving or self.notices)[0]
-        return notice.reason or f"{notice.kind} notice"
+def threat(node: str, warned: Iterable[RecordedNotice]) -> NodeThreat:
+    """What these say together; at least one."""
+    notices = tuple(w.notice for w in sorted(warned, key=_end))
+    leaving = tuple(n for n in notices if n.kind is NoticeKind.INTERRUPTION)
+    first = (leaving or notices)[0]
+    return NodeThreat(
+        node=node,
+        notices=notices,
+        leaving=leaving,
+        deadline=min((n.deadline for n in leaving if n.deadline is not None), default=None),
+        reason=first.reason or f"{first.kind} notice",
+    )
 
 
 def threats(
@@ -81,10 +79,7 @@ def threats(
         node = machine.instance.node if machine else one.notice.node
         if node:
             by_node[node].append(one)
-    return {
-        node: NodeThreat(node=node, warned=tuple(sorted(some, key=_end)))
-        for node, some in by_node.items()
-    }
+    return {node: threat(node, some) for node, some in by_node.items()}
 
 
 def _end(warned: RecordedNotice) -> float:

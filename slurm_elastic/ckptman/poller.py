@@ -14,7 +14,7 @@ from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.node_notices import cool_down, machine_of
 from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.sources import NoticeOrder, Source, Told, WithdrawOrder
-from slurm_elastic.ckptstate.rows import RecordedNotice
+from slurm_elastic.ckptstate import RecordedNotice
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Notice
@@ -63,11 +63,13 @@ class Poller:
         try:
             told, carried = self._sort(self._source.read(site.now()))
             try:
-                self._source.done([asked.handle for asked in carried])
-                self._orders.forget(carried)
+                if carried:
+                    self._source.done([asked.handle for asked in carried])
+                    self._orders.forget(carried)
             finally:  # an order that cannot be acknowledged keeps nothing from being heard
                 self._take_in(told)
-            self._source.done([t.handle for t in told if t.handle])
+            if handles := [t.handle for t in told if t.handle]:
+                self._source.done(handles)
         except sqlite3.Error as error:
             log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
             return False
@@ -99,7 +101,9 @@ class Poller:
         for one in told:
             if one.wrong:
                 log.warning("passed over source=%s: %s", self._source.name, one.wrong)
-        machines = self._machines() if any(t.notice for t in told) else {}
+        if not any(one.notice for one in told):
+            return
+        machines = self._machines()
         warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
         known = self._site.state.known([w.key for w in warned])
         fresh = list({w.key: w for w in warned if w.key not in known}.values())

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptstate.rows import Rescue, Step
+from slurm_elastic.ckptstate import Rescue, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import ENDED, SlurmJob

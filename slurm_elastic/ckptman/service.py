@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from slurm_elastic.ckptman import migration
-from slurm_elastic.ckptman.commands import save_now, take_back
 from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import MOVE, NEVER, JobFacts, Plan, decide
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
@@ -22,15 +21,15 @@ from slurm_elastic.ckptman.node_notices import (
     settle_nodes,
     threats,
 )
-from slurm_elastic.ckptman.orders import Orders
+from slurm_elastic.ckptman.orders import Orders, save_now, take_back
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.resume_watch import watch
 from slurm_elastic.ckptman.saver import Saver
 from slurm_elastic.ckptman.snapshot import Snapshot, gather, mean_times
 from slurm_elastic.ckptman.tagged import Tagged
 from slurm_elastic.ckptman.undrain import NodeReleases
+from slurm_elastic.ckptstate import Rescue, Step
 from slurm_elastic.ckptstate.enduring import MEANS
-from slurm_elastic.ckptstate.rows import Rescue, Step
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark

@@ -16,18 +16,112 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
-from slurm_elastic.ledger.rows import to_json
-from slurm_elastic.model import Image
+from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 from slurm_elastic.store.files import Schema, open_reader, open_writer
 from slurm_elastic.store.store import Store, Write
+
+
+class Step(StrEnum):
+    """How far the move of a job off a threatened node has come; the last three are its ends."""
+
+    PLANNED = "planned"
+    SAVING = "saving"
+    WAITING = "waiting"
+    SAVED = "saved"
+    REQUEUEING = "requeueing"
+    REQUEUED = "requeued"
+    BACK = "back"
+    STAYED = "stayed"
+    ENDED = "ended"
+
+
+ENDS = frozenset({Step.BACK, Step.STAYED, Step.ENDED})
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """A stopped run that could not be let go on: why, and until when (Unix time) that is not tried
+    again, after a ``pause`` in seconds.
+    """
+
+    why: str = ""
+    pause: float = 0.0
+    until: float = 0.0
+
+
+class Rescue(Struct, frozen=True, kw_only=True):
+    """The move of one run of a job, written down before each effect.
+
+    ``threatened``: those of its nodes that are taken away; ``deadline`` (Unix time) when, where
+    that is known. ``saves``: a save is wanted and fits before it. ``image`` is what the next run
+    goes on from (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act
+    again; in WAITING None means when the node is lost, and ``again`` that another save is tried
+    then.
+    ``newest``: the number of the job's newest image when the save of this move was asked for (None:
+    it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
+    requeued job. ``held``: its run is stopped, and neither moves nor goes on.
+    """
+
+    run: JobRun
+    method: str
+    threatened: tuple[str, ...]
+    reason: str
+    step: Step
+    began: float
+    changed: float
+    deadline: float | None = None
+    dump: float = 60.0
+    saves: bool = True
+    image: Image | None = None
+    at: float | None = None
+    again: bool = False
+    tries: int = 0
+    newest: int | None = None
+    helped: int = 0
+    note: str = ""
+    held: Held | None = None
+    reached: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Its correlation id among the decisions."""
+        return f"ckpt-{self.run.label}-{self.run.attempt}"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.step in ENDS
+
+    @property
+    def put_off(self) -> bool:
+        """Whether it waits for what may last: nothing is gained by looking often."""
+        return self.held is not None and self.step in (Step.SAVED, Step.REQUEUEING)
+
+
+class RecordedNotice(Struct, frozen=True, kw_only=True):
+    """A notice as it was taken in. ``source`` says from where; ``closed`` (Unix time) when it was
+    over. ``offer`` is the Offer.key of its machine, where that is known.
+    """
+
+    key: str
+    notice: Notice
+    source: str
+    offer: str = ""
+    closed: float | None = None
+
+    @property
+    def takes(self) -> bool:
+        """Whether a machine of a known offer is taken away."""
+        return bool(self.offer) and self.notice.kind is NoticeKind.INTERRUPTION
+
 
 FILE = "checkpoints.db"
 _MIGRATIONS = (
@@ -133,7 +227,7 @@ class CheckpointState(Store):
         with self._lock:
             fresh = {w.key: w for w in warned if w.key not in self._all_notices()}
         sql = "insert or ignore into notices (key, body, closed) values (?, ?, ?)"
-        writes: list[Write] = [(sql, (w.key, to_json(w), w.closed)) for w in fresh.values()]
+        writes: list[Write] = [(sql, (w.key, _json(w), w.closed)) for w in fresh.values()]
         sql = "insert or ignore into interruptions (instance, offer, at) values (?, ?, ?)"
         taken = {w.notice.instance: w.offer for w in fresh.values() if w.takes}
         writes += [(sql, (instance, offer, now)) for instance, offer in taken.items()]
@@ -226,7 +320,7 @@ class CheckpointState(Store):
 
     def _saved(self, image: Image) -> list[Write]:
         """The image, and the end of those that say nothing more about the job's next save."""
-        row = (image.job, image.attempt, image.number, image.taken, to_json(image))
+        row = (image.job, image.attempt, image.number, image.taken, _json(image))
         writes: list[Write] = [(_IMAGE, row)]
         if len(self.images(image.job)) > KNOWN_IMAGES:
             writes.append((_FORGET_OLD, (image.job, image.job, KNOWN_IMAGES)))
@@ -264,7 +358,7 @@ class CheckpointState(Store):
 
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
-        self._write([(_COUNT, (to_json(counts),))] if counts else [], lambda: None)
+        self._write([(_COUNT, (_json(counts),))] if counts else [], lambda: None)
 
     def counters(self) -> Mapping[str, float]:
         """All counters by name."""
@@ -282,7 +376,7 @@ class CheckpointState(Store):
 
 def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
     run = rescue.run
-    return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, to_json(rescue)
+    return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, _json(rescue)
 
 
 def _rescue_from(row: sqlite3.Row) -> tuple[_Run, Rescue]:
@@ -302,3 +396,7 @@ def _image_from(row: sqlite3.Row) -> tuple[tuple[int, int, int], Image]:
 
 def _image_key(image: Image) -> tuple[int, int, int]:
     return image.job, image.attempt, image.number
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import SCHEMA, CheckpointState
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
+from slurm_elastic.ckptstate import SCHEMA, CheckpointState, RecordedNotice, Rescue
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge

@@ -49,7 +49,7 @@ from slurm_elastic.ledger.rows import (
     Launch,
     Machine,
     decision_from,
-    decision_row,
+    decision_values,
     health_from,
     launch_from,
     launch_of_spec,
@@ -200,8 +200,7 @@ class Ledger(Machines):
                 some = decisions[begin : begin + AT_ONCE]
                 rows = ", ".join(["(?, ?, ?, ?, ?, ?)"] * len(some))
                 sql = f"insert into decisions ({DECISION_COLUMNS}) values {rows}"
-                values = [value for one in some for value in decision_row(one)]
-                last = db.execute(sql, values).lastrowid or 0
+                last = db.execute(sql, decision_values(some)).lastrowid or 0
                 # The rows of one statement have consecutive numbers, as nobody else writes.
                 numbered = enumerate(some, last - len(some) + 1)
                 db.executemany(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct, field
@@ -314,11 +315,13 @@ def machine_from(row: sqlite3.Row) -> Machine:
 DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"
 
 
-def decision_row(decision: Decision) -> tuple[object, ...]:
-    """Values for DECISION_COLUMNS."""
-    d = decision
-    detail = None if d.detail is None else to_json(d.detail)
-    return d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail
+def decision_values(decisions: Sequence[Decision]) -> list[object]:
+    """Values for DECISION_COLUMNS of one after the other."""
+    values: list[object] = []
+    for d in decisions:
+        detail = None if d.detail is None else to_json(d.detail)
+        values += (d.at, d.correlation, d.kind, to_json(d.subjects), d.reason, detail)
+    return values
 
 
 def decision_from(row: sqlite3.Row) -> Decision:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic import statedir
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.store.transaction import transaction
+from slurm_elastic.store.store import transaction
 from slurm_elastic.store.trouble import LostFileError
 
 BUSY_TIMEOUT = 10.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import MsgspecError, Struct
 
-from slurm_elastic.store.transaction import transaction
+from slurm_elastic.store.store import transaction
 
 KEPT = 40 * 86400.0
 """Seconds: what was paid longer ago counts in no budget."""

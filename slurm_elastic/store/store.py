@@ -8,11 +8,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TypeVar, cast
 
-from slurm_elastic.store.transaction import transaction
-
 Write = tuple[str, tuple[object, ...]]
 """A statement and its values."""
 Row = TypeVar("Row")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """Everything that is written inside is on the disk afterwards; after an error none of it is."""
+    db.execute("begin immediate")
+    try:
+        yield db
+    except BaseException:
+        if db.in_transaction:  # sqlite ends it itself where the disk is full
+            db.execute("rollback")
+        raise
+    db.execute("commit")
 
 
 class Ticket:

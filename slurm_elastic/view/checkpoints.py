@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
+from slurm_elastic.ckptstate import RecordedNotice, Rescue
 from slurm_elastic.heartbeat import alive
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image

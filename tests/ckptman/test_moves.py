@@ -10,9 +10,9 @@ import pytest
 from patience import patience
 
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
-from slurm_elastic.ckptman.node_notices import MARK, NodeThreat, settle_nodes
+from slurm_elastic.ckptman.node_notices import MARK, settle_nodes, threat
 from slurm_elastic.ckptman.resume_watch import MOST_HELP
-from slurm_elastic.ckptstate.rows import RecordedNotice, Step
+from slurm_elastic.ckptstate import RecordedNotice, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE
@@ -171,7 +171,7 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
         deadline=world.now - 1,
     )  # fmt: skip
     warned = RecordedNotice(key="n1", notice=notice, source="pub")
-    found = {name: NodeThreat(node=name, warned=(warned,)) for name in (node, "st1")}
+    found = {name: threat(name, [warned]) for name in (node, "st1")}
     view = world.slurm.nodes()
     settle_nodes(world.ckpt, view, found, frozenset(found), machines.values())
     for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue, Step
+from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState, RecordedNotice, Rescue, Step
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 
 RUN = JobRun(

@@ -23,8 +23,7 @@ from slurm_elastic.ckptman.sources import (
     WithdrawOrder,
     drop,
 )
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.rows import Rescue
+from slurm_elastic.ckptstate import CheckpointState, Rescue
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob

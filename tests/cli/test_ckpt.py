@@ -11,8 +11,7 @@ import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
-from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue, Step
+from slurm_elastic.ckptstate import CheckpointState, RecordedNotice, Rescue, Step
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.heartbeat import CKPTMAN

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slurm_elastic.ckptstate.rows import Step
+from slurm_elastic.ckptstate import Step
 from slurm_elastic.faults import POINTS
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.ckpt import (

@@ -13,8 +13,7 @@ from slurm_elastic.ckptstate import SCHEMA as CHECKPOINTS
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.schema import LEDGER
 from slurm_elastic.store.files import Schema, open_memory, open_reader, open_writer
-from slurm_elastic.store.store import Store, Write
-from slurm_elastic.store.transaction import transaction
+from slurm_elastic.store.store import Store, Write, transaction
 
 NOTES = Schema("notes", "the test", (("create table notes (text text not null)",),))
 INSERT = "insert into notes (text) values (?)"

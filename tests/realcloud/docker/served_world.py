@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.ckptstate import FILE, CheckpointState
-from slurm_elastic.ckptstate.rows import RecordedNotice, Rescue
+from slurm_elastic.ckptstate import FILE, CheckpointState, RecordedNotice, Rescue
 from slurm_elastic.model import Image
 
 from .criu_world import PROGRAM, CriuWorld, gone
