@@ -51,7 +51,8 @@ class Offers:
             for name in pool.instance_types or self._settings.types
             if name in self._settings.types
         }
-        zones = [z for z in self._usable_zones() if not pool.zones or z in pool.zones]
+        usable = self._usable_zones()
+        zones = [z for z in usable if not pool.zones or z in pool.zones]
         spot = self._spot() if Market.SPOT in pool.markets else self._spot_if_told()
         priced = (
             (name, zone, market, spot.get((name, zone)) if market is Market.SPOT else shape.price)
@@ -60,7 +61,8 @@ class Offers:
             for market in pool.markets
             if market is not Market.RESERVED
         )
-        dearest = _dearest(spot)
+        known = {k: p for k, p in spot.items() if k[1] in usable or self._is_own(k[1])}
+        dearest = _dearest(known)
         return tuple(
             self._offer(name, types[name], zone, market, price, dearest.get(name))
             for name, zone, market, price in priced
@@ -92,6 +94,12 @@ class Offers:
             reference_price=told,
             reference=f"spot in {where}" if where else "",
         )
+
+    def _is_own(self, zone: str) -> bool:
+        """Whether it has the region's on-demand prices: no Local or Wavelength Zone, whose names go
+        on after the region's (``us-west-2-lax-1a``).
+        """
+        return zone[:-1] == self._settings.region
 
     def _rate(self, name: str, market: Market) -> float:
         return self._settings.interruption_rates.get(name, 0.0) if market is Market.SPOT else 0.0

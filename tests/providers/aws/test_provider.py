@@ -145,6 +145,15 @@ def test_every_offer_has_the_dearest_spot_price_of_its_type_beside_the_typed_one
         assert all(o.worst_price == 11.2 and mispriced(o) for o in offers)
 
 
+def test_a_local_zone_which_has_prices_of_its_own_says_nothing_of_the_regions(bed: AwsBed) -> None:
+    bed.control.price("c5.large", "us-east-1a", 0.05)
+    bed.control.price("c5.large", "us-east-1-bos-1a", 11.2)
+    offers = bed.open(zones=("us-east-1a",)).offers(bed.pool)
+    assert {(o.reference_price, o.reference) for o in offers} == {(0.05, "spot in us-east-1a")}
+    offers = bed.open(zones=("us-east-1a", "us-east-1-bos-1a")).offers(bed.pool)
+    assert {o.reference_price for o in offers} == {11.2}, "it is used, at the one typed price"
+
+
 def test_without_the_right_to_read_spot_prices_on_demand_is_still_offered(bed: AwsBed) -> None:
     bed.control.fail(Fault(kind=FaultKind.AUTH, action="DescribeSpotPriceHistory"))
     offers = bed.open().offers(replace(bed.pool, markets=(Market.ON_DEMAND,)))
