@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ _SLURM = """\
 case "$*" in
 *--version*) echo "slurm-wlm 22.05.8" ;;
 ping*) echo "Slurmctld(primary) at head is UP" ;;
+*--Format*) for last; do :; done; mark=${last#JobID:0}
+  exec sed "s/@@/${mark%%,*}/g" "${0%/bin/*}/queue.txt" ;;
 *) exec cat "${0%/bin/*}/${0##*/}.json" ;;
 esac
 """
@@ -118,10 +120,9 @@ def site(place: Path, nodes: int, machines: int) -> Path:
         (place / "bin" / name).chmod(0o755)
     (place / "slurm.conf").write_text("ClusterName=bench\n")
     fill(state / "ledger.db", machines)
-    answers = {"sinfo": {"nodes": records(nodes, machines)}, "squeue": {"jobs": jobs(machines)}}
-    for name, answer in answers.items():
-        text = json.dumps({"meta": {}, "errors": [], **answer}, indent=1)
-        (place / f"{name}.json").write_text(text)
+    answer = {"meta": {}, "errors": [], "nodes": records(nodes, machines)}
+    (place / "sinfo.json").write_text(json.dumps(answer, indent=1))
+    (place / "queue.txt").write_text("".join(jobs(machines)))
     config = place / "slurm-elastic.yaml"
     config.write_text(yaml.safe_dump(settings(place, nodes)))
     return config
@@ -185,10 +186,9 @@ def _state(number: int, machines: int) -> tuple[str, list[str]]:
     return ("down", ["CLOUD"]) if number % _DOWN_EACH == 0 else ("allocated", ["CLOUD"])
 
 
-def jobs(machines: int) -> list[dict[str, object]]:
+def jobs(machines: int) -> Iterator[str]:
     """One on each machine whose node is not down."""
-    return [
-        {"job_id": n, "job_state": "RUNNING", "nodes": f"n{n}", "user_name": "alice",
-         "partition": "pub", "account": "physics", "start_time": int(time.time()) - 600}
-        for n in range(1, machines + 1) if n % _DOWN_EACH
-    ]  # fmt: skip
+    for n in range(1, machines + 1):
+        if n % _DOWN_EACH:
+            start = int(time.time()) - 600
+            yield queue_reading.record(n, State="RUNNING", NodeList=f"n{n}", StartTime=str(start))

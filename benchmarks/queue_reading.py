@@ -1,6 +1,7 @@
 """Reading a long queue: processor time and peak memory, beside json.loads of the same text.
 
-Each measurement is a process of its own. Pending jobs in the form and length of Slurm 22.05's.
+Each measurement is a process of its own. Pending jobs as JSON, as newer releases are asked for, in
+the length of a record of 22.05's; and as the text that 22.05 is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from msgspec import Struct
 from benchmarks.report import Row, bounded, noted
 from slurm_elastic.ckptman.service import PACE
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.slurm import answers
+from slurm_elastic.slurm import answers, queue_text
+from slurm_elastic.slurm.queue_text import QueueText
 from slurm_elastic.slurm.records import Records
 
 MEMORY, CORE = 300.0, 5.0
@@ -39,18 +41,37 @@ class Cost(Struct):
 
 def rows(place: Path, jobs: int) -> Iterator[Row]:
     """What reading a queue of ``jobs`` pending ones costs."""
-    text = place / f"queue-{jobs}.json"
-    write(text, jobs)
-    ours, plain = (measured(way, text) for way in ("ours", "json"))
-    size = text.stat().st_size / 1e6
-    text.unlink()
-    label = f"{jobs} jobs ({size:.0f} MB)"
-    yield noted(f"{label}: processor time of a reading", ours.seconds, "s")
+    path = place / f"queue-{jobs}"
+    path.write_text("".join(record(n) for n in range(1, jobs + 1)))
+    text = measured("text", path)
+    write(path, jobs)
+    ours, plain = (measured(way, path) for way in ("ours", "json"))
+    path.unlink()
+    for form, cost in (("text", text), ("JSON", ours)):
+        label = f"{jobs} jobs as {form}"
+        yield noted(f"{label}: processor time of a reading", cost.seconds, "s")
+        yield bounded(f"{label}: memory with two queues", cost.mb, MEMORY, "MB")
+        share = 100 * cost.seconds / max(PERIOD, (1 + PACE) * cost.seconds)
+        yield bounded(f"{label}: of a core at rest", share, CORE, "%")
+    label = f"{jobs} jobs as JSON"
     yield noted(f"{label}: part of json.loads' time", ours.seconds / plain.seconds, "")
-    yield bounded(f"{label}: memory with two queues", ours.mb, MEMORY, "MB")
     yield noted(f"{label}: part of json.loads' memory", ours.mb / plain.mb, "")
-    share = 100 * ours.seconds / max(PERIOD, (1 + PACE) * ours.seconds)
-    yield bounded(f"{label}: of a core at rest", share, CORE, "%")
+
+
+def record(number: int, **fields: str) -> str:
+    """A job in the text of 22.05, with ``@@`` for the mark."""
+    job = dict.fromkeys(queue_text.FIELDS, "N/A") | {
+        "JobID": str(number), "ArrayJobID": str(number), "State": "PENDING", "NodeList": "",
+        "Account": f"group{number % 40}", "UserName": f"user{number % 200}",
+        "UserID": str(1000 + number % 200), "GroupID": "1000", "Partition": "batch,cloud",
+        "Reason": "Priority", "ReasonList": "(Priority)", "SubmitTime": str(1_800_000_000 + number),
+        "Requeue": "1", "RestartCnt": "0", "Name": f"run-{number % 500}", "BatchFlag": "1",
+        "Comment": "(null)", "WorkDir": f"/home/user{number % 200}/project-{number % 1000}",
+        "STDOUT": f"/home/user{number % 200}/slurm-{number}.out", "exit_code": "0",
+        "NumNodes": "1", "NumCPUs": "4", "TimeLimit": "1:00:00", "PriorityLong": str(1000 + number),
+        "Feature": "(null)",
+    } | fields  # fmt: skip
+    return "".join(f"{job[field]}@@" for field in queue_text.FIELDS) + "\n"
 
 
 def write(path: Path, jobs: int) -> None:
@@ -79,9 +100,11 @@ def measured(way: str, text: Path) -> Cost:
     return Cost(seconds, mb)
 
 
-def read(path: Path) -> list[SlurmJob]:
+def read(way: str, path: Path) -> list[SlurmJob]:
     """As the client does from a pipe."""
-    records = Records("jobs", answers.RawJob, answers.job)
+    records: QueueText | Records[answers.RawJob, SlurmJob] = (
+        QueueText("@@") if way == "text" else Records("jobs", answers.RawJob, answers.job)
+    )
     with path.open("rb", buffering=0) as source:
         while part := source.read(_PART):
             records.take(part)
@@ -96,10 +119,10 @@ def main(way: str, path: Path) -> None:
     if way == "json":
         kept.append(json.loads(path.read_text()))
     else:
-        kept.append(read(path))
+        kept.append(read(way, path))
     seconds = time.process_time() - began
     if way != "json":
-        kept.append(read(path))
+        kept.append(read(way, path))
     sys.stdout.write(f"{seconds} {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3}\n")
 
 

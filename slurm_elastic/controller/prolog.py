@@ -105,8 +105,8 @@ class Watch:
     def _queue_is_due(self, waiters: Sequence[Waiter], now: float) -> bool:
         """Whether it is old, or older than someone's coming.
 
-        There is no squeue for some jobs only (--json ignores its filters), and a queue of many
-        thousands takes seconds: it gets a twentieth of the time, a third if someone is new.
+        squeue loads all jobs, whichever are asked for, and a queue of many thousands takes seconds:
+        it gets a twentieth of the time, a third if someone is new.
         """
         newcomer = any(waiter.since >= self._jobs_read for waiter in waiters)
         return now - self._jobs_read >= self._jobs_cost * (2 if newcomer else 20)

@@ -168,7 +168,7 @@ def job(raw: RawJob) -> SlurmJob:
         states=states(raw.job_state),
         user=intern(raw.user_name or str(raw.user_id)),
         account=intern(raw.account or ""),
-        partitions=_partitions(raw.partition or ""),
+        partitions=partitions(raw.partition or ""),
         nodes=tuple(expand(nodes)) if nodes else (),
         reason=intern(raw.state_reason or ""),
         start=number(raw.start_time) or 0.0,
@@ -206,7 +206,8 @@ def job(raw: RawJob) -> SlurmJob:
 
 
 @functools.lru_cache(maxsize=1024)
-def _partitions(text: str) -> tuple[str, ...]:
+def partitions(text: str) -> tuple[str, ...]:
+    """Names with commas between them; few lists are in tens of thousands of records."""
     return tuple(text.split(","))
 
 

@@ -1,4 +1,4 @@
-"""Slurm through its own commands with JSON answers: the default client.
+"""Slurm through its own commands, mostly with JSON answers: the default client.
 
 Only ``scontrol``, ``squeue``, ``sinfo`` and ``scancel --signal`` are run, with a list of arguments,
 a time limit and nearly no environment. Updates go out by compressed hostlist: a thousand nodes cost
@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import re
+import secrets
 import subprocess
 import time
 from collections import defaultdict
@@ -25,8 +26,9 @@ from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.slurm import answers
+from slurm_elastic.slurm import answers, queue_text
 from slurm_elastic.slurm.command import run
+from slurm_elastic.slurm.queue_text import QueueText
 from slurm_elastic.slurm.records import Records
 from slurm_elastic.slurm.shared_reading import SharedReading
 
@@ -115,9 +117,12 @@ class SlurmCli:
         return self._queued("--states=all")
 
     def _queued(self, *states: str) -> Sequence[SlurmJob]:
-        form = _form(self.version()) or "--json"
-        command = ("squeue", "--all", *states, form)
-        found = self._read("jobs", answers.RawJob, answers.job, *command)
+        form = _form(self.version())
+        if form:
+            command = ("squeue", "--all", *states, form)
+            found = self._read("jobs", answers.RawJob, answers.job, *command)
+        else:
+            found = self._queue_text()
         self._labels = {job.id: job.label for job in found if job.task is not None}
         return found
 
@@ -251,6 +256,24 @@ class SlurmCli:
                 return
             time.sleep(_AGAIN_PAUSE)
 
+    def _queue_text(self) -> tuple[SlurmJob, ...]:
+        """22.05's queue, without ``--json``."""
+        mark = f"<{secrets.token_hex(8)}>"
+        text, command = QueueText(mark), ("squeue", "--all", "--Format")
+        try:
+            options = queue_text.options(mark)
+            self._hand_on(text.take, "squeue", "--all", *options, **queue_text.ENVIRONMENT)
+            text.close()
+        except SlurmError as error:
+            if error.command[0] != "squeue":
+                raise
+            # The fields that are asked for say no more.
+            raise SlurmError(command, error.code, error.stderr) from error
+        except (TypeError, ValueError) as error:
+            said = f"answered text of an unknown form: {error}"
+            raise SlurmError(command, 0, said) from error
+        return tuple(text.found)
+
     def _read(
         self, key: str, raw: type[Raw], read: Callable[[Raw], T], *command: str
     ) -> tuple[T, ...]:
@@ -273,7 +296,7 @@ class SlurmCli:
         self._hand_on(parts.append, *command)
         return b"".join(parts).decode(errors="replace")
 
-    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> str:
+    def _hand_on(self, take: Callable[[bytes], object], *command: str, **environment: str) -> str:
         """Run it; ``take`` gets what it prints. Returns what it says beside that; SlurmError where
         it fails.
         """
@@ -287,6 +310,7 @@ class SlurmCli:
             "PATH": f"{self._settings.bin_dir}:/usr/bin:/bin",
             "LC_ALL": "C.UTF-8",
             "SLURM_TIME_FORMAT": "standard",
+            **environment,
         }
         parts: list[bytes] = []
 

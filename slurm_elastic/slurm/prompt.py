@@ -27,10 +27,10 @@ class PromptCli(SlurmCli):
         patience = min(PATIENCE, settings.command_timeout)
         super().__init__(replace(settings, command_timeout=patience))
 
-    def _hand_on(self, take: Callable[[bytes], object], *command: str) -> str:
+    def _hand_on(self, take: Callable[[bytes], object], *command: str, **environment: str) -> str:
         if command != _PING and "--version" not in command:  # which nobody has to be asked for
             self._ping()
-        return super()._hand_on(take, *command)
+        return super()._hand_on(take, *command, **environment)
 
     def _ping(self) -> None:
         """One slurmctld that is up is enough, whether it is the primary or a backup."""

@@ -13,7 +13,6 @@ def test_a_small_cluster_is_shown_and_explained():
     assert rows["explain n1: lines"].ok
     assert rows["status --all: lines"].ours > 200
     assert rows["status: processor time"].ours > 0
-    (memory,) = (row for case, row in rows.items() if "memory with two queues" in case)
-    assert memory.ok
-    (part,) = (row for case, row in rows.items() if "part of json.loads' memory" in case)
-    assert part.ours > 0
+    for form in ("text", "JSON"):
+        assert rows[f"2000 jobs as {form}: memory with two queues"].ok
+    assert rows["2000 jobs as JSON: part of json.loads' memory"].ours > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.slurm.cli import SlurmCli
+from tests.slurm.test_queue_text import MARK, text
 
 
 class Stub:
@@ -20,6 +22,21 @@ class Stub:
         self.path = path
         self.log = path / "log"
         self.release = "22.05.8"
+
+    def newer(self) -> None:
+        """A release whose queue comes as JSON."""
+        self.release = "24.11.5"
+        self.command("scontrol")
+
+    def queue(self, *jobs: Mapping[str, str]) -> None:
+        """22.05's squeue, which puts the mark behind each field that it is asked to."""
+        told = self.path / "queue"
+        told.write_bytes(text(*jobs))
+        (self.path / "squeue").write_text(
+            f'#!/bin/sh\necho "squeue $*" >> {self.log}\nfor last; do :; done\n'
+            f'mark=${{last#JobID:0}}\nexec sed "s/{MARK}/${{mark%%,*}}/g" {told}\n'
+        )
+        (self.path / "squeue").chmod(0o755)
 
     def command(
         self, name: str, answer: str = "", code: int = 0, stderr: str = "", pause: float = 0
@@ -93,6 +110,7 @@ def test_no_addresses_no_command(stub: Stub) -> None:
 def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     """The base id of an array is one of its tasks, and to Slurm's commands all of them."""
     tasks = [JOB | {"job_id": 5, "array_job_id": 5, "array_task_id": 4}, JOB | {"job_id": 6}]
+    stub.newer()
     stub.command("squeue", json.dumps({"jobs": tasks}))
     stub.command("scancel")
     client = stub.client()
@@ -104,7 +122,7 @@ def test_a_task_of_an_array_goes_by_its_own_name(stub: Stub) -> None:
     client.release(6)
     client.hold(5)
     assert stub.ran() == [
-        "squeue --all --states=all --json",
+        "squeue --all --states=all --json=v0.0.42",
         "scontrol requeue 5_4",
         "scancel --signal=USR1 --batch 5_4",
         "scancel --signal=STOP --full 6",
@@ -152,6 +170,7 @@ def test_jobs_commands(stub: Stub) -> None:
 
 def test_pending_jobs_are_changed_in_one_command(stub: Stub) -> None:
     jobs = [JOB | {"job_id": 5, "array_job_id": 4, "array_task_id": 2}, JOB | {"job_id": 6}]
+    stub.newer()
     stub.command("squeue", json.dumps({"jobs": jobs}))
     client = stub.client()
     client.jobs()
@@ -159,7 +178,7 @@ def test_pending_jobs_are_changed_in_one_command(stub: Stub) -> None:
     client.change_pending([6], begin_in=99.2)
     client.change_pending([6], partitions=("aws",), begin_in=0.0)
     assert stub.ran() == [
-        "squeue --all --json",
+        "squeue --all --json=v0.0.42",
         "scontrol update jobid=4_2,6 partition=batch,debug",
         "scontrol update jobid=6 starttime=now+100",
         "scontrol update jobid=6 partition=aws starttime=now",
@@ -185,12 +204,30 @@ def test_what_started_meanwhile_is_no_error(stub: Stub, text: str, fine: bool) -
 def test_nodes_and_jobs_are_one_command_each(stub: Stub) -> None:
     nodes = [{"name": n, "state": "idle", "state_flags": ["CLOUD"]} for n in ("a", "b")]
     stub.command("sinfo", json.dumps({"nodes": nodes}))
-    stub.command("squeue", json.dumps({"jobs": [{"job_id": 3, "job_state": "RUNNING"}]}))
+    stub.queue({"JobID": "3", "State": "RUNNING"})
     client = stub.client()
     assert set(client.nodes()) == {"a", "b"}
     assert set(client.nodes(["b", "gone"])) == {"b"}
     assert client.jobs()[0].id == 3
-    assert stub.ran() == ["sinfo --all --json", "sinfo --all --json", "squeue --all --json"]
+    *asked, squeue = stub.ran()
+    assert asked == ["sinfo --all --json", "sinfo --all --json"]
+    assert squeue.startswith("squeue --all --noheader --states=all --noconvert --sort=i --Format ")
+
+
+def test_the_mark_of_the_queues_text_is_new_each_time(stub: Stub) -> None:
+    stub.queue({"State": "RUNNING"}, {"JobID": "8", "State": "COMPLETED"})
+    client = stub.client()
+    assert [job.id for job in client.jobs()] == [7]
+    assert [job.id for job in client.jobs(ended=True)] == [7, 8]
+    first, second = stub.ran()
+    assert first != second
+
+
+@pytest.mark.parametrize("answer", ["no queue", '{"jobs": []}'])
+def test_text_of_an_unknown_form_is_a_slurm_error(stub: Stub, answer: str) -> None:
+    stub.command("squeue", answer)
+    with pytest.raises(SlurmError, match=r"^squeue --all --Format: answered text of an unknown"):
+        stub.client().jobs()
 
 
 NODE = {"name": "a", "state": ["IDLE", "CLOUD"], "partitions": ["p"]}
@@ -232,9 +269,11 @@ def test_each_release_is_asked_for_a_form_that_it_has(
 def test_json_of_an_unknown_form_is_a_slurm_error(stub: Stub, nodes: object, jobs: object) -> None:
     stub.command("sinfo", json.dumps(nodes))
     stub.command("squeue", json.dumps(jobs))
-    for read in (stub.client().nodes, stub.client().jobs):
-        with pytest.raises(SlurmError, match="unknown form"):
-            read()
+    with pytest.raises(SlurmError, match="JSON of an unknown form"):
+        stub.client().nodes()
+    stub.newer()
+    with pytest.raises(SlurmError, match="JSON of an unknown form"):
+        stub.client().jobs()
 
 
 def test_a_failing_command_is_a_slurm_error_with_its_words(stub: Stub) -> None:
@@ -257,7 +296,7 @@ JOBS_OF_NOBODY = {
     ],
     "jobs": [],
 }  # fmt: skip
-"""22.05's answers with slurmctld stopped, and with one that hangs: exit 0 (measured)."""
+"""22.05's JSON answers with slurmctld stopped, and with one that hangs: exit 0 (measured)."""
 
 
 def test_an_answer_with_errors_has_failed_whatever_its_exit_status(stub: Stub) -> None:
@@ -267,6 +306,8 @@ def test_an_answer_with_errors_has_failed_whatever_its_exit_status(stub: Stub) -
     with pytest.raises(SlurmError, match=r"^sinfo --all --json: answered with an error: Unsp") as e:
         client.nodes()
     assert e.value.unanswered
+    stub.newer()
+    client = stub.client()
     words = "slurm_load_jobs: Failed while looking for jobs: Unspecified error"
     for ended in (True, False):
         with pytest.raises(SlurmError, match=words) as e:
@@ -276,6 +317,7 @@ def test_an_answer_with_errors_has_failed_whatever_its_exit_status(stub: Stub) -
 
 @pytest.mark.parametrize("errors", [["a word"], [{}], [{"error": "Invalid job id specified"}]])
 def test_errors_beside_a_list_are_not_passed_over(stub: Stub, errors: list[object]) -> None:
+    stub.newer()
     stub.command("squeue", json.dumps({"errors": errors, "jobs": [JOB]}))
     with pytest.raises(SlurmError, match="answered with an error") as e:
         stub.client().jobs()
@@ -327,6 +369,7 @@ def test_jobs_that_have_ended_are_listed_only_where_they_are_asked_for(
     stub: Stub, state: object, there: bool
 ) -> None:
     """22.05 lists them for MinJobAge, asked for or not."""
+    stub.newer()
     stub.command("squeue", json.dumps({"errors": [], "jobs": [JOB | {"job_state": state}]}))
     client = stub.client()
     assert bool(client.jobs()) is there

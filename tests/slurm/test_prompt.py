@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,11 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.slurm.prompt import PATIENCE, PromptCli
 from tests.slurm.test_cli import Stub
 
-JOBS = json.dumps({"errors": [], "jobs": [{"job_id": 3, "job_state": "RUNNING"}]})
-
 
 @pytest.fixture
 def stub(tmp_path: Path) -> Stub:
     made = Stub(tmp_path)
-    made.command("squeue", JOBS)
+    made.queue({"JobID": "3", "State": "RUNNING"})
     return made
 
 

@@ -1,0 +1,155 @@
+"""22.05's queue as text: equal to its JSON, whatever users write into their jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+
+import msgspec
+import pytest
+from patience import patience
+
+from benchmarks.small_slurm import SmallSlurm
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.slurm import answers, queue_text
+from slurm_elastic.slurm.queue_text import FIELDS, QueueText
+
+MARK = "<0123456789abcdef>"
+PLAIN = {
+    "JobID": "7", "ArrayJobID": "7", "ArrayTaskID": "N/A", "State": "PENDING", "UserName": "ann",
+    "UserID": "1000", "GroupID": "1000", "Account": "(null)", "Partition": "batch,cloud",
+    "NodeList": "", "Reason": "Priority", "ReasonList": "(Priority)", "StartTime": "N/A",
+    "SubmitTime": "1800000000", "EligibleTime": "1800000000", "Requeue": "1", "RestartCnt": "0",
+    "Name": "j", "BatchFlag": "1", "Comment": "(null)", "ReqNodes": "", "WorkDir": "/home/ann",
+    "STDOUT": "/home/ann/slurm-7.out", "exit_code": "0", "NumNodes": "1", "NumCPUs": "1",
+    "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
+    "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
+}  # fmt: skip
+
+
+def text(*jobs: Mapping[str, str]) -> bytes:
+    """As squeue prints them."""
+    records = ("".join(f"{(PLAIN | job)[f]}{MARK}" for f in FIELDS) + "\n" for job in jobs)
+    return "".join(records).encode()
+
+
+def read(data: bytes, part: int = 65536) -> list[SlurmJob]:
+    found = QueueText(MARK)
+    for start in range(0, len(data), part):
+        found.take(data[start : start + part])
+    found.close()
+    return found.found
+
+
+def one(**fields: str) -> SlurmJob:
+    (job,) = read(text({name.replace("_per_", "-per-"): v for name, v in fields.items()}))
+    return job
+
+
+@pytest.mark.parametrize("part", [1, 5, 64, 65536])
+def test_in_whatever_parts_it_comes(part: int) -> None:
+    jobs = read(text(*({"JobID": str(n)} for n in range(20))), part)
+    assert [job.id for job in jobs] == list(range(20))
+    assert read(b"", part) == []
+
+
+def test_no_name_or_comment_is_taken_for_a_record() -> None:
+    """Whoever could forge one could have another's images removed."""
+    forged = text({"JobID": "8", "State": "CANCELLED"}).decode().replace(MARK, "<0000000000000000>")
+    job = one(Name=f"a\n{forged}\nb", Comment="ckpt=criu\n<>", WorkDir="/a\n/b")
+    assert (job.id, job.name, job.comment) == (7, f"a\n{forged}\nb", "ckpt=criu\n<>")
+
+
+def test_what_is_not_set_is_empty() -> None:
+    job = one()
+    assert (job.account, job.comment, job.features, job.gres, job.nodes) == ("", "", "", "", ())
+    assert (job.start, job.limit, job.task, job.array, job.label) == (0.0, None, None, 0, "7")
+    assert (job.submit, job.description, job.partitions) == (1.8e9, "", ("batch", "cloud"))
+
+
+@pytest.mark.parametrize(
+    ("told", "limit"),
+    [("10:00", 600), ("1:00:00", 3600), ("1-02:03:04", 93784), ("UNLIMITED", None),
+     ("Partition_Limit", None), ("365-00:00:00", 31536000), ("INVALID", None)],
+)  # fmt: skip
+def test_time_limits(told: str, limit: int | None) -> None:
+    assert one(TimeLimit=told).limit == limit
+
+
+def test_tasks_of_an_array() -> None:
+    waiting = one(ArrayJobID="5", ArrayTaskID="0-9,20%4")
+    assert (waiting.tasks, waiting.task, waiting.label) == (4, None, "7")
+    running = one(ArrayJobID="5", ArrayTaskID="3", NodeList="n[1-2]", State="RUNNING")
+    assert (running.task, running.label, running.nodes) == (3, "5_3", ("n1", "n2"))
+
+
+def test_what_slurm_adds_to_the_reason() -> None:
+    held = one(Reason="JobHeldAdmin", ReasonList="(launch_failed_requeued_held)")
+    assert (held.reason, held.description) == ("JobHeldAdmin", "launch failed requeued held")
+    assert one(NodeList="n1", ReasonList="n1").description == ""
+
+
+def test_how_a_job_ended() -> None:
+    assert one(exit_code=str(3 << 8)).exit_code == 3
+    assert one(exit_code="9").killed_by == 9
+
+
+def test_what_it_wants() -> None:
+    job = one(tres_per_node="gres:gpu:1", tres_per_task="gres:fpga:2", Feature="a&b")
+    assert (job.gres, job.features) == ("gres:gpu:1 gres:fpga:2", "a&b")
+
+
+@pytest.mark.parametrize("cut", [1, 2, 100, 500])
+def test_a_text_that_breaks_off_is_no_queue(cut: int) -> None:
+    with pytest.raises(ValueError, match="breaks off"):
+        read(text({}, {"JobID": "8"})[:-cut])
+
+
+@pytest.mark.parametrize("answer", [f"7{MARK}\n", "squeue: something\n"])
+def test_another_text_is_no_queue(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"fields|breaks off"):
+        read(answer.encode())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SmallSlurm]:
+    with SmallSlurm(static=2, cloud=1, prolog=False) as running:
+        yield running
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd and munged need root")
+def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
+    """Of jobs that wait for many reasons, run, boot, and have ended in some ways."""
+    for options, script in (
+        (("--array=0-3%2", "--hold", "--comment=ckpt=criu; a|b é"), "exit"),
+        (("-t", "1-02:03:04", "-J", "q\nw"), "exit 3"),
+        (("-t", "90"), "kill -9 $$"),
+        (("--begin=now+3600", "--no-requeue", "--nodelist=st[1-2]"), "exit"),
+        (("--array=0-1",), "sleep 300"),
+        (("-N2", "--array=5,7,9-11%1", "-t", "5"), "exit"),
+        (("-p", "cloud", "--no-requeue"), "sleep 300"),
+    ):
+        cluster.command("sbatch", "-o", "/dev/null", *options, f"--wrap={script}")
+    client = cluster.client()
+    deadline = time.monotonic() + patience(60)
+    seen: set[str] = set()
+    while not seen >= {"RUNNING", "PENDING", "FAILED"}:
+        assert time.monotonic() < deadline, seen
+        seen = {word for job in client.jobs(ended=True) for word in job.states}
+    while by_json(cluster) != (found := {job.id: job for job in client.jobs(ended=True)}):
+        assert time.monotonic() < deadline, (found, by_json(cluster))
+    assert len(found) >= 7
+    assert not any(job.has_ended for job in client.jobs())
+
+
+def by_json(cluster: SmallSlurm) -> dict[int, SlurmJob]:
+    done = subprocess.run(
+        ["squeue", "--all", "--json"],
+        env=cluster.environment() | queue_text.ENVIRONMENT, capture_output=True, check=True,
+    )  # fmt: skip
+    raw = msgspec.convert(json.loads(done.stdout)["jobs"], list[answers.RawJob])
+    return {job.id: job for job in map(answers.job, raw)}
