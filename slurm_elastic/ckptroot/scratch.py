@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from slurm_elastic.ckptroot import files
@@ -17,6 +18,8 @@ from slurm_elastic.ckptroot.payload import mount_small, unmount, unshare_mounts
 from slurm_elastic.ckptroot.site import Refused, Site
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | files.SAFE
+_PATIENCE = 5.0
+"""Seconds for another session to let go of the directory: it removes it, or is ending."""
 
 
 class Scratch:
@@ -60,27 +63,29 @@ class Scratch:
         self._lock, self._mounted = None, False
 
     def _take(self) -> int:
-        """Another session may have just removed what we made: then once more."""
-        for _ in range(10):
-            _own(self._path, 0o700)
+        """Another session may be removing what we have just made: then once more."""
+        until = time.monotonic() + _PATIENCE
+        while True:
             with contextlib.suppress(FileNotFoundError):
-                lock = os.open(self._path, _DIRECTORY)
-                if _locked(lock) and os.path.samestat(os.fstat(lock), self._path.lstat()):
-                    return lock
-                os.close(lock)
-        raise Refused(f"{self._path}: another session has it")
+                _own(self._path, 0o700)
+            lock = _locked(self._path)
+            if lock is not None:
+                return lock
+            if time.monotonic() > until:
+                raise Refused(f"{self._path}: another session has it")
+            time.sleep(0.01)
 
 
 def sweep(root: Path) -> None:
     """Remove the directories whose sessions are gone."""
     for path in root.iterdir():
         with contextlib.suppress(OSError, Refused):
-            lock = os.open(path, _DIRECTORY)
-            try:
-                if _locked(lock):
+            lock = _locked(path)
+            if lock is not None:
+                try:
                     files.remove(path)
-            finally:
-                os.close(lock)
+                finally:
+                    os.close(lock)
 
 
 def _own(path: Path, mode: int) -> None:
@@ -91,9 +96,21 @@ def _own(path: Path, mode: int) -> None:
     path.chmod(mode)
 
 
-def _locked(directory: int) -> bool:
+def _locked(path: Path) -> int | None:
+    """A descriptor of the directory with its lock; None where there is none, or another session has
+    it. One that was removed before we had its lock is not the one that stands there by now.
+    """
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        lock = os.open(path, _DIRECTORY)
+    except FileNotFoundError:
+        return None
+    ours = False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ours = os.path.samestat(os.fstat(lock), path.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        if not ours:
+            os.close(lock)
+    return lock if ours else None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from needs import ROOT_PART
 
+from slurm_elastic.ckptroot import scratch
 from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.scratch import Scratch
 from slurm_elastic.ckptroot.site import Refused, Site
@@ -60,17 +63,70 @@ def test_what_a_killed_session_left_goes_with_the_next_one(site: Site) -> None:
     left = site.scratch / "2"
     (left / "deep" / "deeper").mkdir(parents=True)
     os.mkfifo(left / "pipe")
-    scratch = Scratch(site, 3)
-    scratch.path()
+    third = Scratch(site, 3)
+    third.path()
     assert sorted(path.name for path in site.scratch.iterdir()) == ["1", "3"]
-    scratch.close()
+    third.close()
     assert [path.name for path in site.scratch.iterdir()] == ["1"]
 
 
-def test_one_session_has_it(site: Site) -> None:
+def test_one_session_has_it(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_PATIENCE", 0.1)
     Scratch(site, 1).path()
     with pytest.raises(Refused, match="another session"):
         Scratch(site, 1).path()
+
+
+def test_a_session_that_removes_it_as_it_is_made_costs_no_job_its_checkpoints(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when many tasks of an array start on a node at once: each removes what is nobody's yet."""
+    chmod, removed = os.chmod, []
+
+    def late(path: Path, mode: int, **more: bool) -> None:
+        if Path(path).name == "1" and not removed:
+            removed.append(path)
+            os.rmdir(path)
+        chmod(path, mode, **more)
+
+    monkeypatch.setattr(os, "chmod", late)
+    assert Scratch(site, 1).path().is_dir()
+    assert removed
+
+
+def test_a_session_that_is_removing_it_is_waited_for(site: Site) -> None:
+    path = site.scratch / "1"
+    path.mkdir(parents=True)
+    lock = os.open(path, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def remove() -> None:
+        path.rmdir()
+        os.close(lock)
+
+    timer = threading.Timer(0.2, remove)
+    timer.start()
+    assert Scratch(site, 1).path().is_dir()
+    timer.join()
+
+
+def test_what_was_made_anew_meanwhile_is_not_swept(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session has the lock of the new directory, the sweeper that of one which is gone."""
+    path = site.scratch / "1"
+    path.mkdir(parents=True)
+    flock = fcntl.flock
+
+    def late(lock: int, how: int) -> None:
+        path.rmdir()
+        path.mkdir()
+        (path / "criu.log").touch()
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    scratch.sweep(site.scratch)
+    assert (path / "criu.log").exists()
 
 
 @pytest.mark.parametrize("kind", ["link", "directory"])
@@ -83,10 +139,10 @@ def test_somebody_elses_is_refused(site: Site, kind: str) -> None:
         path.mkdir()
         os.chown(path, USER, USER)
         (path / "file").touch()
-    scratch = Scratch(site, 1)
+    other = Scratch(site, 1)
     if kind == "link":
         with pytest.raises(Refused, match="not root's own"):
-            scratch.path()
+            other.path()
         assert Path("/tmp").is_dir()
     else:  # of an earlier release, whose session is gone
-        assert scratch.path().stat().st_uid == 0
+        assert other.path().stat().st_uid == 0
