@@ -139,6 +139,13 @@ def test_memory_and_tasks_are_bounded_but_for_jobs(unit: str) -> None:
     assert found["UMask"] == ["0077"]
 
 
+@pytest.mark.parametrize(
+    "name", ["slurm-elasticd", "slurm-elastic-ckptman", "slurm-elastic-watchdog"]
+)
+def test_a_command_that_takes_all_memory_does_not_end_its_service(name: str) -> None:
+    assert settings(f"{name}.service")["OOMPolicy"] == ["continue"]
+
+
 def confined(unit: str, *command: str) -> subprocess.CompletedProcess[str]:
     """A command with the capabilities that the unit leaves root."""
     names = settings(unit)["CapabilityBoundingSet"][0].split()
