@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -76,7 +76,9 @@ class Host:
     def answers(self) -> Answers:
         return Answers(self.config, self.slurm, lambda: NOW)
 
-    def told(self, ask: dict[str, str], uid: int = NOBODY, groups: Sequence[int] = ()) -> Answer:
+    def told(
+        self, ask: Mapping[str, object], uid: int = NOBODY, groups: Sequence[int] = ()
+    ) -> Answer:
         peer = Peer(uid=uid, groups=frozenset(groups))
         return msgspec.json.decode(self.answers()(peer, json.dumps(ask).encode()), type=Answer)
 
@@ -222,6 +224,23 @@ def test_private_jobs_are_told_to_their_user_and_to_no_other(host: Host) -> None
     assert facts is not None
     assert facts.private == ("jobs",)
     assert not any(set(m.jobs) - {42} for m in facts.machines)
+
+
+def test_a_user_is_told_what_keeps_pools_from_starting_machines(host: Host) -> None:
+    text = host.file.read_text()
+    host.file.write_text(f"{text}limits: {{nodes: 3}}\n")
+    ask = {"ask": "chain", "about": "job", "name": "42", "wants": 2}
+    answer = host.told(ask)
+    assert answer.chain is not None
+    (bar,) = answer.chain.bars
+    assert (bar.pool, bar.private) == ("rack", True)
+    assert "the cluster is limited to 3 nodes" in bar.reason
+    host.private("nodes")
+    hidden = host.told(ask)
+    assert hidden.chain is not None
+    assert [one.reason for one in hidden.chain.bars] == [
+        "a bound of the site on machines, dollars or hours is reached"
+    ]
 
 
 def test_root_and_operators_see_all(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:

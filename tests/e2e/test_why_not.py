@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,12 @@ from e2e.submission_site import SubmissionSite, wait_for
 from e2e.test_submissions import running_site, submissions_config
 from msgspec.structs import replace
 
+from slurm_elastic.config import configfile
 from slurm_elastic.config.access import Who
+from slurm_elastic.door.answers import Answers, trusted
+from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.slurm.cli import SlurmCli
 
 pytestmark = pytest.mark.e2e
 
@@ -29,17 +34,18 @@ def site() -> Iterator[SubmissionSite]:
         yield made
 
 
-def submit(site: SubmissionSite, *args: str) -> str:
-    done = site.run("sbatch", "--parsable", "-o", "/dev/null", *args, "--wrap", "sleep 600")
+def submit(site: SubmissionSite, *args: str, user: str = "root") -> str:
+    command = ("sbatch", "--parsable", "-o", "/dev/null", *args, "--wrap", "sleep 600")
+    done = site.run(*command, user=user)
     assert done.code == 0, done.err
     return done.out.strip()
 
 
-def explained(site: SubmissionSite, job: str) -> dict[str, str]:
+def explained(site: SubmissionSite, job: str, user: str = "root") -> dict[str, str]:
     """By pool, predicate and reason."""
     program = Path(sys.executable).with_name("slurm-elastic")
     config = site.root / "etc" / "slurm-elastic.yaml"
-    done = site.run(str(program), "--config", str(config), "explain", job, "--json")
+    done = site.run(str(program), "--config", str(config), "explain", job, "--json", user=user)
     assert done.code == 0, done.err
     return {v["pool"]: f"{v['predicate']}: {v['reason']}" for v in json.loads(done.out)["verdicts"]}
 
@@ -66,6 +72,20 @@ def test_each_job_is_told_what_is_in_its_way(site: SubmissionSite) -> None:
     assert told["op"].startswith("size: the job asks for 9 nodes, and 2 such can be up together")
     told = explained(site, later)
     assert set(told.values()) == {"kept: Dependency: it waits for the jobs that it depends on"}
+
+
+def test_a_user_is_told_through_the_read_door(site: SubmissionSite) -> None:
+    config = configfile.load(site.root / "etc" / "slurm-elastic.yaml")
+    job = submit(site, "-A", "arts", "-x", "st1", "-H", user="nobody")
+    answers = Answers(config, SlurmCli(config.slurm), time.time)
+    door = Door(config.read_socket, answers, Bounds(trusted=trusted(config)))
+    door.start()
+    try:
+        told = explained(site, job, user="nobody")
+    finally:
+        door.close()
+    avoided = "partition: the job names nodes to avoid (-x): the submit filter leaves such a job"
+    assert set(told.values()) == {f"{avoided} alone"}
 
 
 def test_a_job_that_slurm_never_had_is_an_error(site: SubmissionSite) -> None:
