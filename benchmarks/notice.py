@@ -31,7 +31,7 @@ from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.sources import Told
-from slurm_elastic.ckptstate import FILE, CheckpointState, Rescue, Step
+from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.clouds import InstanceType
@@ -188,7 +188,7 @@ def timed_service(
     began, clock = time.time(), time.perf_counter()
     try:
         poller.poll()
-        while len(back := [r for r in site.state.rescues(since=0.0) if r.over]) < count:
+        while len(back := [r for r in site.state.migrations(since=0.0) if r.over]) < count:
             if time.perf_counter() - clock > 300:
                 raise SystemExit(f"{len(back)} of {count} came back")
             time.sleep(0.02)
@@ -337,17 +337,17 @@ def one(site: Sandbox) -> dict[str, float]:
     job = _start(site)
     announced = time.time()
     interrupt(site.ec2, site.job(job)["NodeList"], 120.0)
-    rescue = site.wait_for(lambda: _rescue(site, job), 120, f"job {job} is back")
+    move = site.wait_for(lambda: _rescue(site, job), 120, f"job {job} is back")
     _cancel(site, job)
-    assert rescue is not None
-    reached = dict(rescue.reached)
-    return reached | {"noticed": rescue.began - announced}
+    assert move is not None
+    reached = dict(move.reached)
+    return reached | {"noticed": move.began - announced}
 
 
-def _rescue(site: Sandbox, job: int) -> Rescue | None:
+def _rescue(site: Sandbox, job: int) -> Migration | None:
     state = CheckpointState(site.layout.dir / "state" / FILE, read_only=True)
     try:
-        found = [r for r in state.rescues(since=0.0) if r.run.job == job and r.over]
+        found = [r for r in state.migrations(since=0.0) if r.run.job == job and r.over]
     finally:
         state.close()
     if found and found[0].step is not Step.BACK:

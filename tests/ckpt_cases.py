@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ledger_cases import T0
 
-from slurm_elastic.ckptstate import Rescue, Step
+from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.model import JobRun
 
 
-def rescue_of(job: int, uid: int) -> Rescue:
+def rescue_of(job: int, uid: int) -> Migration:
     run = JobRun(
         job=job, label=str(job), attempt=0, user=f"u{uid}", uid=uid, gid=100, nodes=("pub1",),
         partition="burst", started=T0,
     )  # fmt: skip
-    return Rescue(
+    return Migration(
         run=run, method="fake", threatened=("pub1",), reason="reclaimed", step=Step.SAVED,
         began=T0, changed=T0,
     )  # fmt: skip

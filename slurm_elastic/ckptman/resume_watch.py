@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.ckptman import migration
 from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptstate import Rescue, Step
+from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import ENDED, SlurmJob
@@ -33,40 +33,40 @@ _HINTS = {
 }
 
 
-def watch(site: Site, rescue: Rescue, job: SlurmJob | None) -> Rescue:
-    """Look at the job of a rescue that is not at work."""
-    run, now = rescue.run, site.now()
+def watch(site: Site, move: Migration, job: SlurmJob | None) -> Migration:
+    """Look at the job of a migration that is not at work."""
+    run, now = move.run, site.now()
     if job is None:
-        if now - rescue.changed > UNKNOWN:
-            return migration.over(site, rescue, Step.ENDED, "Slurm does not know it any more")
-        return rescue
+        if now - move.changed > UNKNOWN:
+            return migration.over(site, move, Step.ENDED, "Slurm does not know it any more")
+        return move
     if job.restarts > run.attempt:
-        if rescue.step is not Step.REQUEUED:
-            rescue = migration.to(site, rescue, Step.REQUEUED)
-            migration.say(site, rescue, "ckpt-restarted", "Slurm has put it back into its queue")
-        return _again(site, rescue, job)
-    if rescue.step is Step.REQUEUED:
-        return _as_before(site, rescue, job)
-    ended = rescue.step is Step.WAITING and job.states & ENDED
-    if ended and not migration.ended_for_us(site, rescue, job):
-        return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
-    return rescue
+        if move.step is not Step.REQUEUED:
+            move = migration.to(site, move, Step.REQUEUED)
+            migration.say(site, move, "ckpt-restarted", "Slurm has put it back into its queue")
+        return _again(site, move, job)
+    if move.step is Step.REQUEUED:
+        return _as_before(site, move, job)
+    ended = move.step is Step.WAITING and job.states & ENDED
+    if ended and not migration.ended_for_us(site, move, job):
+        return migration.over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return move
 
 
-def _again(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
     states = job.states
     if states & ENDED and "PENDING" not in states:
-        return migration.over(site, rescue, Step.ENDED, f"it is {' '.join(sorted(states))}")
+        return migration.over(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
     if "RUNNING" in states and "CONFIGURING" not in states:
         where = ",".join(job.nodes)
-        took = site.now() - rescue.began
-        source = "its start" if rescue.image is None else f"save {rescue.image.number}"
+        took = site.now() - move.began
+        source = "its start" if move.image is None else f"save {move.image.number}"
         return migration.over(
-            site, rescue, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s"
+            site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s"
         )
     if _waits(job):
-        return _pending(site, rescue, job)
-    return rescue
+        return _pending(site, move, job)
+    return move
 
 
 def _waits(job: SlurmJob) -> bool:
@@ -78,42 +78,42 @@ def _waits(job: SlurmJob) -> bool:
     return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
 
 
-def _as_before(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+def _as_before(site: Site, move: Migration, job: SlurmJob) -> Migration:
     """Slurm took the command, but nothing came of it."""
-    if site.now() - rescue.changed <= REFUSED or "COMPLETING" in job.states:
-        return rescue
-    migration.say(site, rescue, "ckpt-not-yet", "its requeue had no effect: once more")
-    return migration.to(site, rescue, Step.REQUEUEING)
+    if site.now() - move.changed <= REFUSED or "COMPLETING" in job.states:
+        return move
+    migration.say(site, move, "ckpt-not-yet", "its requeue had no effect: once more")
+    return migration.to(site, move, Step.REQUEUEING)
 
 
-def _pending(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
     """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
     if one of them is taken away, and a hold that nobody has put on it.
     """
     try:
-        if job.required and not set(rescue.threatened).isdisjoint(job.required):
+        if job.required and not set(move.threatened).isdisjoint(job.required):
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
-            migration.say(site, rescue, "ckpt-any-nodes", f"it asked for {named}, which goes")
-        if not may_hurry(rescue.run.nodes, rescue.threatened, rescue.changed, site.now()):
-            return rescue
-        if job.is_requeue_hold(site.now()) and rescue.helped < MOST_HELP:
+            migration.say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if not may_hurry(move.run.nodes, move.threatened, move.changed, site.now()):
+            return move
+        if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:
             site.slurm.start_now(job.id)
             reach("rescue.hurried")
-            return _helped(site, rescue)
-        if _is_slurms_hold(job) and rescue.helped < MOST_HELP:
+            return _helped(site, move)
+        if _is_slurms_hold(job) and move.helped < MOST_HELP:
             site.slurm.release(job.id)
             why = job.description or job.reason
-            migration.say(site, rescue, "ckpt-freed", f"Slurm held it: {why}")
-            return _helped(site, rescue)
+            migration.say(site, move, "ckpt-freed", f"Slurm held it: {why}")
+            return _helped(site, move)
     except SlurmError as error:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
-        return rescue
-    return _report(site, rescue, job)
+        return move
+    return _report(site, move, job)
 
 
-def _helped(site: Site, rescue: Rescue) -> Rescue:
-    counted = replace(rescue, helped=rescue.helped + 1)
+def _helped(site: Site, move: Migration) -> Migration:
+    counted = replace(move, helped=move.helped + 1)
     site.state.put(counted)
     return counted
 
@@ -129,17 +129,17 @@ def _is_slurms_hold(job: SlurmJob) -> bool:
     return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
 
 
-def _report(site: Site, rescue: Rescue, job: SlurmJob) -> Rescue:
+def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
     """A reason that may not pass by itself is told once."""
     reason, own = job.reason, _is_slurms_hold(job)
     late = job.begin > site.now()
-    if rescue.note == reason or (reason in _WAITS | _USERS and not late and not own):
-        return rescue
+    if move.note == reason or (reason in _WAITS | _USERS and not late and not own):
+        return move
     hint = _HINTS.get(reason, "its hold comes back" if own else "")
     if late and not hint:
         hint = f"it may not begin for {job.begin - site.now():.0f} s"
     text = f"it waits: {reason}{': ' if hint else ''}{hint}"
-    migration.say(site, rescue, "ckpt-pending", text, level=logging.WARNING)
-    noted = replace(rescue, note=reason)
+    migration.say(site, move, "ckpt-pending", text, level=logging.WARNING)
+    noted = replace(move, note=reason)
     site.state.put(noted)
     return noted

@@ -28,7 +28,7 @@ from slurm_elastic.ckptman.saver import Saver
 from slurm_elastic.ckptman.snapshot import Snapshot, gather, mean_times
 from slurm_elastic.ckptman.tagged import Tagged
 from slurm_elastic.ckptman.undrain import NodeReleases
-from slurm_elastic.ckptstate import Rescue, Step
+from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.ckptstate.enduring import MEANS
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.faults import reach
@@ -172,7 +172,7 @@ class Service:
         machines = self.machines()
         take_back(site, self.orders, machines)
         warned = site.state.notices()
-        rescues = site.state.rescues()
+        migrations = site.state.migrations()
         found = threats(warned, machines)
         jobs = self._jobs()
         world = self._world(jobs, machines, found)
@@ -180,9 +180,9 @@ class Service:
             world, self.orders, self._saver, self._crew, self._choice, answered=jobs is not None
         )
         view = self._view(found)
-        plans = decide(self._facts(world, rescues), site.config.checkpoint.slack)
+        plans = decide(self._facts(world, migrations), site.config.checkpoint.slack)
         begun = self._begin(plans, view, found)
-        standing = {r.run.job: r for r in (*rescues, *begun)}
+        standing = {r.run.job: r for r in (*migrations, *begun)}
         self._moving = not all(r.put_off for r in standing.values())
         self._advance(standing.values(), jobs, found)
         if view is not None and not begun:  # else they were drained by an older view just now
@@ -281,9 +281,9 @@ class Service:
 
     # decide
 
-    def _facts(self, world: Snapshot, rescues: Sequence[Rescue]) -> list[JobFacts]:
+    def _facts(self, world: Snapshot, migrations: Sequence[Migration]) -> list[JobFacts]:
         """The facts of the jobs that are not on their way already."""
-        moved = {(r.run.job, r.run.attempt) for r in rescues}
+        moved = {(r.run.job, r.run.attempt) for r in migrations}
         facts = gather(world, self.site.pool_of.__contains__, self._choice)
         return [f for f in facts if (f.run.job, f.run.attempt) not in moved]
 
@@ -307,7 +307,7 @@ class Service:
         plans: Sequence[Plan],
         view: Mapping[str, SlurmNode] | None,
         found: Mapping[str, NodeThreat],
-    ) -> list[Rescue]:
+    ) -> list[Migration]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
         site = self.site
         moves = [
@@ -331,22 +331,22 @@ class Service:
         return moves
 
     def _advance(
-        self, rescues: Iterable[Rescue], jobs: Seen, found: Mapping[str, NodeThreat]
+        self, migrations: Iterable[Migration], jobs: Seen, found: Mapping[str, NodeThreat]
     ) -> None:
         leaving = frozenset(node for node, threat in found.items() if threat.leaving)
-        for row in sorted(rescues, key=_urgency):
+        for row in sorted(migrations, key=_urgency):
             if self._crew.busy(row.run.job):
                 continue
             # A look begins before the work of the last one ends: its view may be the older one.
-            one = self.site.state.open_rescue(row.run.job, row.run.attempt)
+            one = self.site.state.open_migration(row.run.job, row.run.attempt)
             if one is None:
                 continue
             try:
                 self._step(migration.hasten(self.site, one, found), jobs, leaving)
             except SlurmElasticError as error:
-                log.warning("rescue cannot go on job=%s error=%s", one.run.label, error)
+                log.warning("migration cannot go on job=%s error=%s", one.run.label, error)
 
-    def _step(self, one: Rescue, jobs: Seen, leaving: frozenset[str]) -> None:
+    def _step(self, one: Migration, jobs: Seen, leaving: frozenset[str]) -> None:
         if jobs is not None and self._is_safe(one, leaving):
             self._stay(one, jobs)
         elif _due(one, self.site.now()):
@@ -354,45 +354,45 @@ class Service:
         elif jobs is not None:
             self._watch(one, jobs.get(one.run.job))
 
-    def _watch(self, one: Rescue, job: SlurmJob | None) -> None:
+    def _watch(self, one: Migration, job: SlurmJob | None) -> None:
         """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
         if job is None or job.restarts <= one.run.attempt:
             watch(self.site, one, job)
         elif self.site.jobs.knows(self._helped.get(job.id, float("-inf"))):
             self._crew.submit(job.id, _urgency(one), partial(self._help, one, job))
 
-    def _help(self, one: Rescue, job: SlurmJob) -> None:
+    def _help(self, one: Migration, job: SlurmJob) -> None:
         if watch(self.site, one, job).over:
             self._helped.pop(job.id, None)
         else:  # a list from before says nothing of what was done now
             self._helped[job.id] = self.site.jobs.mark()
 
-    def _work(self, one: Rescue) -> None:
+    def _work(self, one: Migration) -> None:
         if migration.go_on(self.site, one).step is not one.step:
             self.wake()
 
-    def _is_safe(self, one: Rescue, leaving: frozenset[str]) -> bool:
+    def _is_safe(self, one: Migration, leaving: frozenset[str]) -> bool:
         """Nothing threatens its nodes any more, and their machines are still there."""
         if one.step is not Step.WAITING or not leaving.isdisjoint(one.threatened):
             return False
         alive = {m.instance.node for m in self._machines.values()}
         return all(n in alive or n not in self.site.pool_of for n in one.threatened)
 
-    def _stay(self, one: Rescue, jobs: Mapping[int, SlurmJob]) -> None:
+    def _stay(self, one: Migration, jobs: Mapping[int, SlurmJob]) -> None:
         after = watch(self.site, one, jobs.get(one.run.job))
         if after.step is Step.WAITING:
             why = "no notice stands against its nodes any more"
             migration.over(self.site, one, Step.STAYED, why)
 
 
-def _urgency(rescue: Rescue) -> Order:
-    return (NEVER if rescue.deadline is None else rescue.deadline, rescue.began)
+def _urgency(move: Migration) -> Order:
+    return (NEVER if move.deadline is None else move.deadline, move.began)
 
 
-def _due(rescue: Rescue, now: float) -> bool:
+def _due(move: Migration, now: float) -> bool:
     """Whether there is something to do for it now, besides watching."""
-    if rescue.step is Step.WAITING:
-        return rescue.at is not None and now >= rescue.at
-    if rescue.step in (Step.SAVED, Step.REQUEUEING):
-        return rescue.at is None or now >= rescue.at
-    return rescue.step in (Step.PLANNED, Step.SAVING)
+    if move.step is Step.WAITING:
+        return move.at is not None and now >= move.at
+    if move.step in (Step.SAVED, Step.REQUEUEING):
+        return move.at is None or now >= move.at
+    return move.step in (Step.PLANNED, Step.SAVING)

@@ -4,7 +4,7 @@ other.
 ``<state_dir>/checkpoints.db``, schema 2::
 
     notices        key, body (Warned), closed
-    rescues        job, attempt (key), step, over, changed, body (Rescue)
+    rescues        job, attempt (key), step, over, changed, body (Migration)
     images         job, attempt, number (key), taken, body (Image): the good ones that are known;
                    the service notes when they were taken by its own clock
     interruptions  instance (key), offer, at: what the mean time between them is counted from
@@ -57,7 +57,7 @@ class Held(Struct, frozen=True, kw_only=True):
     until: float = 0.0
 
 
-class Rescue(Struct, frozen=True, kw_only=True):
+class Migration(Struct, frozen=True, kw_only=True):
     """The move of one run of a job, written down before each effect.
 
     ``threatened``: those of its nodes that are taken away; ``deadline`` (Unix time) when, where
@@ -161,7 +161,7 @@ _MIGRATIONS = (
 )
 SCHEMA = Schema("file of checkpoints", "slurm-elastic-ckptman", _MIGRATIONS)
 
-_RESCUE = (
+_MIGRATE = (
     "insert or replace into rescues (job, attempt, step, over, changed, body) values (?,?,?,?,?,?)"
 )
 _IMAGE = "insert or replace into images (job, attempt, number, taken, body) values (?, ?, ?, ?, ?)"
@@ -263,46 +263,46 @@ class CheckpointState(Store):
             found = [w for w in self._all_notices().values() if w.closed is None]
         return tuple(sorted(found, key=lambda w: (w.notice.seen, w.key)))
 
-    # rescues
+    # migrations
 
-    def _open_rescues(self) -> dict[_Run, Rescue]:
-        return self._table("rescues", "select body from rescues where over = 0", _rescue_from)
+    def _open_migrations(self) -> dict[_Run, Migration]:
+        return self._table("rescues", "select body from rescues where over = 0", _migration_from)
 
     def _all_runs(self) -> dict[_Run, None]:
         sql = "select job, attempt from rescues"
         return self._table("runs", sql, lambda row: ((row["job"], row["attempt"]), None))
 
-    def put(self, *rescues: Rescue, image: Image | None = None) -> None:
+    def put(self, *migrations: Migration, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
         images = [] if image is None else self._saved(image)
-        writes = [*images, *((_RESCUE, _rescue_row(r)) for r in rescues)]
-        self._write(writes, partial(self._remember, rescues, image))
+        writes = [*images, *((_MIGRATE, _migration_row(r)) for r in migrations)]
+        self._write(writes, partial(self._remember, migrations, image))
 
-    def _remember(self, rescues: Sequence[Rescue], image: Image | None) -> None:
+    def _remember(self, migrations: Sequence[Migration], image: Image | None) -> None:
         standing, runs = self._known("rescues"), self._known("runs")
-        for rescue in rescues:
-            key = rescue.run.job, rescue.run.attempt
+        for move in migrations:
+            key = move.run.job, move.run.attempt
             runs[key] = None
             standing.pop(key, None)
-            if not rescue.over:
-                standing[key] = rescue
+            if not move.over:
+                standing[key] = move
         if image is not None:
             self._add(image)
 
-    def rescues(self, *, since: float | None = None) -> tuple[Rescue, ...]:
-        """The rescues that are not over, and with ``since`` those that changed since then."""
+    def migrations(self, *, since: float | None = None) -> tuple[Migration, ...]:
+        """The migrations that are not over, and with ``since`` those that changed since then."""
         if since is None:
             with self._lock:
-                found = list(self._open_rescues().values())
+                found = list(self._open_migrations().values())
         else:
             rows = self._select("select body from rescues where over = 0 or changed >= ?", since)
-            found = [_rescue_from(row)[1] for row in rows]
-        return tuple(sorted(found, key=lambda rescue: rescue.changed))
+            found = [_migration_from(row)[1] for row in rows]
+        return tuple(sorted(found, key=lambda move: move.changed))
 
-    def open_rescue(self, job: int, attempt: int) -> Rescue | None:
-        """The rescue of one run as it is now; None where it is over."""
+    def open_migration(self, job: int, attempt: int) -> Migration | None:
+        """The migration of one run as it is now; None where it is over."""
         with self._lock:
-            return self._open_rescues().get((job, attempt))
+            return self._open_migrations().get((job, attempt))
 
     def was_moved(self, job: int, attempt: int) -> bool:
         """Whether there is or was one of that run."""
@@ -366,7 +366,7 @@ class CheckpointState(Store):
         return {row["name"]: row["value"] for row in rows}
 
     def prune(self, before: float) -> None:
-        """Forget rescues and notices that were over, and interruptions, before that time."""
+        """Forget migrations and notices that were over, and interruptions, before that time."""
         self._write([
             ("delete from rescues where over = 1 and changed < ?", (before,)),
             ("delete from notices where closed < ?", (before,)),
@@ -374,14 +374,14 @@ class CheckpointState(Store):
         ])  # fmt: skip
 
 
-def _rescue_row(rescue: Rescue) -> tuple[object, ...]:
-    run = rescue.run
-    return run.job, run.attempt, str(rescue.step), rescue.over, rescue.changed, _json(rescue)
+def _migration_row(move: Migration) -> tuple[object, ...]:
+    run = move.run
+    return run.job, run.attempt, str(move.step), move.over, move.changed, _json(move)
 
 
-def _rescue_from(row: sqlite3.Row) -> tuple[_Run, Rescue]:
-    rescue = msgspec.json.decode(row["body"], type=Rescue)
-    return (rescue.run.job, rescue.run.attempt), rescue
+def _migration_from(row: sqlite3.Row) -> tuple[_Run, Migration]:
+    move = msgspec.json.decode(row["body"], type=Migration)
+    return (move.run.job, move.run.attempt), move
 
 
 def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:

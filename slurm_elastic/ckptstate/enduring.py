@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import SCHEMA, CheckpointState, RecordedNotice, Rescue
+from slurm_elastic.ckptstate import SCHEMA, CheckpointState, Migration, RecordedNotice
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge
@@ -30,7 +30,7 @@ def _body(kind: type[object]) -> Callable[[sqlite3.Row], object]:
 
 TABLES = (
     Table(name="notices", keys=("key",), reader=_body(RecordedNotice)),
-    Table(name="rescues", keys=("job", "attempt"), reader=_body(Rescue)),
+    Table(name="rescues", keys=("job", "attempt"), reader=_body(Migration)),
     Table(name="images", keys=("job", "attempt", "number"), reader=_body(Image)),
     Table(name="interruptions", keys=("instance",)),
     Table(name="releases", keys=("node",)),

@@ -92,7 +92,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         return None
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
         images, warned = state.images(), state.notices()
-        rescues = state.rescues(since=now - DAY)
+        migrations = state.migrations(since=now - DAY)
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = mark.beat if mark else None
     with (
@@ -107,7 +107,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         trouble=told(config.state, mark, now, config.timings.heartbeat_stale),
         images=images,
         warned=warned,
-        rescues=rescues,
+        migrations=migrations,
     )
 
 

@@ -112,7 +112,7 @@ def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts
         facts = replace(
             facts,
             images=tuple(i for i in facts.images if i.job in viewer.jobs),
-            rescues=tuple(r for r in facts.rescues if r.run.uid == viewer.uid),
+            migrations=tuple(r for r in facts.migrations if r.run.uid == viewer.uid),
         )
     if viewer.hides(NODES):
         warned = tuple(w for w in facts.warned if w.notice.node in viewer.nodes)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate import RecordedNotice, Rescue
+from slurm_elastic.ckptstate import Migration, RecordedNotice
 from slurm_elastic.heartbeat import alive
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
@@ -22,7 +22,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     process_found: bool | None = None
     images: Sequence[Image] = ()
     warned: Sequence[RecordedNotice] = ()
-    rescues: Sequence[Rescue] = ()
+    migrations: Sequence[Migration] = ()
 
 
 class SavedView(Struct, frozen=True, kw_only=True):
@@ -94,7 +94,7 @@ def checkpoints_view(
         trouble=facts.trouble,
         saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
         threats=tuple(_threat(w, node_of, now) for w in facts.warned),
-        moves=tuple(_move(r, now) for r in facts.rescues),
+        moves=tuple(_move(r, now) for r in facts.migrations),
     )
 
 
@@ -122,16 +122,16 @@ def _threat(warned: RecordedNotice, node_of: Mapping[str, str], now: float) -> T
     )
 
 
-def _move(rescue: Rescue, now: float) -> MoveView:
-    end = rescue.changed if rescue.over else now
+def _move(move: Migration, now: float) -> MoveView:
+    end = move.changed if move.over else now
     return MoveView(
-        job=rescue.run.job,
-        label=rescue.run.label,
-        step=str(rescue.step),
-        nodes=rescue.threatened,
-        left=None if rescue.deadline is None or rescue.over else rescue.deadline - now,
-        took=max(end - rescue.began, 0.0),
-        image=None if rescue.image is None else rescue.image.number,
-        note=rescue.note,
-        over=rescue.over,
+        job=move.run.job,
+        label=move.run.label,
+        step=str(move.step),
+        nodes=move.threatened,
+        left=None if move.deadline is None or move.over else move.deadline - now,
+        took=max(end - move.began, 0.0),
+        image=None if move.image is None else move.image.number,
+        note=move.note,
+        over=move.over,
     )

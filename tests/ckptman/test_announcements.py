@@ -87,7 +87,7 @@ def test_the_least_deadline_of_a_machine_counts_however_they_come(
     world.advance(5, step=1.0)
     least = min(w.notice.deadline or 0.0 for w in world.state.notices())
     assert least == mark.notice.deadline  # type: ignore[union-attr]
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     assert moved.deadline == least
     assert len(world.state.notices()) == 2, "each once, however often they are told"
 

@@ -35,8 +35,8 @@ def test_killed_at_any_step_it_goes_on_where_it_was(
     world.advance(away, step=1.0)
     world.start_ckptman()
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
-    (moved,) = world.rescues()
+    world.until(lambda: not world.state.migrations())
+    (moved,) = world.migrations()
     assert moved.step is Step.BACK
     assert moved.image is not None
     assert moved.image.attempt == 0
@@ -64,8 +64,8 @@ def test_an_image_that_is_spoilt_while_nobody_looks_is_not_trusted(world: CkptWo
     world.saver.spoilt.add((7, 1))
     world.start_ckptman()
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
-    image = world.rescues()[0].image
+    world.until(lambda: not world.state.migrations())
+    image = world.migrations()[0].image
     assert image is not None
     assert image.number == 2
 
@@ -80,8 +80,8 @@ def test_it_is_away_until_the_machine_is_gone(world: CkptWorld) -> None:
     world.take(node)
     world.until(lambda: world.job(7).restarts == 1)
     world.start_ckptman()
-    world.until(lambda: not world.state.rescues())
-    (moved,) = world.rescues()
+    world.until(lambda: not world.state.migrations())
+    (moved,) = world.migrations()
     assert moved.step is Step.BACK
     assert moved.image is not None
     assert world.job(7).restarts == 1

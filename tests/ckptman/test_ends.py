@@ -37,8 +37,8 @@ def waits(world: CkptWorld, *, notice: float) -> None:
     world.order("save", job=7)
     world.advance(150)
     world.interrupt(node, notice=notice)
-    world.until(lambda: [r.step for r in world.rescues()] == [Step.WAITING])
-    assert world.rescues()[0].image is not None
+    world.until(lambda: [r.step for r in world.migrations()] == [Step.WAITING])
+    assert world.migrations()[0].image is not None
 
 
 @pytest.mark.parametrize("end", ["COMPLETED", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"])
@@ -47,7 +47,7 @@ def test_an_older_image_does_not_make_a_finished_job_run_again(world: CkptWorld,
     assert world.saver.calls.count(("checkpoint", 7)) == 1, "no save fits: nothing was sent"
     world.slurm.set_job(7, end)
     world.advance(120)
-    assert world.rescues()[0].step is Step.ENDED
+    assert world.migrations()[0].step is Step.ENDED
     assert world.job(7).restarts == 0
 
 
@@ -58,7 +58,7 @@ def test_only_our_own_signal_is_what_it_dies_of_for_our_sake(
     node = world.runs(7).nodes[0]
     world.saver.broken = CheckpointError("no sign")
     world.interrupt(node)
-    world.until(lambda: [r.step for r in world.rescues()] == [Step.WAITING])
+    world.until(lambda: [r.step for r in world.migrations()] == [Step.WAITING])
     world.slurm.set_job(7, "FAILED", killed_by=killed_by)
     world.advance(60)
     assert world.job(7).restarts == restarts
@@ -103,8 +103,8 @@ def test_the_last_save_is_known_by_its_number_whatever_the_nodes_clock_says(
     taken[:] = [replace(image, taken=image.taken + ahead) for image in taken]
     world.start_ckptman()
     use_signal(world)
-    world.until(lambda: not world.state.rescues() and world.back(7, 1))
-    (moved,) = world.rescues()
+    world.until(lambda: not world.state.migrations() and world.back(7, 1))
+    (moved,) = world.migrations()
     assert moved.image is not None
     assert moved.image.number == 2
     assert world.saver.calls.count(("checkpoint", 7)) == 2
@@ -157,6 +157,6 @@ def test_a_periodic_image_that_was_not_noted_before_a_crash_is_not_the_last_one(
         world.state.forget(image)
     world.interrupt(node)
     world.until(lambda: world.back(7, 1))
-    image = world.rescues()[0].image
+    image = world.migrations()[0].image
     assert image is not None
     assert image.number == world.saver.calls.count(("checkpoint", 7)) >= 2

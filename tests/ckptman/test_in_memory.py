@@ -76,7 +76,7 @@ def test_a_notice_on_a_full_disk_saves_and_moves_the_job(
         assert "forgotten if slurm-elastic-ckptman ends" in told.told
         world.interrupt("pub1")
         world.until(lambda: world.job(1).restarts == 1)
-        assert world.saver.images(world.state.rescues(since=0.0)[0].run)
+        assert world.saver.images(world.state.migrations(since=0.0)[0].run)
     world.until(lambda: world.state.trouble[0] == "")
     world.until(lambda: "RUNNING" in world.job(1).states, 1200)
     world.until(lambda: saved_in_file(world) == [1])
@@ -136,7 +136,7 @@ def test_a_job_that_is_on_its_way_when_the_disk_fills_up_arrives(
 ) -> None:
     world.runs(1)
     world.interrupt("pub1")
-    world.until(lambda: bool(world.state.rescues()))
+    world.until(lambda: bool(world.state.migrations()))
     with monkeypatch.context() as patched:
         patched.setattr(FULL, no_room)
         world.until(lambda: world.job(1).restarts == 1)

@@ -32,7 +32,7 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
     world.interrupt(node)
     world.until(lambda: world.back(7, 1))
     world.tick()
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     assert moved.step is Step.BACK
     assert moved.image is not None
     assert moved.image.attempt == 0
@@ -49,13 +49,13 @@ def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> No
 
     world.interrupt(world.runs(7).nodes[0])
     world.until(lambda: world.back(7, 1))
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
     older = replace(moved, step=Step.SAVING, changed=moved.began)
     world.service._advance([older], world.ckpt.jobs.read(), {})
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
-    assert world.rescues() == [moved]
+    assert world.migrations() == [moved]
 
 
 def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorld) -> None:
@@ -65,7 +65,7 @@ def test_the_offer_cools_down_and_the_empty_node_is_powered_down(world: CkptWorl
     (cooling,) = world.ledger.cool_downs(world.now)
     assert cooling.code == "interruption"
     world.until(lambda: machine not in [i.id for i in world.alive()])
-    assert world.now < world.rescues()[0].deadline, "its lease ends before it would be taken"
+    assert world.now < world.migrations()[0].deadline, "its lease ends before it would be taken"
     world.until(lambda: not world.state.notices())
 
 
@@ -111,7 +111,7 @@ def test_a_save_that_fails_is_tried_again_then_the_older_image_serves(world: Ckp
     world.interrupt(node)
     world.until(lambda: world.back(7, 1))
     world.tick()
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     assert moved.image is not None
     assert moved.image.number == 1
     kinds = world.told(7)
@@ -130,7 +130,7 @@ def test_a_spoilt_image_is_never_used(world: CkptWorld) -> None:
     world.until(lambda: world.back(7, 1))
     world.tick()
     assert "ckpt-bad-image" in world.told(7)
-    image = world.rescues()[0].image
+    image = world.migrations()[0].image
     assert image is not None
     assert image.number == 1
 
@@ -146,7 +146,7 @@ def test_without_any_image_it_goes_on_until_its_node_is_lost(world: CkptWorld) -
     world.take(node)
     world.until(lambda: world.back(7, 1))
     world.tick()
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     assert moved.step is Step.BACK
     assert moved.image is None
     assert "ckpt-no-image" in world.told(7)
@@ -208,7 +208,7 @@ def test_a_job_that_ends_by_itself_is_left_alone(world: CkptWorld) -> None:
     world.advance(10)
     world.slurm.set_job(7, "COMPLETED")
     world.advance(10)
-    (moved,) = world.rescues()
+    (moved,) = world.migrations()
     assert moved.step is Step.ENDED
     assert world.job(7).restarts == 0
 
@@ -340,8 +340,8 @@ def test_a_job_that_may_get_a_node_again_is_not_hurried_within_the_second(
     )
     world.interrupt(first)
     world.until(lambda: bool(hurried))
-    (rescue,) = world.rescues()
-    assert hurried[0] - rescue.reached["requeued"] >= least
+    (move,) = world.migrations()
+    assert hurried[0] - move.reached["requeued"] >= least
 
 
 def test_slurm_that_does_not_answer_keeps_nothing_from_being_saved(world: CkptWorld) -> None:
@@ -379,7 +379,7 @@ def test_a_rebalance_recommendation_saves_and_moves_nothing(world: CkptWorld) ->
     assert ("checkpoint", 7) in world.saver.calls
     assert world.job(7).restarts == 0
     assert "DRAIN" not in world.slurm.node(node).states
-    assert not world.rescues()
+    assert not world.migrations()
 
 
 def test_an_operators_notice_moves_jobs_and_can_be_taken_back(world: CkptWorld) -> None:
@@ -392,7 +392,7 @@ def test_an_operators_notice_moves_jobs_and_can_be_taken_back(world: CkptWorld) 
     world.advance(10)
     assert "DRAIN" not in world.slurm.node(node).states
     assert not world.state.notices()
-    assert world.rescues()[0].step is Step.STAYED
+    assert world.migrations()[0].step is Step.STAYED
 
 
 def test_an_operator_has_a_job_saved_now(world: CkptWorld) -> None:
@@ -525,8 +525,8 @@ def test_a_shared_directory_that_cannot_be_written_leaves_the_older_image(
     world.saver.broken = OSError(30, "Read-only file system", "/shared/ckpt")
     world.interrupt(node)
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
-    image = world.rescues()[0].image
+    world.until(lambda: not world.state.migrations())
+    image = world.migrations()[0].image
     assert image is not None
     assert image.number == 1
     assert "ckpt-failed" in world.told(7)
@@ -555,8 +555,8 @@ def test_a_periodic_save_in_between_does_not_stand_for_the_last_one(world: CkptW
     world.interrupt(node)
     world.save_before(7)
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
-    image = world.rescues()[0].image
+    world.until(lambda: not world.state.migrations())
+    image = world.migrations()[0].image
     assert image is not None
     assert image.number == len([c for c in world.saver.calls if c[0] == "checkpoint"])
 
@@ -567,10 +567,10 @@ def test_the_machine_goes_before_its_deadline_while_a_job_waits_for_it(world: Ck
     world.saver.broken = CheckpointError("cannot")
     world.interrupt(node)
     world.advance(10)
-    assert world.state.rescues()[0].step is Step.WAITING
+    assert world.state.migrations()[0].step is Step.WAITING
     world.take(node)
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
+    world.until(lambda: not world.state.migrations())
     assert world.job(7).restarts == 1
 
 

@@ -102,8 +102,8 @@ def test_it_moves_soon_after_slurm_takes_the_requeue(stuck: Stuck) -> None:
     stuck.slurm.undo()
     world.until(lambda: world.job(7).restarts == 1, 30)
     world.until(lambda: world.back(7, 1))
-    world.until(lambda: not world.state.rescues())
-    assert world.rescues()[0].step is Step.BACK
+    world.until(lambda: not world.state.migrations())
+    assert world.migrations()[0].step is Step.BACK
 
 
 def test_it_goes_on_where_it_is_once_its_node_can(stuck: Stuck) -> None:
@@ -111,7 +111,7 @@ def test_it_goes_on_where_it_is_once_its_node_can(stuck: Stuck) -> None:
     world.advance(1200, step=2.0)
     stuck.saver.undo()
     world.until(lambda: (7, 0) not in world.saver.held, 400)
-    assert world.rescues()[0].step is Step.STAYED
+    assert world.migrations()[0].step is Step.STAYED
 
 
 class Keeps:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState, RecordedNotice, Rescue, Step
+from slurm_elastic.ckptstate import KNOWN_IMAGES, CheckpointState, Migration, RecordedNotice, Step
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
 
 RUN = JobRun(
     job=7, label="7", attempt=0, user="u", uid=1, gid=1, nodes=("n1",), partition="p", started=1.0
 )
-MOVE = Rescue(
+MOVE = Migration(
     run=RUN,
     method="fake",
     threatened=("n1",),
@@ -48,13 +48,13 @@ def state(tmp_path: Path) -> Iterator[CheckpointState]:
 
 def answers(state: CheckpointState) -> tuple[object, ...]:
     return (
-        state.notices(), state.known(["k1", "k2"]), state.rescues(), state.open_rescue(7, 0),
+        state.notices(), state.known(["k1", "k2"]), state.migrations(), state.open_migration(7, 0),
         state.was_moved(7, 0), state.was_moved(8, 0), state.images(), state.images(7),
         state.releases(), state.interruptions(0.0), state.counters(),
     )  # fmt: skip
 
 
-def ended(step: Step) -> Rescue:
+def ended(step: Step) -> Migration:
     return replace(MOVE, step=step, changed=9.0)
 
 
@@ -109,7 +109,7 @@ def test_a_write_that_fails_is_not_remembered(state: CheckpointState) -> None:
                       "select raise(abort, 'no room'); end")  # fmt: skip
     with pytest.raises(sqlite3.Error, match="no room"):
         state.put(ended(Step.SAVED))
-    assert state.rescues() == (MOVE,)
+    assert state.migrations() == (MOVE,)
 
 
 def test_one_machine_is_counted_once_with_the_first_notice_that_takes_it(

@@ -23,7 +23,7 @@ from slurm_elastic.ckptman.sources import (
     WithdrawOrder,
     drop,
 )
-from slurm_elastic.ckptstate import CheckpointState, Rescue
+from slurm_elastic.ckptstate import CheckpointState, Migration
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
@@ -125,7 +125,7 @@ class CkptWorld(World):
     def until(self, condition: Any, most: float = 600.0) -> None:
         end = self.now + most
         while not condition():
-            assert self.now < end, (self.slurm.queue(), self.state.rescues(since=0.0))
+            assert self.now < end, (self.slurm.queue(), self.state.migrations(since=0.0))
             self.advance(1.0, step=1.0)
 
     def machine(self, node: str) -> str:
@@ -151,8 +151,8 @@ class CkptWorld(World):
         """The machine is gone: its slurmd does not answer."""
         self.clouds["pub"].take(self.machine(node))
 
-    def rescues(self) -> list[Rescue]:
-        return list(self.state.rescues(since=0.0))
+    def migrations(self) -> list[Migration]:
+        return list(self.state.migrations(since=0.0))
 
     def back(self, number: int, attempt: int) -> bool:
         job = self.job(number)

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory, NoticeOrder, SaveOrder
-from slurm_elastic.ckptstate import CheckpointState, RecordedNotice, Rescue, Step
+from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.heartbeat import CKPTMAN
@@ -68,7 +68,7 @@ def service(path: Path) -> Path:
     )  # fmt: skip
     memory.warn(RecordedNotice(key="k", notice=notice, source="a person"), now=0.0)
     memory.put(
-        Rescue(
+        Migration(
             run=RUN,
             method="fake",
             threatened=("op1",),

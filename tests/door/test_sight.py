@@ -35,7 +35,7 @@ def viewer(uid: int, *hidden: str) -> Viewer:
 def facts(tmp_path: Path) -> Facts:
     busy_ledger(tmp_path / "ledger.db").close()
     found = read_facts(config(tmp_path), NOW)
-    memory = CheckpointFacts(rescues=(rescue_of(41, ALICE), rescue_of(42, BOB)))
+    memory = CheckpointFacts(migrations=(rescue_of(41, ALICE), rescue_of(42, BOB)))
     return msgspec.structs.replace(
         found, checkpoints=memory, accounts={"physics": Spent(day=1.0, month=2.0)}
     )
@@ -52,7 +52,7 @@ def test_private_jobs_hide_others_jobs_and_not_the_machines(facts: Facts) -> Non
     assert {job for launch in seen.open_launches for job in launch.jobs} <= {41, 44}
     assert not any(m.accounts for m in seen.machines)
     assert seen.checkpoints is not None
-    assert [r.run.job for r in seen.checkpoints.rescues] == [41]
+    assert [r.run.job for r in seen.checkpoints.migrations] == [41]
     assert seen.private == ("jobs",)
     assert "PrivateData=jobs" in note(seen.private)
 

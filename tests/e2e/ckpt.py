@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, Rescue
+from slurm_elastic.ckptstate import FILE, CheckpointState, Migration
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.control import interrupt
 from tests.e2e.world import PATIENCE, ledger
@@ -73,11 +73,11 @@ def each_once(site: Sandbox, job: int, count: int = STEPS) -> None:
     assert steps(site, job) == [str(n) for n in range(1, count + 1)]
 
 
-def rescues(site: Sandbox) -> Sequence[Rescue]:
+def migrations(site: Sandbox) -> Sequence[Migration]:
     path = Path(site.layout.dir) / "state" / FILE
     state = CheckpointState(path, read_only=True)
     try:
-        return state.rescues(since=0.0)
+        return state.migrations(since=0.0)
     finally:
         state.close()
 
@@ -93,5 +93,7 @@ def kinds(site: Sandbox, subject: str) -> list[str]:
 def settled(site: Sandbox) -> None:
     """Wait until no job is on its way any more."""
     site.wait_for(
-        lambda: all(r.over for r in rescues(site)), PATIENCE, "every rescue has come to its end"
+        lambda: all(r.over for r in migrations(site)),
+        PATIENCE,
+        "every migration has come to its end",
     )

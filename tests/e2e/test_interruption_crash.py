@@ -15,8 +15,8 @@ from tests.e2e.ckpt import (
     announce,
     counter,
     each_once,
+    migrations,
     node_of,
-    rescues,
     settled,
     wait_steps,
 )
@@ -47,6 +47,6 @@ def test_killed_at_any_step_it_goes_on_where_it_was(site: Sandbox, point: str) -
     assert site.wait_job(job)["Restarts"] == "1"
     each_once(site, job)
     settled(site)
-    mine = [r for r in rescues(site) if r.run.job == job]
+    mine = [r for r in migrations(site) if r.run.job == job]
     assert [r.step for r in mine] == [Step.BACK]
     assert mine[0].image is not None

@@ -19,8 +19,8 @@ from tests.e2e.ckpt import (
     counter,
     each_once,
     kinds,
+    migrations,
     node_of,
-    rescues,
     settled,
     wait_steps,
 )
@@ -79,7 +79,7 @@ def test_a_notice_of_the_queue_saves_and_moves_the_job(
     each_once(site, job)
     assert begun_at(site, job)[1] >= 8
     settled(site)
-    (moved,) = [r for r in rescues(site) if r.run.job == job]
+    (moved,) = [r for r in migrations(site) if r.run.job == job]
     assert moved.image is not None
     assert "ckpt-notice" in kinds(site, node)
     assert health(site)[SOURCE].error is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from slurm_elastic.ckptstate import FILE, CheckpointState, RecordedNotice, Rescue
+from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, RecordedNotice
 from slurm_elastic.model import Image
 
 from .criu_world import PROGRAM, CriuWorld, gone
@@ -54,22 +54,22 @@ class ServedWorld(CriuWorld):
         """Whether the service lives."""
         return self.head.run(["pgrep", "-f", "[c]li.ckptman"], check=False).returncode == 0
 
-    def rescues(self, job: int) -> Sequence[Rescue]:
+    def migrations(self, job: int) -> Sequence[Migration]:
         """The moves of a job, oldest first."""
         with self.memory() as state:
             return sorted(
-                (r for r in state.rescues(since=0.0) if r.run.job == job), key=lambda r: r.began
+                (r for r in state.migrations(since=0.0) if r.run.job == job), key=lambda r: r.began
             )
 
-    def moved(self, job: int, moves: int = 1, patience: float = PATIENCE) -> Rescue:
+    def moved(self, job: int, moves: int = 1, patience: float = PATIENCE) -> Migration:
         """Wait until the last of so many moves of a job is over, and the job runs again."""
 
         def over() -> bool:
-            found = self.rescues(job)
+            found = self.migrations(job)
             return len(found) == moves and found[-1].over
 
         self.wait_for(over, f"move {moves} of job {job} is over", patience)
-        last = self.rescues(job)[-1]
+        last = self.migrations(job)[-1]
         assert last.step == "back", last
         return last
 

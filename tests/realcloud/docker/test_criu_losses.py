@@ -69,7 +69,7 @@ def test_read_only_everywhere_a_job_goes_on_and_starts_anew_only_when_its_node_i
         assert [m["note"] for m in moves if m["job"] == job] == [refused]
         world.wait_more(job)
         assert world.job(job)["Restarts"] == "0"
-        assert world.rescues(job)[-1].step == "waiting"
+        assert world.migrations(job)[-1].step == "waiting"
         world.lose(job)
         world.wait_for(lambda: world.output(job)[:1] == ["start restart=1 args="], "it starts anew")
         world.wait_more(job)

@@ -159,7 +159,7 @@ def test_scancel_of_a_saved_job_that_waits_leaves_nothing(world: ServedWorld) ->
     world.slurm("scancel", str(job))
     world.wait_job(job, "CANCELLED")
     world.wait_for(lambda: not world.saved(job), "the service has given its images up")
-    assert [r.step for r in world.rescues(job)] == ["ended"]
+    assert [r.step for r in world.migrations(job)] == ["ended"]
     world.wait_for(lambda: "ckpt-removed" in world.told(job), "it is said")
     swept(world, job)
 
@@ -178,6 +178,6 @@ def test_scancel_while_the_service_moves_a_job_leaves_nothing(world: ServedWorld
         gone(world, job)
     finally:
         world.serve()
-    world.wait_for(lambda: [r.step for r in world.rescues(job)] == ["ended"], "that is noticed")
+    world.wait_for(lambda: [r.step for r in world.migrations(job)] == ["ended"], "that is noticed")
     world.wait_for(lambda: not world.saved(job), "the service has forgotten its images")
     assert world.job(job)["Restarts"] == "0"

@@ -40,7 +40,7 @@ def let_go(world: SpotWorld, job: int) -> None:
 def interrupted(world: SpotWorld, job: int, source: str) -> str:
     """EC2 takes the job's machine in two minutes; the node on which it goes on."""
     before = world.job(job)
-    node, moves = before["NodeList"], len(world.rescues(job))
+    node, moves = before["NodeList"], len(world.migrations(job))
     machine = world.machine(node)
     assert machine.instance.cloud == "aws"
     world.ec2.interrupt([machine.instance.id], notice=120.0)
@@ -49,12 +49,12 @@ def interrupted(world: SpotWorld, job: int, source: str) -> str:
         for m in world.ec2.state().machines
         if m.id == machine.instance.id and m.interruption is not None
     ]
-    world.wait_for(lambda: len(world.rescues(job)) > moves, f"{source} are heard")
+    world.wait_for(lambda: len(world.migrations(job)) > moves, f"{source} are heard")
     (heard,) = [w for w in world.warned() if w.notice.instance == machine.instance.id]
     assert heard.source == source
     assert heard.notice.node in ("", node)
-    world.wait_for(lambda: world.rescues(job)[-1].over, "the move is over")
-    moved = world.rescues(job)[-1]
+    world.wait_for(lambda: world.migrations(job)[-1].over, "the move is over")
+    moved = world.migrations(job)[-1]
     assert moved.step == "back"
     assert moved.image is not None
     assert moved.threatened == (node,)
