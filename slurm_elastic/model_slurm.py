@@ -63,8 +63,9 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     it may start at the earliest (its BeginTime); ``description`` is what Slurm adds to the reason.
 
     ``tasks`` of an array are still one job while they are pending. ``node_count`` and ``cpus`` are
-    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` and
-    ``features`` what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
+    what one of them asked for, ``limit`` its time limit (s; None: none is set), ``gres`` (of each
+    node, or a part of one), ``job_gres`` (of all nodes together, as by --gpus) and ``features``
+    what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
     each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
     """
 
@@ -97,6 +98,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     limit: int | None = None
     priority: int = 0
     gres: str = ""
+    job_gres: str = ""
     features: str = ""
     eligible: float = 0.0
     description: str = ""

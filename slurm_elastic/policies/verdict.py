@@ -176,7 +176,12 @@ def could_run(job: SlurmJob, pool: Pool) -> bool:
 
 def need(job: SlurmJob, pool: Pool) -> int:
     """How many nodes of the pool the job takes."""
-    return max(job.node_count, math.ceil(job.cpus / pool.cpus))
+    gres = [
+        math.ceil(wanted / have)
+        for name, wanted in _gres_named(job.job_gres)
+        if (have := _gres_of(pool, name))
+    ]
+    return max(job.node_count, math.ceil(job.cpus / pool.cpus), *gres)
 
 
 def features(pool: Pool) -> tuple[str, ...]:
@@ -203,18 +208,23 @@ def lacks_features(job: SlurmJob, pool: Pool) -> str:
 
 
 def lacks_gres(job: SlurmJob, pool: Pool) -> str:
-    """``gpu`` counts every type, ``gpu:a100`` that one only. A count is of a node or of the job,
-    which Slurm's answer does not say: it has to fit the job's nodes together.
+    """``gpu`` counts every type, ``gpu:a100`` that one only. What the job wants of all its nodes
+    together (--gpus) Slurm may take from as many nodes as it likes.
     """
-    for item in re.split(r"[ ,]+", job.gres):
-        match = _GRES.fullmatch(item)
-        name = match["name"] if match else ""
-        if match is None or name.partition(":")[0] in _NO_GRES:
-            continue
-        wanted, have = int(match["count"] or 1), _gres_of(pool, name)
-        if have == 0 or wanted > have * job.node_count:
-            return f"its nodes have {have} {name}, the job asks for {wanted}"
+    for text, together in ((job.gres, False), (job.job_gres, True)):
+        for name, wanted in _gres_named(text):
+            have = _gres_of(pool, name)
+            if have == 0 or (wanted > have and not together):
+                return f"its nodes have {have} {name}, the job asks for {wanted}"
     return ""
+
+
+def _gres_named(text: str) -> Iterable[tuple[str, int]]:
+    """Each gres of such a text, and how many; what cannot be read is Slurm's to judge."""
+    for item in re.split(r"[ ,]+", text):
+        match = _GRES.fullmatch(item)
+        if match is not None and match["name"].partition(":")[0] not in _NO_GRES:
+            yield match["name"], int(match["count"] or 1)
 
 
 def _gres_of(pool: Pool, name: str) -> int:

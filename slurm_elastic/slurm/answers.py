@@ -162,7 +162,7 @@ def job(raw: RawJob) -> SlurmJob:
     nodes, required = raw.nodes or "", raw.required_nodes or ""
     excluded = raw.excluded_nodes or ""
     task, minutes = number(raw.array_task_id), number(raw.time_limit)
-    wants = (raw.tres_per_node, raw.tres_per_job, raw.tres_per_socket, raw.tres_per_task)
+    wants = (raw.tres_per_node, raw.tres_per_socket, raw.tres_per_task)
     return SlurmJob(
         id=int(raw.job_id),
         states=states(raw.job_state),
@@ -193,6 +193,7 @@ def job(raw: RawJob) -> SlurmJob:
         limit=None if minutes is None else int(minutes) * 60,
         priority=_whole(raw.priority, 0),
         gres=intern(" ".join(map(str, filter(None, wants)))),
+        job_gres=intern(str(raw.tres_per_job or "")),
         features=intern(raw.features or ""),
         eligible=number(raw.eligible_time) or 0.0,
         description=intern(raw.state_description or ""),

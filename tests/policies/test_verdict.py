@@ -189,6 +189,10 @@ def test_a_job_that_the_filter_gave_another_cloud_alone_has_not_named_it() -> No
 def test_what_a_node_has_decides_whether_it_could_be_a_jobs() -> None:
     assert could_run(changed(gres="gres:gpu:a100:2", features="fast,aws,gpu"), POOL)
     assert could_run(changed(gres="cpu:4"), POOL), "since 23.11 a task's CPUs stand there"
+    assert could_run(changed(job_gres="gres/gpu:8"), POOL), "--gpus: Slurm takes more nodes then"
+    assert need(changed(job_gres="gres/gpu:8", node_count=1, cpus=1), POOL) == 4
+    assert not could_run(changed(job_gres="gres/tpu:1"), POOL)
+    assert not could_run(changed(gres="gres/gpu:3", node_count=2), POOL), "that is of each node"
     assert could_run(changed(features="fast|old"), POOL), "an expression is Slurm's to judge"
     assert not could_run(changed(gres="gres:gpu"), replace(POOL, gres={}))
     assert not could_run(changed(features="old"), POOL)

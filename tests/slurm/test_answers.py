@@ -139,9 +139,11 @@ def test_what_a_growth_policy_needs_of_a_job() -> None:
         "time_limit": {"set": True, "infinite": False, "number": 10},
         "priority": {"set": True, "infinite": False, "number": 4},
         "tres_per_node": "gres:gpu:1",
+        "tres_per_job": "gres:gpu:2",
         "features": "cloud&fast",
     }
     job = job_of(raw)
+    assert job.job_gres == "gres:gpu:2"
     assert (job.node_count, job.cpus, job.limit, job.priority) == (2, 8, 600, 4)
     assert (job.gres, job.features, job.tasks) == ("gres:gpu:1", "cloud&fast", 1)
     unlimited = {"set": False, "infinite": True, "number": 0}
