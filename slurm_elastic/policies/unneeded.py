@@ -6,7 +6,7 @@ looks, goes by ``overdue``: the same rule, with a bound on time and on looks in 
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence, Set
 
 from msgspec import Struct
 
@@ -60,6 +60,7 @@ def overdue(
     (``busy``), and has been for ``bound``. A node that Slurm does not list is a doubt, and stays;
     what was needed in one look starts anew. No look ends more than repair may in a round.
     """
+    at_work = _at_work(nodes)
     found = [
         one
         for one in seen
@@ -67,6 +68,7 @@ def overdue(
         and one.node in nodes
         and one.node not in busy
         and is_unneeded(nodes[one.node])
+        and one.address not in at_work
     ]
     standing = {one.id: _next(before.get(one.id), now) for one in found}
     ready = [
@@ -76,6 +78,20 @@ def overdue(
     ]
     most = cap(len(seen))
     return Verdict(ready=tuple(ready[:most]), waiting=max(len(ready) - most, 0), standing=standing)
+
+
+def _at_work(nodes: Mapping[str, SlurmNode]) -> Set[str]:
+    """Addresses at which Slurm has one cloud node alone, in use: a machine there serves that node,
+    whatever its tags say, which anybody may have changed. On one host all nodes have one address.
+    """
+    at: dict[str, list[SlurmNode]] = {}
+    for node in nodes.values():
+        at.setdefault(node.address, []).append(node)
+    return {
+        address
+        for address, there in at.items()
+        if address and len(there) == 1 and "CLOUD" in there[0].states and not is_unneeded(there[0])
+    }
 
 
 def _next(before: Standing | None, now: float) -> Standing:

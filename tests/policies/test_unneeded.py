@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ledger_cases import instance
+from msgspec.structs import replace
 
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.unneeded import Bound, Standing, Verdict, overdue
@@ -43,3 +44,21 @@ def test_a_node_that_was_needed_meanwhile_starts_anew() -> None:
     needed = look(61.0, second.standing, UP)
     assert needed.standing == {}
     assert look(200.0, needed.standing).ready == ()
+
+
+def test_a_machine_at_the_address_of_a_node_in_use_stays_whatever_its_tag_says() -> None:
+    """Anybody may change a tag, and the watchdog knows the machine's node by nothing else."""
+    mine = replace(instance(), address="10.0.0.7")
+    used = SlurmNode(name="pub2", states=frozenset({"ALLOCATED", "CLOUD"}), address="10.0.0.7")
+    standing: Mapping[str, Standing] = {}
+    for now in (0.0, 60.0, 120.0, 180.0):
+        verdict = overdue(OFF | {"pub2": used}, ("pub2",), [mine], standing, now, BOUND)
+        standing = verdict.standing
+        assert verdict.ready == ()
+    gone = replace(used, states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))
+    for now in (200.0, 240.0, 300.0):
+        verdict = overdue(OFF | {"pub2": gone}, (), [mine], standing, now, BOUND)
+        standing = verdict.standing
+    assert verdict.ready
+    one_host = {n: replace(used, name=n) for n in ("pub2", "pub3")}
+    assert overdue(OFF | one_host, (), [mine], standing, 400.0, BOUND).ready, "it tells nothing"
