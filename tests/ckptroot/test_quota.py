@@ -6,7 +6,9 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -164,3 +166,40 @@ def test_one_save_looks_at_a_time_and_none_for_ever(
         with pytest.raises(Refused, match="busy"):
             one.room(0)
     one.room(0)
+
+
+def test_users_who_ask_at_once_are_promised_no_more_than_there_is(site: Site) -> None:
+    """As when a cloud takes many machines away at a time."""
+    there = os.statvfs(site.jobs)
+    free = there.f_bavail * there.f_frsize
+    site = replace(
+        site, keep_free=Amount("a quarter", size=free // 4),
+        job_quota=Amount("all", size=free), user_quota=Amount("all", size=free),
+    )  # fmt: skip
+    for turn in range(5):
+        jobs = [job(site, 10 * turn + n + 1, uid=ALICE + 10 * turn + n) for n in range(6)]
+        together = threading.Barrier(len(jobs))
+
+        def asks(one: Quota, together: threading.Barrier = together) -> bool:
+            together.wait(60)
+            try:
+                one.room(free // 2)
+            except Refused:
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            assert sum(threads.map(asks, jobs)) <= 1
+        for one in jobs:
+            one.forget()
+
+
+def test_a_promise_that_takes_long_costs_nobody_a_save(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quotas, "_TURN", 0.1)
+    one, other = job(site, 1), job(site, 2, uid=BOB)
+    one.settle()
+    with open(site.jobs / "quota" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert other.room(MIB).size > MIB
