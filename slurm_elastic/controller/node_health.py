@@ -14,6 +14,7 @@ from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.node_health import Ill, Strike, ill
+from slurm_elastic.policies.power_state import is_busy, is_down
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,9 @@ def recycle(site: Site, cloud: str, actions: Sequence[Recycle], correlation: str
 
 
 def _ill(site: Site, node: SlurmNode) -> Ill | None:
+    """None also where a job runs there by now: it ends first, unless Slurm has killed it."""
+    if is_busy(node) and not is_down(node):
+        return None
     return ill(node, site.config.slurm.user)
 
 

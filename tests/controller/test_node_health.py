@@ -11,7 +11,9 @@ import pytest
 from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
 from slurm_elastic.controller.boot_breaker import SOUND
+from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.power_state import Phase, phase
 from tests.controller.world import BOOT, World
 
@@ -195,3 +197,14 @@ def test_machines_that_serve_until_slurm_suspends_them_prove_that_their_pool_wor
     assert failures(world) == 0
     assert "breaker-closed" in reasons(world, "pool:burst")
     world.close()
+
+
+def test_a_job_that_runs_when_its_node_is_read_once_more_keeps_its_machine(world: World) -> None:
+    machine = up(world, "pub1", 1)
+    world.slurm.set_node(
+        "pub1", "ALLOCATED", "DRAIN", "CLOUD", reason="Kill task failed", reason_user="slurm"
+    )
+    site = world.daemon._site
+    recycle(site, "pub", [Recycle(node="pub1", reason="as of before")], "reconcile")
+    assert world.machines_of("pub1") == [machine]
+    assert "POWER_DOWN" not in world.slurm.node("pub1").states
