@@ -149,3 +149,14 @@ def test_every_command_is_one(page: str, line: str) -> None:
 
 def test_there_are_commands() -> None:
     assert len(COMMANDS) > 40
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/first-burst.md"])
+def test_offers_comes_after_what_makes_the_ledger(page: str) -> None:
+    """It reads the daemon's ledger and the cluster's UUID: in a first installation neither is there
+    before these steps.
+    """
+    text = (ROOT / page).read_text()
+    steps = text[text.index("conf install --restart") :]
+    assert "slurm-elastic offers" not in text[: text.index("conf install --restart")]
+    assert steps.index("enable --now slurm-elasticd") < steps.index("slurm-elastic offers")
