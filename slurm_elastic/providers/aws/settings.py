@@ -9,11 +9,11 @@ from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType
 from slurm_elastic.config.numbers import (
-    Count,
     PerHour,
     PerSecond,
 )
 from slurm_elastic.model import Location, Market
+from slurm_elastic.policies.next_launch import WORTH_A_CALL
 
 
 class Strategy(StrEnum):
@@ -60,7 +60,7 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     allocation: Allocation = Allocation.PRICE
     launch_template: str | None = None
     image_owners: Annotated[tuple[str, ...], Meta(min_length=1)] = ("self",)
-    launch_burst: Count | None = None
+    launch_burst: Annotated[int, Meta(ge=WORTH_A_CALL)] | None = None
     launch_rate: PerSecond | None = None
 
     needs_types: ClassVar[bool] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from emulated import running_ec2
 from hypothesis import given
@@ -18,6 +19,7 @@ from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import Location
+from slurm_elastic.policies.next_launch import WORTH_A_CALL
 from slurm_elastic.providers.aws.provider import AwsProvider
 from slurm_elastic.providers.aws.rate_limit import LAUNCHES, Bucket, Busy, Pace, Rate, pace_of
 from slurm_elastic.providers.aws.settings import AwsCloud
@@ -232,3 +234,14 @@ def test_the_emulated_limits_are_those_of_the_guide(ec2: Ec2Control) -> None:
     assert not refused("RunInstances", MaxCount="4")
     assert [bool(refused("DescribeInstances")) for _ in range(101)] == [False] * 100 + [True]
     assert [bool(refused("CreateTags")) for _ in range(101)] == [False] * 100 + [True]
+
+
+@pytest.mark.parametrize(("burst", "good"), [(WORTH_A_CALL, True), (WORTH_A_CALL - 1, False)])
+def test_a_burst_is_worth_a_call_or_a_mistake_of_the_configuration(burst: int, good: bool) -> None:
+    """A request for more machines than that would wait for such a call for ever."""
+    raw = msgspec.to_builtins(settings()) | {"launch_burst": burst}
+    if good:
+        assert msgspec.convert(raw, AwsCloud).launch_burst == burst
+    else:
+        with pytest.raises(msgspec.ValidationError, match="launch_burst"):
+            msgspec.convert(raw, AwsCloud)
