@@ -116,11 +116,19 @@ def exchange(inner: socket.socket, line: bytes, budget: Budget) -> bytes:
 
 
 def pieces(raw: Any, budget: Budget, **read: Any) -> Iterator[bytes]:  # noqa: ANN401 - urllib3's
-    """The body of an answer, as it comes: none is waited for once there is one."""
-    one = getattr(raw, "read1", raw.read)
+    """The body of an answer, as it comes: none is waited for once there is one. An SSH channel's
+    file knows no such reading; of that each piece is waited for.
+    """
+    one = raw.read1 if hasattr(_file_of(raw), "read1") else raw.read
     while piece := one(_CHUNK, **read):
         budget.take(len(piece))
         yield piece
+
+
+def _file_of(raw: Any) -> Any:  # noqa: ANN401 - urllib3's, and http.client's below it
+    """The file that a body is read from in the end, as far as it can be told."""
+    below = getattr(raw, "_fp", raw)
+    return getattr(below, "fp", None) or below
 
 
 def bound_boto(client: Any, seconds: float, most: int = ANSWER) -> None:  # noqa: ANN401 - boto3's
