@@ -7,12 +7,14 @@ time limit ends the second.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.hostlist import expand
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.cli import SlurmCli
 
 PATIENCE = 5.0
@@ -32,6 +34,19 @@ class PromptCli(SlurmCli):
             self._ping()
         return super()._hand_on(take, *command, **environment)
 
+    def _queue_text(self) -> tuple[SlurmJob, ...]:
+        """A screen also tells of nodes that a job avoids, for which 22.05's ``--Format`` has no
+        field; where Slurm refuses to say so, of all else.
+        """
+        found = super()._queue_text()
+        try:
+            avoided = dict(_avoided(self._run("squeue", "--all", "--noheader", "--format=%A|%x")))
+        except SlurmError as error:
+            if error.unanswered:
+                raise
+            return found
+        return tuple(replace(job, excluded=avoided.get(job.id, ())) for job in found)
+
     def _ping(self) -> None:
         """One slurmctld that is up is enough, whether it is the primary or a backup."""
         code = 0
@@ -44,3 +59,11 @@ class PromptCli(SlurmCli):
         if " is UP" not in said:
             first = next((line.strip() for line in said.splitlines() if line.strip()), "")
             raise SlurmError(_PING, code, first or "answered nothing")
+
+
+def _avoided(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """By job, the nodes after ``--exclude``."""
+    for line in text.splitlines():
+        number, _, nodes = line.partition("|")
+        if number.isdecimal() and nodes not in ("", "(null)"):
+            yield int(number), tuple(expand(nodes))

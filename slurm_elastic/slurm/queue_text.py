@@ -20,8 +20,9 @@ FIELDS = (
     "JobID", "ArrayJobID", "ArrayTaskID", "State", "UserName", "UserID", "GroupID", "Account",
     "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
-    "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "tres-per-node",
-    "tres-per-job", "tres-per-socket", "tres-per-task",
+    "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
+    "Reservation", "MinCpus", "MinMemory", "tres-per-job", "tres-per-node",
+    "tres-per-socket", "tres-per-task",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 """Times as Unix time, lists of array tasks whole."""
@@ -68,7 +69,8 @@ def _job(
     partition: str, nodes: str, reason: str, reason_list: str, start: str, submit: str,
     eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
-    limit: str, priority: str, features: str, *wants: str,
+    limit: str, priority: str, features: str, qos: str, reservation: str,
+    node_cpus: str, memory: str, job_wants: str, *wants: str,
 ) -> SlurmJob:  # fmt: skip
     code = _whole(exit_code, 0)
     return SlurmJob(
@@ -101,14 +103,24 @@ def _job(
         limit=_limit(limit),
         priority=_whole(priority, 0),
         gres=" ".join(_given(wants)),
+        job_gres=intern(" ".join(_given((job_wants,)))),
         features=intern(_text(features)),
         eligible=_time(eligible),
         description=intern(_description(reason, reason_list)),
+        qos=intern(_text(qos)),
+        reservation=intern(_text(reservation)),
+        node_cpus=max(_whole(node_cpus, 1), 1),
+        node_memory=_memory(memory),
     )
 
 
 def _whole(value: str, unknown: int) -> int:
     return int(value) if value.isdecimal() else unknown
+
+
+def _memory(value: str) -> int:
+    """MiB of ``MinMemory``, which does not say whether it is for a node or for a CPU."""
+    return int(value.removesuffix("M")) if value.removesuffix("M").isdecimal() else 0
 
 
 def _text(value: str) -> str:

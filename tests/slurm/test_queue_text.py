@@ -26,6 +26,7 @@ PLAIN = {
     "Name": "j", "BatchFlag": "1", "Comment": "(null)", "ReqNodes": "", "WorkDir": "/home/ann",
     "STDOUT": "/home/ann/slurm-7.out", "exit_code": "0", "NumNodes": "1", "NumCPUs": "1",
     "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
+    "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
 }  # fmt: skip
 
@@ -100,6 +101,10 @@ def test_how_a_job_ended() -> None:
 def test_what_it_wants() -> None:
     job = one(tres_per_node="gres:gpu:1", tres_per_task="gres:fpga:2", Feature="a&b")
     assert (job.gres, job.features) == ("gres:gpu:1 gres:fpga:2", "a&b")
+    wants = {"tres-per-job": "gres:gpu:8", "QOS": "long", "Reservation": "maint"}
+    job = one(**wants, MinCpus="4", MinMemory="2000M")
+    assert (job.job_gres, job.qos, job.reservation) == ("gres:gpu:8", "long", "maint")
+    assert (job.node_cpus, job.node_memory) == (4, 2000)
 
 
 @pytest.mark.parametrize("cut", [1, 2, 100, 500])
@@ -132,6 +137,7 @@ def test_on_real_slurm_it_is_what_the_json_says(cluster: SmallSlurm) -> None:
         (("--array=0-1",), "sleep 300"),
         (("-N2", "--array=5,7,9-11%1", "-t", "5"), "exit"),
         (("-p", "cloud", "--no-requeue"), "sleep 300"),
+        (("--hold", "--mem=100", "--mincpus=1"), "exit"),
     ):
         cluster.command("sbatch", "-o", "/dev/null", *options, f"--wrap={script}")
     client = cluster.client()
