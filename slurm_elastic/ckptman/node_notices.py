@@ -17,8 +17,9 @@ from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptstate import RecordedNotice
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import CoolDown, Instance, Notice, NoticeKind
+from slurm_elastic.model import Instance, Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
+from slurm_elastic.policies.cool_downs import after_interruption
 from slurm_elastic.policies.power_state import (
     Phase,
     is_anothers_address,
@@ -183,13 +184,10 @@ def _power_down(
 
 
 def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
-    """An offer that was just taken away is hardly to be had again at once."""
+    """The offers of machines that are taken away are not asked for a while."""
     now, seconds = site.now(), site.config.timings.capacity_cooldown
     for one in {w.offer: w for w in fresh if w.takes}.values():
-        cooling = CoolDown(
-            key=one.offer, until=now + seconds, code="interruption",
-            reason=f"machine {one.notice.instance} is taken away",
-        )  # fmt: skip
+        cooling = after_interruption(one.offer, one.notice.instance, now, seconds)
         try:
             standing = {c.key: c.until for c in site.ledger.cool_downs(now)}
             if standing.get(one.offer, 0.0) < cooling.until:

@@ -23,6 +23,7 @@ from slurm_elastic.errors import (
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
 from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
+from slurm_elastic.policies.cool_downs import after_partial, after_refusal, keys_of
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
 from slurm_elastic.slurm import node_updates
@@ -205,7 +206,7 @@ def end_far(site: Site) -> None:
 def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
-    of_offer, of_market, of_cloud = _cool_down_keys(offer)
+    of_offer, of_market, of_cloud = keys_of(offer)
     if isinstance(error, AuthError):
         key, seconds = of_cloud, AUTH_COOLDOWN
     elif isinstance(error, QuotaError):
@@ -217,10 +218,9 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
 
 def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> CoolDown:
     """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
-    strikes = site.ledger.strikes(key, site.now())
-    longest = max(site.config.timings.cooldown_max, seconds)
-    until = site.now() + min(seconds * 2**strikes, longest)
-    return CoolDown(key=key, until=until, code=code, reason=reason, strikes=strikes + 1)
+    now = site.now()
+    strikes, longest = site.ledger.strikes(key, now), site.config.timings.cooldown_max
+    return after_refusal(key, strikes, now, seconds, longest, code, reason)
 
 
 def refusals(site: Site, spec: LaunchSpec) -> list[tuple[Offer, ProviderError]]:
@@ -237,15 +237,10 @@ def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
     refused = refusals(site, spec)
     for offer, error in refused:
         site.ledger.cool_down(cool_down_for(site, offer, error))
+    seconds = site.config.timings.capacity_cooldown
     for offer in () if refused else spec.offers:
         site.ledger.cool_down(
-            CoolDown(
-                key=offer.key,
-                until=site.now() + site.config.timings.capacity_cooldown,
-                code="Partial",
-                reason=f"gave {started} of {len(spec.nodes)} machines",
-                strikes=0,
-            )
+            after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
         )
 
 
@@ -253,11 +248,6 @@ def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None
     """All that was asked for was given: earlier refusals of what gave it count no more."""
     gave = {i.offer_key for i in instances}
     for offer in spec.offers:
-        for key in _cool_down_keys(offer) if offer.key in gave or not spec.alternatives else ():
+        for key in keys_of(offer) if offer.key in gave or not spec.alternatives else ():
             if site.ledger.strikes(key, site.now()):
                 site.ledger.clear_cool_down(key)
-
-
-def _cool_down_keys(offer: Offer) -> tuple[str, str, str]:
-    """The offer's own, its market's in the cloud, and the whole cloud's."""
-    return offer.key, f"{offer.cloud}/*/*/{offer.market}", f"{offer.cloud}/*/*/*"
