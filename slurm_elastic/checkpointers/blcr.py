@@ -23,7 +23,7 @@ from slurm_elastic.config.checkpoint import BlcrSettings
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import Phase, is_down, phase
+from slurm_elastic.policies.node_state import Phase, is_down, phase
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.cool_downs import after_interruption
-from slurm_elastic.policies.power_state import (
+from slurm_elastic.policies.node_state import (
     Phase,
     is_anothers_address,
     is_busy,

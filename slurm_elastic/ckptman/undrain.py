@@ -13,7 +13,7 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)

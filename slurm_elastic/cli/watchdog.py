@@ -15,7 +15,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service import on_stop, parser_of, run_parsed
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.policies.unneeded import Bound
+from slurm_elastic.policies.reconcile_rules import Bound
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.cli import SlurmCli
 from slurm_elastic.watchdog import NAME, Watchdog

@@ -21,18 +21,24 @@ from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config.rules import inert
 from slurm_elastic.controller import budget_enforcement, holds
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import CoveredJobs, counted_id
-from slurm_elastic.controller.observe import Observation, PoolGroup, observe, pool_groups
+from slurm_elastic.controller.observe import (
+    CoveredJobs,
+    Observation,
+    PoolGroup,
+    counted_id,
+    observe,
+    pool_groups,
+)
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.policies.account_budgets import parts
-from slurm_elastic.policies.demand_split import split_demand
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
     PendingJob,
     ScalingPlan,
     holds_back,
+    split_demand,
     weights,
 )
 from slurm_elastic.slurm import node_updates

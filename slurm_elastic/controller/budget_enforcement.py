@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slurm_elastic.audit_trail import job_subject
 from slurm_elastic.controller.budget import barred
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.reject import power_down_and_requeue
+from slurm_elastic.controller.holds import power_down_and_requeue
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import Aside

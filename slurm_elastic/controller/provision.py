@@ -1,22 +1,20 @@
-"""Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
-
-The nodes of a multi-node job are had together or not at all (``policies.gang``): it is not
-begun where the bounds that are known leave too little room, and where a cloud turns out to have
-less, its machines serve another job of the round or end in it.
-"""
+"""A resume request: of its nodes those that Slurm still wants are placed."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.controller.boot_breaker import record_registrations
+from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.controller.boots import record_registrations
 from slurm_elastic.controller.budget_enforcement import Jobs, admit
 from slurm_elastic.controller.context import Site, new_generation
+from slurm_elastic.controller.deferred import bar, too_large
+from slurm_elastic.controller.holds import power_down_and_requeue, reject_nodes
 from slurm_elastic.controller.launch import (
     Outcome,
     cool_partial,
@@ -25,20 +23,138 @@ from slurm_elastic.controller.launch import (
     report_auth,
     with_retries,
 )
-from slurm_elastic.controller.oversized import bar, too_large
-from slurm_elastic.controller.reject import power_down_and_requeue, reject_nodes
-from slurm_elastic.controller.request_audit import Refusals, note, note_once, record_ranking
-from slurm_elastic.controller.suspend import terminate
+from slurm_elastic.controller.suspend import nodes_with_capacity, stale_instances, terminate
 from slurm_elastic.errors import AuthError, ProviderError
 from slurm_elastic.faults import reach
-from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Pool
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Placement, Pool
+from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.boot_breaker import may_wait
-from slurm_elastic.policies.gang import Gang, GangResult, gangs, resolve
-from slurm_elastic.policies.grouping import grouped, sentence
-from slurm_elastic.policies.next_launch import NextLaunch, next_launch, part_of
+from slurm_elastic.policies.grouping import braces, grouped, sentence
+from slurm_elastic.policies.next_launch import (
+    Gang,
+    GangResult,
+    NextLaunch,
+    gangs,
+    next_launch,
+    part_of,
+    resolve,
+)
+from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.policies.reconcile_rules import POWERED_UP_AGAIN
 from slurm_elastic.protocols import Chooser, Limited, Provider
+from slurm_elastic.spool import Request
 
 log = logging.getLogger(__name__)
+
+
+def resume(
+    site: Site,
+    cloud: str,
+    request: Request,
+    view: Mapping[str, SlurmNode],
+    *,
+    again: bool = False,
+    trouble: str = "",
+) -> tuple[str, ...]:
+    """Serve the part of ``request`` that is of ``cloud``. Idempotent by node: what already has a
+    machine or an open launch, and what Slurm no longer wants up, is dropped with a reason. A
+    machine that is of the node's past ends first.
+
+    Returns the nodes that wait for their turn to boot; it is called ``again`` for them. With
+    ``trouble`` nothing may be bought, and the nodes are given back for it.
+    """
+    mine = _nodes_of(site, cloud, request)
+    terminate(site, cloud, _past(site, cloud, mine, view), POWERED_UP_AGAIN, request.id)
+    long_ago = _long_ago(site, cloud)
+    has = nodes_with_capacity(site, cloud, mine, long_ago=long_ago, request=request.id)
+    wanted = _still_wanted(site, request, mine, view, has, again=again)
+    if not wanted:
+        return ()
+    return provision(
+        site, cloud, request.id, wanted, request.jobs, request.received, trouble=trouble
+    )
+
+
+def still_wanted(
+    site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]
+) -> list[str]:
+    """The nodes of ``cloud`` in ``request`` that Slurm waits for."""
+    return [n for n in _nodes_of(site, cloud, request) if _waits(view, n)]
+
+
+def _nodes_of(site: Site, cloud: str, request: Request) -> list[str]:
+    return [n for n in request.nodes if n in site.pool_of and site.pool_of[n].cloud == cloud]
+
+
+def _waits(view: Mapping[str, SlurmNode], node: str) -> bool:
+    return node in view and phase(view[node]) is Phase.POWERING_UP
+
+
+def _past(
+    site: Site, cloud: str, nodes: Sequence[str], view: Mapping[str, SlurmNode]
+) -> list[Machine]:
+    """The machines, of nodes that power up, that were up long ago: from one power-up to the
+    next SuspendTimeout passes at least. A machine that looks younger, as a slurmctld that was just
+    killed may have forgotten what it knew, is left to the repair.
+    """
+    again = {n for n in nodes if _waits(view, n)}
+    latest = _long_ago(site, cloud)
+    return stale_instances(
+        site,
+        (
+            m
+            for m in site.ledger.machines()
+            if m.instance.cloud == cloud
+            and m.instance.node in again
+            and m.registered is not None
+            and m.registered <= latest
+        ),
+    )
+
+
+def _long_ago(site: Site, cloud: str) -> float:
+    return site.now() - site.config.suspend_timeout(site.config.cloud(cloud))
+
+
+def _still_wanted(
+    site: Site,
+    request: Request,
+    nodes: Sequence[str],
+    view: Mapping[str, SlurmNode],
+    has: Container[str],
+    *,
+    again: bool,
+) -> list[str]:
+    stale: list[str] = []
+    twice: list[str] = []
+    wanted: list[str] = []
+    for node in nodes:
+        if not _waits(view, node):
+            stale.append(node)
+        elif node in has:
+            twice.append(node)
+        else:
+            wanted.append(node)
+    if not again:  # else they were told of, or are those that had their turn before
+        _drop(site, request, stale, "Slurm does not have the node powering up (any more)")
+        _drop(site, request, twice, "the node has a machine or an open launch already")
+    return wanted
+
+
+def _drop(site: Site, request: Request, nodes: Sequence[str], why: str) -> None:
+    if nodes:
+        log.info("dropped request=%s nodes=%s reason=%s", request.id, compress(nodes), why)
+        site.record(request.id, "dropped", nodes, why)
+
+
+# Nodes that Slurm waits for: ranked, launched offer by offer, and what cannot be had given back.
+#
+# The nodes of a multi-node job are had together or not at all (``policies.gang``): it is not
+# begun where the bounds that are known leave too little room, and where a cloud turns out to have
+# less, its machines serve another job of the round or end in it.
+
 
 BRIEF = 60.0
 """Seconds that nodes wait for a ledger that cannot be written before they are given back: a lock or
@@ -388,3 +504,96 @@ def _bought(spec: LaunchSpec, instances: Sequence[Instance]) -> str:
     ]
     chosen = f", chosen by the cloud among {len(spec.offers)} offers" if spec.alternatives else ""
     return "; ".join(parts) + chosen
+
+
+# The records of a request for ``explain``: its first ranking, and what came of each launch.
+#
+# It grows with the number of causes, not with offers times rounds: offers that were rejected or
+# that refused for one cause are kept together, and later rounds are kept as what was tried in them.
+
+
+BEST = 3
+"""Offers of a ranking that are kept each with its reason; those behind them are named."""
+CAUSES = 20
+"""Groups of offers that are kept of one decision."""
+
+
+class Refusals:
+    """The launches of one request that a cloud refused, until they are told: all in one decision,
+    as there may be one for each offer.
+    """
+
+    def __init__(self, site: Site, request: NodeRequest) -> None:
+        self._site, self._request = site, request
+        self._refused: list[tuple[LaunchSpec, str]] = []
+
+    def add(self, spec: LaunchSpec, why: str) -> None:
+        """One more."""
+        log.info(
+            "offer refused request=%s offer=%s reason=%s", self._request.id, spec.offer.key, why
+        )
+        self._refused.append((spec, why))
+
+    def tell(self) -> None:
+        """Keep what was refused since the last time; each launch by itself is forgotten."""
+        if not self._refused:
+            return
+        groups = grouped((spec.offer, why) for spec, why in self._refused)
+        alone = len(self._refused) == 1
+        detail: dict[str, object] = {"refused": [group.row for group in groups[:CAUSES]]}
+        nodes = tuple(dict.fromkeys(n for spec, _ in self._refused for n in spec.nodes))
+        why = groups[0].reason if alone else sentence(groups)
+        note(self._site, self._request, nodes, "launch-refused", why, None if alone else detail)
+        self._site.ledger.forget_failed([spec.generation for spec, _ in self._refused])
+        self._refused = []
+
+
+def record_ranking(site: Site, placement: Placement, *, enough: bool) -> None:
+    """Keep a request's ranking: the best offers, and the others by what was in the way."""
+    request = placement.request
+    best = placement.ranked[0].offer.key if placement.ranked and enough else "none"
+    detail: dict[str, object] = {
+        "ranked": [[r.offer.key, r.room, r.reason] for r in placement.ranked[:BEST]],
+        "rejected": _rows((r.offer, r.reason) for r in placement.rejected),
+        "jobs": {str(j): compress(share) for j, share in request.job_nodes.items()},
+    }
+    if placement.ranked[BEST:]:
+        detail["behind"] = braces(r.offer.key for r in placement.ranked[BEST:])
+    site.record(
+        request.id,
+        "ranked",
+        (*request.nodes, *(job_subject(j) for j in request.jobs)),
+        f"best offer for {len(request.nodes)} node(s) of pool {request.pool.name}: {best}",
+        detail,
+    )
+
+
+def note(
+    site: Site,
+    request: NodeRequest,
+    nodes: Sequence[str],
+    kind: str,
+    why: str,
+    detail: dict[str, object] | None = None,
+) -> None:
+    """Log and keep a decision about some nodes of a request and the jobs that wait for them."""
+    log.info("%s request=%s nodes=%s reason=%s", kind, request.id, compress(nodes), why)
+    some = set(nodes)
+    jobs = [j for j, share in request.job_nodes.items() if not some.isdisjoint(share)]
+    site.record(request.id, kind, (*nodes, *(job_subject(j) for j in jobs)), why, detail)
+
+
+def note_once(site: Site, request: NodeRequest, nodes: Sequence[str], kind: str, why: str) -> None:
+    """Unless it is the last that was said of them: they are looked at every few seconds."""
+    new = [n for n in nodes if not _said_last(site, n, request.id, kind)]
+    if new:
+        note(site, request, new, kind, why)
+
+
+def _said_last(site: Site, node: str, correlation: str, kind: str) -> bool:
+    last = site.ledger.decisions(node, limit=1)
+    return bool(last) and (last[0].correlation, last[0].kind) == (correlation, kind)
+
+
+def _rows(reasons: Iterable[tuple[Offer, str]]) -> list[list[object]]:
+    return [group.row for group in grouped(reasons)[:CAUSES]]

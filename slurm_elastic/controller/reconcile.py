@@ -5,52 +5,62 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.controller import boot_breaker, holds, inventory_check
-from slurm_elastic.controller.adoption import CORRELATION, adopt
-from slurm_elastic.controller.believed import Believed
-from slurm_elastic.controller.context import Site
+from slurm_elastic.audit_trail import DOUBTED, list_doubt, list_subject
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.controller import boots, holds
+from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.holds import power_down_and_requeue
 from slurm_elastic.controller.launch import Outcome, assign_addresses, launch, spec_of
 from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.controller.provision import provision
-from slurm_elastic.controller.reject import power_down_and_requeue
 from slurm_elastic.controller.snapshot import all_nodes, capacity_holds, cloud_view, machines_of
-from slurm_elastic.controller.stale_instances import (
+from slurm_elastic.controller.suspend import (
     instances_of_other_clouds,
     nodes_with_capacity,
     stale_instances,
+    terminate,
 )
-from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Health
+from slurm_elastic.ledger import Decision, Health, Machine
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
-from slurm_elastic.policies.actions import Action, DoubtList, NoteEnd, NoteMissing
-from slurm_elastic.policies.inventory_check import assess_inventory, is_lasting
-from slurm_elastic.policies.power_state import (
-    Phase,
-    is_anothers_address,
-    is_busy,
-    is_drained,
-    phase,
+from slurm_elastic.policies.actions import (
+    Action,
+    Adopt,
+    AdoptStopped,
+    DoubtList,
+    NoteEnd,
+    NoteMissing,
 )
+from slurm_elastic.policies.leaked_instances import CODE, stray, unanswered, unending
+from slurm_elastic.policies.node_state import Phase, is_anothers_address, is_busy, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import (
     OUR_MARK,
+    CloudView,
+    InventoryReport,
+    Thresholds,
+    assess_inventory,
     debounce,
+    is_lasting,
     limit_disruption,
     repairs,
 )
-from slurm_elastic.policies.reconcile_view import CloudView, Thresholds
+from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Slurm
+from slurm_elastic.providers.base.tags import price_of
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
+
 
 Standing = Mapping[tuple[str, str], float]
 Do = Callable[[Any], None]
@@ -101,8 +111,8 @@ class Round:
         if seen is not None and not known and not self._left(seen):
             site.ledger.read_whole(self._cloud, site.now())
         self._addresses(view)
-        boot_breaker.record_registrations(site, self._cloud, view)
-        boot_breaker.note_sound(site, self._cloud, view)
+        boots.record_registrations(site, self._cloud, view)
+        boots.note_sound(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
     @property
@@ -144,7 +154,7 @@ class Round:
     def _report(self, doubts: Sequence[DoubtList], part: CloudView) -> None:
         """The cloud was read; what its list cannot be right about is for a person to look at."""
         site, cloud = self._site, self._cloud
-        lasting = None if doubts else inventory_check.lasting_doubt(site, cloud, part.seen or ())
+        lasting = None if doubts else lasting_doubt(site, cloud, part.seen or ())
         problem = doubts[0].reason if doubts else lasting
         doubt = f"{cloud}: {problem}" if problem else None
         if doubts and doubt != self._doubt:
@@ -153,7 +163,7 @@ class Round:
         if doubts:
             stood = site.monotonic() - self._standing[doubts[0].kind, doubts[0].subject]
             if is_lasting(stood, site.slurm.slurmd_timeout()):
-                inventory_check.keep_doubt(site, cloud, assess_inventory(part, self._patience))
+                keep_doubt(site, cloud, assess_inventory(part, self._patience))
         code = "unlisted" if doubt else None
         site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
 
@@ -374,3 +384,231 @@ def _jobs_of(site: Site, nodes: Sequence[str]) -> Mapping[int, Sequence[str]]:
         return {}
     wanted = set(nodes)
     return {j.id: j.nodes for j in queue if not wanted.isdisjoint(j.nodes)}
+
+
+# Machines of ours that the ledger lacks, taken in one by one: what is wrong with one must not hide
+# the next, and what they may cost counts from then on.
+
+
+CORRELATION = "reconcile"
+
+
+def adopt(
+    site: Site,
+    actions: Sequence[Adopt | AdoptStopped],
+    seen: Sequence[Instance],
+    doubts: Mapping[str, str],
+) -> None:
+    """The machines of ``seen`` that ``actions`` name; ``doubts`` says by id what was not believed
+    of it. A machine that cannot be taken in stays for the next round.
+    """
+    wanted = {a.machine: a.reason for a in actions}
+    found = [i for i in seen if i.id in wanted]
+    worst = _worst_prices(site, found)
+    for instance in found:
+        try:
+            before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
+        except SlurmElasticError as error:
+            log.warning("not adopted id=%s error=%s", instance.id, error)
+            continue
+        except Exception:
+            log.exception("not adopted, tried again id=%s", instance.id)
+            continue
+        why = wanted[instance.id] if before is None else _back(before, instance)
+        if instance.id in doubts:
+            why += f"; its tags are not believed: {doubts[instance.id]}"
+        site.record(CORRELATION, "adopted", (instance.node,), why)
+
+
+def _take_in(site: Site, instance: Instance, worst: float) -> Machine | None:
+    pool = site.pool_of.get(instance.node)
+    name = pool.name if pool else ""
+    # A tag that says too little must not make room for more: the configuration's price counts, too.
+    worst = max(worst, _typed_price(site, instance), instance.price)
+    return site.ledger.adopt(instance, name, site.now(), worst, site.providers.keys())
+
+
+def _typed_price(site: Site, instance: Instance) -> float:
+    """The price of its type by the configuration ($/h); 0 of one that it lacks."""
+    settings = site.config.cloud(instance.cloud)
+    if settings.flat_price is not None:
+        return settings.flat_price
+    known = settings.shapes.get(instance.instance_type)
+    return known.price if known else 0.0
+
+
+def _back(before: Machine, instance: Instance) -> str:
+    """Why a machine is adopted that the ledger knew."""
+    cloud = before.instance.cloud
+    if cloud != instance.cloud:
+        return f"it is now of cloud {instance.cloud}; the configuration has no {cloud} any more"
+    return f"the ledger had it ended, but its cloud has it, {instance.state}"
+
+
+def _worst_prices(site: Site, instances: Sequence[Instance]) -> Mapping[str, float]:
+    """By offer, what machines may come to, as the limits count them: a spot machine's own price
+    is not the most it may cost, a typed one may be too low, and with the ledger its offer was lost.
+    """
+    worst: dict[str, float] = {}
+    nodes = [i.node for i in instances if i.node in site.pool_of]
+    for pool in {site.pool_of[node].name: site.pool_of[node] for node in nodes}.values():
+        try:
+            offers = site.providers[pool.cloud].offers(pool)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the machines are there
+            log.warning("adopted at their own price pool=%s error=%r", pool.name, error)
+            continue
+        worst.update({offer.key: offer.worst_price for offer in offers})
+    return worst
+
+
+# The door that a cloud's machines come in by: what makes no sense stays outside, and is told once
+# (policies.sound).
+
+
+def listed_price(cloud: CloudSettings, instance_type: str) -> float:
+    """The price of a machine by the configuration ($/h)."""
+    if cloud.flat_price is not None:
+        return cloud.flat_price
+    return price_of(None, instance_type, cloud.shapes)
+
+
+class Believed:
+    """One cloud's. ``unusable`` are the machines of its last list that cannot be kept, with why."""
+
+    def __init__(self, site: Site, cloud: str) -> None:
+        self._site = site
+        self._cloud = cloud
+        self._told: Mapping[str, str] = {}
+        self.unusable: Mapping[str, str] = {}
+        self.doubts: Mapping[str, str] = {}
+
+    def take(self, listed: Iterable[Instance]) -> tuple[Instance, ...]:
+        """The machines of a complete list, as they may be kept."""
+        settings = self._site.config.cloud(self._cloud)
+        found = sound(
+            listed, lambda one: listed_price(settings, one.instance_type), self._site.now()
+        )
+        for id_, why in found.doubts.items():
+            if self._told.get(id_) != why:
+                log.warning(
+                    "tags not believed, put them right or end the machine cloud=%s id=%s reason=%s",
+                    self._cloud, id_, why,
+                )  # fmt: skip
+        self._told = self.doubts = found.doubts
+        self.unusable = found.unusable
+        return found.machines
+
+
+# A list that was wrong for long stays told of until it shows some of what it lacked, or a person
+# clears it.
+#
+# That a doubt goes away proves nothing: one gap in slurmctld's pings, and rows end by a list that
+# is still wrong; what runs then is paid and in no row. So it is kept, among the decisions.
+
+
+SAMPLE = 100
+"""Machines, and nodes, that are remembered of what a list lacks."""
+
+
+class _Lacked(Struct, frozen=True, kw_only=True):
+    """Some of what the list lacked: machines by id, and nodes whose machine is not known."""
+
+    machines: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+def keep_doubt(site: Site, cloud: str, listing: InventoryReport) -> None:
+    """The doubt about this list has stood for long: it lasts from now on."""
+    if list_doubt(site.ledger, cloud) is not None:
+        return
+    detail: dict[str, object] = {
+        "machines": sorted(listing.lacked)[:SAMPLE],
+        "nodes": sorted(listing.unserved)[:SAMPLE],
+    }
+    site.record(CORRELATION, DOUBTED, (list_subject(cloud),), listing.doubt, detail)
+
+
+def lasting_doubt(site: Site, cloud: str, seen: Sequence[Instance]) -> str | None:
+    """The doubt that still stands though nothing speaks against this list any more."""
+    doubt = list_doubt(site.ledger, cloud)
+    if doubt is None:
+        return None
+    back = _shown_again(doubt, seen)
+    if back is None:
+        return f"{doubt.reason} It has shown none of them since; `clear {cloud}` if they are gone"
+    log.info("list is right again cloud=%s id=%s", cloud, back)
+    why = f"the list has {back} again"
+    site.record(CORRELATION, "list-right-again", (list_subject(cloud),), why)
+    return None
+
+
+def _shown_again(doubt: Decision, seen: Sequence[Instance]) -> str | None:
+    lacked = msgspec.convert(doubt.detail, _Lacked)
+    machines, nodes = frozenset(lacked.machines), frozenset(lacked.nodes)
+    for one in seen:
+        was_there = generation_time(one.generation) < doubt.at
+        if one.id in machines or (one.node in nodes and was_there):
+            return one.id
+    return None
+
+
+# Telling of machines that are paid and serve nobody, in the log and in ``status``.
+
+
+NAME = "paid machines"
+"""The name under which the health of all machines is kept; no cloud's name, which has no space."""
+TOLD = 5
+"""So many are told one by one."""
+
+
+class LeakedInstances:
+    """Machines of a cloud that has left the configuration are never deleted, the others not at
+    once, some clouds do not end what they are asked to, and what a cloud lists under an id that is
+    none (``unusable``: by cloud and such an id, why) cannot be asked for; so somebody must be told.
+    """
+
+    def __init__(
+        self, site: Site, unusable: Callable[[], Mapping[tuple[str, str], str]] = dict
+    ) -> None:
+        self._site = site
+        self._unusable = unusable
+        self._told: Mapping[tuple[str, str], str] | None = None
+
+    def report(self) -> None:
+        """Tell what has changed since the last time."""
+        found = {**_found(self._site), **self._unusable()}
+        if found == self._told:
+            return
+        for (cloud, id_), why in found.items():
+            if (cloud, id_) not in (self._told or {}):
+                log.error(
+                    "machine is paid but not served cloud=%s id=%s reason=%s", cloud, id_, why
+                )
+        self._told = found
+        self._site.ledger.report_health(_health_of(found, self._site.now()))
+
+
+def _found(site: Site) -> dict[tuple[str, str], str]:
+    """By cloud and machine (or generation of a launch that may have made some), why."""
+    now, clouds = site.now(), site.providers
+    machines = {
+        (m.instance.cloud, m.instance.id): why
+        for m in site.ledger.machines()
+        if (why := stray(m.instance, clouds, site.pool_of) or unending(m.suspending, now))
+    }
+    launches = {
+        (row.cloud, row.generation): why
+        for row in site.ledger.open_launches()
+        if (why := unanswered(row.cloud, len(row.nodes), clouds))
+    }
+    return machines | launches
+
+
+def _health_of(strays: Mapping[tuple[str, str], str], now: float) -> Health:
+    """The sentence of ``status`` about machines that are paid and serve nobody."""
+    if not strays:
+        return Health(name=NAME, checked=now)
+    some = "; ".join(f"{id_}: {why}" for (_, id_), why in list(strays.items())[:TOLD])
+    more = f"; and {len(strays) - TOLD} more" if len(strays) > TOLD else ""
+    error = f"{len(strays)} serve nobody: {some}{more}"
+    return Health(name=NAME, checked=now, error=error, code=CODE)

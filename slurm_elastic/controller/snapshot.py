@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from slurm_elastic.controller.context import Site, generation_time
-from slurm_elastic.controller.stale_instances import boots_still, oldest_boot
+from slurm_elastic.controller.suspend import boots_still, oldest_boot
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.ledger import Hold, Machine
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.inventory_check import is_pinged
-from slurm_elastic.policies.power_state import Phase, at_anothers_address, phase
-from slurm_elastic.policies.reconcile_view import CloudView, Intent, TrackedInstance
+from slurm_elastic.policies.node_state import Phase, at_anothers_address, phase
+from slurm_elastic.policies.reconcile_rules import CloudView, Intent, TrackedInstance, is_pinged
 from slurm_elastic.protocols import NO_NODE
 
 

@@ -31,7 +31,7 @@ from slurm_elastic.model import Breaker, Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.boot_breaker import sickly
 from slurm_elastic.policies.leaked_instances import CODE
-from slurm_elastic.policies.node_health import ill
+from slurm_elastic.policies.node_state import ill
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from slurm_elastic.errors import EndOnlyError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.schema import LEDGER
-from slurm_elastic.ledger.tables import LEDGER_TABLES, add_decisions
+from slurm_elastic.ledger.schema import LEDGER, LEDGER_TABLES, add_decisions
 from slurm_elastic.model import LaunchSpec
 from slurm_elastic.store.refuge import Refuge
 from slurm_elastic.store.store import Store

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.power_state import Phase, is_busy, is_down, phase
+from slurm_elastic.policies.node_state import Phase, is_busy, is_down, phase
 from slurm_elastic.slurm.fake import BASE_STATES, POWER_STATES, FakeSlurm, told
 
 REQUEUE_HOLD = 121.0

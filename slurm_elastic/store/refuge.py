@@ -11,16 +11,25 @@ import contextlib
 import logging
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files
 from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, put, walk
-from slurm_elastic.store.quarantine import is_damaged, set_aside
-from slurm_elastic.store.trouble import ENOUGH, LEAST, Kind, Trouble, require_room, trouble_of
+from slurm_elastic.store.trouble import (
+    ENOUGH,
+    LEAST,
+    Kind,
+    Trouble,
+    kind_of,
+    require_room,
+    trouble_of,
+)
 
 log = logging.getLogger(__name__)
+
 
 AGAIN = 10.0
 """Seconds between two looks at a file that could not be used."""
@@ -205,3 +214,48 @@ class Refuge:
         if not self._path.exists():
             set_aside(self._path, self._now())  # a -wal without its file
         return files.open_writer(self._path, self._schema, timeout=SHORT / 1000)
+
+
+# A damaged file is put beside, under its name with a date, never deleted.
+
+
+_BESIDE = ("-wal", "-shm")
+
+
+def is_damaged(connection: sqlite3.Connection) -> bool:
+    """Whether sqlite itself says so: an error alone may have been the disk's of that moment."""
+    try:
+        row = connection.execute("pragma quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        return kind_of(error) is Kind.CORRUPT
+    return row is not None and row[0] != "ok"
+
+
+def set_aside(path: Path, now: float) -> Path | None:
+    """Rename the file and what sqlite has left beside it; None where there was none of them.
+
+    The file itself goes last: a new one that found an old ``-wal`` would take its pages for its
+    own. OSError passes.
+    """
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+    there = [p for s in (*_BESIDE, "") if (p := path.with_name(path.name + s)).exists()]
+    if not there:
+        return None
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    number = 1
+    while aside.exists():
+        number += 1
+        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
+    for one in there:
+        os.rename(one, aside.with_name(aside.name + one.name[len(path.name) :]))
+    _sync(path.parent)
+    return aside
+
+
+def _sync(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

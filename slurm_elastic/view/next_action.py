@@ -10,9 +10,9 @@ from slurm_elastic.config.rules import fail_safe, rules_of
 from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.policies.node_health import ill
-from slurm_elastic.policies.power_state import (
+from slurm_elastic.policies.node_state import (
     Phase,
+    ill,
     is_answering,
     is_busy,
     is_down,

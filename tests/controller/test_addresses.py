@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import PUB, World
 
 REUSED = "10.9.9.9"

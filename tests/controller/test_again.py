@@ -11,7 +11,7 @@ from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model import CoolDown
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import World
 
 STEP_BACK = 7200.0

@@ -13,13 +13,12 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, CloudPolicies, PoolPolicies, SitePolicies
 from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller.context import Site
-from slurm_elastic.controller.covered_jobs import CoveredJobs
-from slurm_elastic.controller.observe import observe, pool_groups
+from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
 from slurm_elastic.ledger import Decision
 from slurm_elastic.ledger.rows import POLICY
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.scaling import GroupSnapshot, ScalingPlan
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.simulate.replay import differences, entry

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from slurm_elastic.config import PoolSettings, Timings
-from slurm_elastic.controller.boot_breaker import KEY_REFUSED
+from slurm_elastic.controller.boots import KEY_REFUSED
 from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World
 

@@ -11,7 +11,7 @@ from slurm_elastic.config import Timings
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.model import Instance
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import BOOT, ONP, PUB, World
 
 RESUME = 100.0

@@ -15,7 +15,7 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_accounts
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, World, make_config
 

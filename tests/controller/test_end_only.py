@@ -14,7 +14,7 @@ from slurm_elastic.errors import EndOnlyError, SlurmError, TransientError
 from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
-from slurm_elastic.ledger.tables import LEDGER_TABLES
+from slurm_elastic.ledger.schema import LEDGER_TABLES
 from tests.controller.world import World
 
 FULL = "slurm_elastic.store.refuge.require_room"

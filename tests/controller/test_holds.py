@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller import holds
 from slurm_elastic.ledger import Hold
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 from tests.controller.world import PUB, World
 
 

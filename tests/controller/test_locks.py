@@ -21,7 +21,7 @@ from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.ledger import Hold
 from slurm_elastic.model import Limits, Location, Market
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, Inline, World
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.model import Instance, Limits, Location
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World

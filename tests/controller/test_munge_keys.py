@@ -17,8 +17,13 @@ from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import CONSOLE, Join, Ssh
 from slurm_elastic.controller.context import Site, new_generation
-from slurm_elastic.controller.known_hosts import HostKey, KnownHosts, host_key, printed_keys
-from slurm_elastic.controller.munge_keys import MungeKeys
+from slurm_elastic.controller.munge_keys import (
+    HostKey,
+    KnownHosts,
+    MungeKeys,
+    host_key,
+    printed_keys,
+)
 from slurm_elastic.errors import ConfigError, TransientError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Location, Market

@@ -10,11 +10,11 @@ import pytest
 
 from slurm_elastic.cli.doctor import diagnose
 from slurm_elastic.config import Timings
-from slurm_elastic.controller.boot_breaker import SOUND
+from slurm_elastic.controller.boots import SOUND
 from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.policies.actions import Recycle
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import BOOT, World
 
 LOW = "Low RealMemory (reported:2987 < 90.00% of configured:4096)"

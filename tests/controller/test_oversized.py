@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
-from slurm_elastic.controller.oversized import bar, keep_out
+from slurm_elastic.controller.deferred import bar, keep_out
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.providers.fake.settings import FakeCloud

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.model import Instance, Limits, Location, Market
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import SHAPE, World, make_config
 

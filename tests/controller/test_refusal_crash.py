@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_elastic import faults
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from tests.controller.world import PUB, Killed, World
 

@@ -7,7 +7,7 @@ import pytest
 from slurm_elastic.audit_trail import tell_job
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.ledger import Decision
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import PUB, World
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller.context import new_generation
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import World
 
 ADMIN = "disk is bad"

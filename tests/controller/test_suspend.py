@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import AuthError, InstanceNotFound, TransientError
 from slurm_elastic.model import Instance
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import World
 
 

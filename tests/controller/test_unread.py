@@ -6,7 +6,7 @@ import pytest
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
 from slurm_elastic.policies.boot_breaker import given_up_after
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import BOOT, World
 
 

@@ -31,7 +31,7 @@ from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from tests.controller.chaos import draw
 from tests.controller.world import ONP, PUB, T0, Killed, World

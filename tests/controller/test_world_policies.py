@@ -10,7 +10,7 @@ from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
 from slurm_elastic.ledger.rows import CAPACITY
 from slurm_elastic.model import Limits, Location
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.chaos import draw
 from tests.controller.test_world_machine import Chaos, WatchedWorld

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.cli import clear
 from slurm_elastic.model import Instance, InstanceState, Limits
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import World, make_config
 
 MANY = 40

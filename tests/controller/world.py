@@ -21,7 +21,7 @@ from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, InstanceState, Limits, Location, Market
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
 from slurm_elastic.providers.fake.settings import FakeCloud
 from slurm_elastic.slurm.fake_timed import TimedSlurm

@@ -11,7 +11,7 @@ import yaml
 
 from slurm_elastic.ledger import Decision
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import back_to_zero, ledger
 

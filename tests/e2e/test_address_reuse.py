@@ -17,7 +17,7 @@ import pytest
 from patience import patience
 
 from slurm_elastic.model_slurm import NOWHERE
-from slurm_elastic.policies.power_state import Phase, is_busy, phase
+from slurm_elastic.policies.node_state import Phase, is_busy, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.crash import FULL
 from tests.e2e.world import back_to_zero, ledger, live_machines, queued, running_nodes, submit_many

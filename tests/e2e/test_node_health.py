@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import live_ec2, machines, running_nodes
 

@@ -14,7 +14,7 @@ import pytest
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Instance, InstanceState, Market
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm import install
 from tests.e2e.policy_site import (

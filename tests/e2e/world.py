@@ -12,7 +12,7 @@ from typing import Any
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.sandbox.daemons import SLURMCTLD

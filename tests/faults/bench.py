@@ -20,7 +20,7 @@ from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Instance, LaunchSpec, Limits, Notice, Offer, Pool
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.protocols import Provider
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.spool import Spool

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_elastic.policies.power_state import Phase, phase
+from slurm_elastic.policies.node_state import Phase, phase
 from tests.faults.bench import Bench
 from tests.faults.strikes import FOR_GOOD, KINDS
 

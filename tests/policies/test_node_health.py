@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.node_health import CAUSES, Strike, ill, told_by
+from slurm_elastic.policies.node_state import CAUSES, Strike, ill, told_by
 
 LOW = "Low RealMemory (reported:22987 < 90.00% of configured:30000)"
 

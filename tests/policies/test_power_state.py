@@ -6,11 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import (
-    at_anothers_address,
-    is_anothers_address,
-    is_answering,
-)
+from slurm_elastic.policies.node_state import at_anothers_address, is_anothers_address, is_answering
 from tests.policies.strategies import instance
 
 UP = frozenset({"ALLOCATED", "CLOUD"})

@@ -12,9 +12,17 @@ from msgspec.structs import replace
 from slurm_elastic.model import InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import TerminateOrphan
-from slurm_elastic.policies.inventory_check import is_lasting, is_pinged
-from slurm_elastic.policies.reconcile_rules import debounce, limit_disruption, repairs
-from slurm_elastic.policies.reconcile_view import CloudView, Intent, Thresholds, TrackedInstance
+from slurm_elastic.policies.reconcile_rules import (
+    CloudView,
+    Intent,
+    Thresholds,
+    TrackedInstance,
+    debounce,
+    is_lasting,
+    is_pinged,
+    limit_disruption,
+    repairs,
+)
 from tests.policies.strategies import NOW, instance, views
 
 UP = frozenset({"IDLE", "CLOUD"})

@@ -17,7 +17,6 @@ from slurm_elastic.policies.capacity import (
     SteadyStream,
     Window,
 )
-from slurm_elastic.policies.demand_split import split_demand
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
@@ -29,6 +28,7 @@ from slurm_elastic.policies.scaling import (
     ScalingPlan,
     decide,
     head_start,
+    split_demand,
     stops,
     weights,
 )

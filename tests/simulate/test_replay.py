@@ -17,7 +17,6 @@ from slurm_elastic.policies.capacity import (
     Slurm,
     SteadyStream,
 )
-from slurm_elastic.policies.demand_split import split_demand
 from slurm_elastic.policies.release import AnyRelease, AtOnce, Delayed, Flagged, Idle
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
@@ -27,6 +26,7 @@ from slurm_elastic.policies.scaling import (
     PoolSnapshot,
     ScaleUp,
     decide,
+    split_demand,
 )
 from slurm_elastic.simulate.replay import differences, entry
 

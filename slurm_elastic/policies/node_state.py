@@ -1,26 +1,112 @@
-"""Nodes that Slurm itself has taken out of service: why, whose fault it is, what to do. Pure.
-
-slurmctld drains a node, or sets it DOWN, with one of a few fixed texts (src/slurmctld/node_mgr.c,
-proc_req.c, agent.c; src/slurmd/slurmstepd), as SlurmUser, or as root where slurmstepd asks for it.
-A cloud node leaves that state by nobody's doing: its machine is paid until SuspendTime, and then
-the node is lost. So it counts as a machine that has failed. A drain with any other text, or by any
-other user, is a person's and stays.
-
-``strike``: ``POOL`` counts against the breaker of the machine's pool, as every machine of it would
-fail so; ``MACHINE`` against nobody, the next one may be well. Where jobs still run on the node they
-end first, unless Slurm has them killed (DOWN). docs/node-health.md has the table for people.
-"""
+"""Where a cloud node stands in its life, read off Slurm's state words. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from msgspec import Struct
 
+from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.power_state import is_down, is_drained
+
+
+class Phase(Enum):
+    """A cloud node's life (power_save.html): powered down, up, and the two ways between."""
+
+    POWERED_DOWN = "powered down"
+    POWERING_UP = "powering up"
+    UP = "up"
+    POWERING_DOWN = "powering down"
+
+
+def phase(node: SlurmNode) -> Phase:
+    """The phase of ``node``, by the flags slurmctld sets (measured on 22.05 to 26.05).
+
+    POWERING_UP wins: a node asked for again while it was going down is wanted up. POWER_DOWN on a
+    busy node (``allocated!``) only announces what follows its jobs, so the node is up.
+    """
+    states = node.states
+    if states & {"POWERING_UP", "POWER_UP"}:
+        return Phase.POWERING_UP
+    if "POWERING_DOWN" in states or ("POWER_DOWN" in states and not is_busy(node)):
+        return Phase.POWERING_DOWN
+    if "POWERED_DOWN" in states:
+        return Phase.POWERED_DOWN
+    return Phase.UP
+
+
+def is_down(node: SlurmNode) -> bool:
+    """Base state DOWN: Slurm has given the node up."""
+    return "DOWN" in node.states
+
+
+def is_answering(node: SlurmNode) -> bool:
+    """Up, and somebody answers slurmctld's pings at its address."""
+    silent = is_down(node) or "NOT_RESPONDING" in node.states
+    return phase(node) is Phase.UP and not silent
+
+
+def is_drained(node: SlurmNode) -> bool:
+    """The DRAIN flag: no new jobs."""
+    return "DRAIN" in node.states
+
+
+def is_busy(node: SlurmNode) -> bool:
+    """Some job holds the node (COMPLETING counts: its processes may still run)."""
+    return bool(node.states & {"ALLOCATED", "MIXED", "COMPLETING"})
+
+
+def is_anothers_address(
+    node: SlurmNode, machines: Collection[Instance], nodes: Collection[SlurmNode] = ()
+) -> bool:
+    """Whether another node, or machine of ours, has the address of ``node``, which is lost, by now.
+
+    slurmctld tells a node that goes DOWN to kill its jobs, which would reach that machine, and the
+    very job if it runs there by then; and its answer has slurmctld take the node for one that is
+    back (22.05). A lost node whose address nobody has keeps it for this order, as a machine that
+    cannot be seen, but runs, has to hear it; it is set to nowhere with the next round ("clear").
+    """
+    return node.name in at_anothers_address(machines, (node, *nodes))
+
+
+def at_anothers_address(
+    machines: Collection[Instance], nodes: Collection[SlurmNode]
+) -> frozenset[str]:
+    """All nodes of which ``is_anothers_address`` is true. On one host each has a port of its own; a
+    machine has its node's, and any where that is not among ``nodes``.
+    """
+    ports = {node.name: node.port for node in nodes}
+    holders: dict[tuple[str, int | None], set[str]] = {}
+    for node in nodes:
+        holders.setdefault((node.address, node.port), set()).add(node.name)
+    for machine in machines:
+        place = (machine.address or "", ports.get(machine.node))
+        holders.setdefault(place, set()).add(machine.node)
+    return frozenset(
+        node.name
+        for node in nodes
+        if node.address
+        and (
+            len(holders[node.address, node.port]) > 1
+            or not holders.get((node.address, None), set()) <= {node.name}
+        )
+    )
+
+
+# Nodes that Slurm itself has taken out of service: why, whose fault it is, what to do. Pure.
+#
+# slurmctld drains a node, or sets it DOWN, with one of a few fixed texts (src/slurmctld/node_mgr.c,
+# proc_req.c, agent.c; src/slurmd/slurmstepd), as SlurmUser, or as root where slurmstepd asks for
+# it. A cloud node leaves that state by nobody's doing: its machine is paid until SuspendTime, and
+# then the node is lost. So it counts as a machine that has failed. A drain with any other text, or
+# by any other user, is a person's and stays.
+#
+# ``strike``: ``POOL`` counts against the breaker of the machine's pool, as every machine of it
+# would fail so; ``MACHINE`` against nobody, the next one may be well. Where jobs still run on the
+# node they end first, unless Slurm has them killed (DOWN). docs/node-health.md has the table for
+# people.
 
 
 class Strike(Enum):
