@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, str] = {
     "simulate": "show what policies would have cost on a job history, and how long jobs waited",
     "plan": "choose a policy and reservations by a job history",
     "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
+    "iam": "write the least rights that a cloud's account needs, as its policy or rules",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "offers": "show what would be bought now, for how much, and what is rejected why",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
@@ -43,7 +44,7 @@ COMMANDS: Mapping[str, str] = {
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
-    "set it up": ("conf", "rootpart", "offers"),
+    "set it up": ("conf", "iam", "rootpart", "offers"),
     "every day": ("status", "explain", "doctor", "ckpt", "clear"),
 }
 """The commands as ``-h`` lists them."""

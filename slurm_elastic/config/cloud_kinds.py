@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
@@ -41,12 +42,14 @@ class CloudKind(Struct, frozen=True, kw_only=True):
 
     ``open`` makes a provider from settings, the cluster and, where there is one, the whole
     configuration; it imports the SDK. ``check`` adds what makes no sense in a cloud of the kind, at
-    its index in the file, to the draft's problems.
+    its index in the file, to the draft's problems. ``grant`` writes the least rights that its
+    account needs; None where the cloud knows no rights.
     """
 
     settings: type[CloudSettings]
     open: Callable[[Any, Cluster, Config | None], Provider]
     check: Callable[[Draft, int, Any], None] = _no_complaint
+    grant: Callable[[Any, Use, Holder], Grant] | None = None
     api: int = API
 
     @property

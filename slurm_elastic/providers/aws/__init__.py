@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.validate import check
@@ -22,4 +23,10 @@ def _open(settings: AwsCloud, cluster: Cluster, config: Config | None) -> Provid
     )
 
 
-CLOUD = CloudKind(settings=AwsCloud, open=_open, check=check)
+def _grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
+    from slurm_elastic.providers.aws.policy import grant
+
+    return grant(settings, use, holder)
+
+
+CLOUD = CloudKind(settings=AwsCloud, open=_open, check=check, grant=_grant)

@@ -171,6 +171,6 @@ def _refused(what: str, error: ProviderError, expected: str, only_here: str = ""
         what,
         error,
         expected,
-        rights="docs/aws.md has the rights that are needed",
+        rights="`slurm-elastic iam render aws` has the rights that are needed",
         otherwise="correct it in the configuration",
     )

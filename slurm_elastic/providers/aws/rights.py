@@ -17,6 +17,7 @@ from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.client import Api
 from slurm_elastic.providers.aws.errors import NO_TEMPLATE
 from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.tags import PLACE
 from slurm_elastic.providers.aws.templates import static_tags, template_data
 
 GRANTED = "DryRunOperation"
@@ -107,7 +108,7 @@ def _what(attempt: Attempt) -> str:
 
 def _refused(attempt: Attempt, error: ProviderError) -> Finding:
     found = f"refused: {error.code}: {error.message.split(_ENCODED)[0]}"
-    allow = f"allow ec2:{attempt.action} to the daemon's credentials (docs/aws.md has the policy)"
+    allow = f"allow ec2:{attempt.action} to the daemon's credentials (slurm-elastic iam render aws)"
     if attempt.optional:
         advice = f"{allow}; without it {attempt.optional}"
         return Finding(what=_what(attempt), level=Level.NOTE, found=found, advice=advice)
@@ -162,7 +163,7 @@ def attempts(
             operation="create_tags",
             action="CreateTags",
             note="of running machines",
-            request={"Resources": named, "Tags": [{"Key": _NAME, "Value": ""}]},
+            request={"Resources": named, "Tags": [{"Key": f"{PLACE}0", "Value": "0"}]},
             unsure=machine is None,
         )
     yield Attempt(

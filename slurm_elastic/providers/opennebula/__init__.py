@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
@@ -22,4 +23,10 @@ def _open(settings: OpenNebulaCloud, cluster: Cluster, config: Config | None) ->
     )
 
 
-CLOUD = CloudKind(settings=OpenNebulaCloud, open=_open, check=check)
+def _grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
+    from slurm_elastic.providers.opennebula.policy import grant
+
+    return grant(settings, use, holder)
+
+
+CLOUD = CloudKind(settings=OpenNebulaCloud, open=_open, check=check, grant=_grant)

@@ -25,7 +25,7 @@ _UNITS = {"VMS": "machines", "CPU": "cpus", "MEMORY": "MiB", "RUNNING_VMS": "mac
 """The quotas that pools are held against; the others are told by each offer's room."""
 _refused = partial(
     refused,
-    rights="docs/opennebula.md has the rights that the account needs",
+    rights="`slurm-elastic iam render opennebula` has the rights that it needs",
     otherwise="correct the number or name in the configuration",
 )
 

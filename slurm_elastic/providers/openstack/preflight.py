@@ -20,7 +20,7 @@ Call = Callable[..., Any]
 _UNITS = {"instances": "servers", "cores": "cores", "ram": "MiB of memory"}
 _refused = partial(
     refused,
-    rights="docs/openstack.md has the rights that the account needs",
+    rights="`slurm-elastic iam render openstack` has the rights that it needs",
     otherwise="correct the name in clouds[] (`openstack ... list` has what there is)",
 )
 

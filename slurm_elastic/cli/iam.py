@@ -1,0 +1,82 @@
+"""``slurm-elastic iam``: the least rights that a cloud's account needs for this configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.streams import visible
+from slurm_elastic.config import Config
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.configfile import load
+from slurm_elastic.config.grants import Holder, use_of
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.hostlist import expand
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register ``iam`` and its action."""
+    parser = subparsers.add_parser(
+        "iam",
+        description="Write the rights of a cloud's account. See docs/rights.md.",
+        epilog=examples("slurm-elastic iam render aws"),
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    render = actions.add_parser(
+        "render",
+        help="print the least rights for exactly the configured types, images, networks and tags",
+        description="Print the least rights that the configuration needs: an IAM policy (aws), "
+        "access rules of an application credential (openstack), or a script of ACL rules and "
+        "quotas (opennebula). How it is applied, and what it cannot hold, goes to standard "
+        "error. No cloud is asked; 'slurm-elastic doctor' proves rights where the cloud can.",
+        epilog=examples(
+            "slurm-elastic iam render aws",
+            "slurm-elastic iam render aws --for watchdog",
+        ),
+    )
+    render.add_argument("kind", metavar="KIND", help="a provider: aws, openstack or opennebula")
+    render.add_argument("--cloud", metavar="NAME", help="the cloud, where several are of that kind")
+    render.add_argument(
+        "--for", dest="holder", type=Holder, choices=list(Holder), default=Holder.SERVICES,
+        metavar="|".join(Holder),
+        help="slurm-elasticd and slurm-elastic-ckptman, which share an account, or "
+        "slurm-elastic-watchdog's own (default: %(default)s)",
+    )  # fmt: skip
+    render.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the document; 1 where the cloud has none for that holder."""
+    config = load(Path(args.config))
+    cloud = _chosen(config, args.kind, args.cloud)
+    if config.cluster.uuid is None:
+        raise ConfigError("cluster.uuid is not set; 'slurm-elastic conf install' makes one")
+    grant = table().kind(cloud.provider).grant
+    if grant is None:
+        raise ConfigError(f"a cloud of provider {cloud.provider} has no accounts with rights")
+    found = grant(cloud, use_of(config, cloud, expand), args.holder)
+    for note in found.notes:
+        print(visible(f"# {note}"), file=sys.stderr)
+    if not found.text:
+        return 1
+    print(visible(found.text))
+    return 0
+
+
+def _chosen(config: Config, kind: str, name: str | None) -> CloudSettings:
+    of_kind = [cloud for cloud in config.clouds if cloud.provider == kind]
+    names = ", ".join(cloud.name for cloud in of_kind)
+    if not of_kind:
+        there = ", ".join(sorted({cloud.provider for cloud in config.clouds}))
+        raise ConfigError(f"clouds: found none with provider {kind!r}, expected one of: {there}")
+    if name is None:
+        if len(of_kind) > 1:
+            raise ConfigError(f"clouds of provider {kind} are several: add --cloud with {names}")
+        return of_kind[0]
+    for cloud in of_kind:
+        if cloud.name == name:
+            return cloud
+    raise ConfigError(f"--cloud: found {name!r}, expected a cloud of provider {kind}: {names}")

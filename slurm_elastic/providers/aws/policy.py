@@ -1,0 +1,238 @@
+"""The IAM policy that holds the services' role to what the configuration needs.
+
+Actions are those that this folder sends; which resources and condition keys each takes is of the
+"Service Authorization Reference" (Actions, resources, and condition keys for Amazon EC2). Rights
+that see are the region's, as EC2's Describe actions know no resources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+import boto3
+from botocore.exceptions import UnknownRegionError
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.model import Market, Pool
+from slurm_elastic.providers.aws import capacity
+from slurm_elastic.providers.aws.settings import AwsCloud, Strategy
+from slurm_elastic.providers.aws.tags import PLACE
+from slurm_elastic.providers.base.tags import CLUSTER
+
+Statement = dict[str, object]
+
+
+def grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
+    """See ``CloudKind.grant``; an IAM policy as JSON."""
+    cluster, pools = use.cluster, use.pools
+    arns = _Arns(settings)
+    if holder is Holder.WATCHDOG:
+        statements = list(_watchdog(settings, cluster, arns))
+        notes: list[str] = []
+    else:
+        statements = list(_services(settings, cluster, pools, arns))
+        notes = list(_notes(settings, pools))
+    text = json.dumps({"Version": "2012-10-17", "Statement": statements}, indent=2)
+    how = (
+        f"aws iam put-role-policy --role-name ROLE --policy-name slurm-elastic-{holder.value} "
+        "--policy-document file://FILE"
+    )
+    return Grant(text=text, notes=(how, *notes))
+
+
+class _Arns:
+    """Names of resources of the cloud's region, in whichever account the role is."""
+
+    def __init__(self, settings: AwsCloud) -> None:
+        self._region = settings.region
+        try:
+            found = boto3.session.Session().get_partition_for_region(settings.region)
+        except UnknownRegionError:
+            found = "aws"
+        self.partition: str = found
+
+    @property
+    def service(self) -> str:
+        """EC2 as IAM calls it."""
+        return "ec2.amazonaws.com.cn" if self.partition == "aws-cn" else "ec2.amazonaws.com"
+
+    def ec2(self, kind: str, name: str = "*") -> str:
+        return f"arn:{self.partition}:ec2:{self._region}:*:{kind}/{name}"
+
+    def role(self, profile: str) -> str:
+        """The role of an instance profile, by the name that the console gives both."""
+        if profile.startswith("arn:"):
+            return profile.replace(":instance-profile/", ":role/", 1)
+        return f"arn:{self.partition}:iam::*:role/{profile}"
+
+
+def _watchdog(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
+    yield _allow("See", ["DescribeInstances"], ["*"], _in_region(settings))
+    yield _allow("EndOurs", ["TerminateInstances"], [arns.ec2("instance")], _ours(cluster))
+
+
+def _services(
+    settings: AwsCloud, cluster: Cluster, pools: Sequence[Pool], arns: _Arns
+) -> Iterator[Statement]:
+    yield _allow("See", sorted(_seeing(settings)), ["*"], _in_region(settings))
+    yield from _images(settings, pools, arns)
+    yield _allow("LaunchInto", ["RunInstances"], _places(settings, pools, arns))
+    yield _allow("LaunchThese", ["RunInstances"], [arns.ec2("instance")], {
+        "StringEquals": {
+            f"aws:RequestTag/{CLUSTER}": cluster.uuid,
+            "ec2:InstanceType": _types(settings, pools),
+            "ec2:MetadataHttpTokens": "required",
+        },
+    })  # fmt: skip
+    yield _allow("TagAtTheStart", ["CreateTags"], _tagged(settings, pools, arns), {
+        "StringEquals": {"ec2:CreateAction": _creating(settings)},
+    })  # fmt: skip
+    ending = ["GetConsoleOutput", "TerminateInstances"]
+    yield _allow("EndOurs", ending, [arns.ec2("instance")], _ours(cluster))
+    if settings.strategy is Strategy.FLEET:
+        yield from _fleets(settings, cluster, arns)
+    if settings.instance_profile:
+        yield {
+            "Sid": "GiveMachinesTheirRole",
+            "Effect": "Allow",
+            "Action": "iam:PassRole",
+            "Resource": arns.role(settings.instance_profile),
+            "Condition": {"StringEquals": {"iam:PassedToService": arns.service}},
+        }
+    yield {
+        "Sid": "SeeQuotas",
+        "Effect": "Allow",
+        "Action": ["servicequotas:GetAWSDefaultServiceQuota", "servicequotas:GetServiceQuota"],
+        "Resource": "*",
+        "Condition": _in_region(settings),
+    }
+
+
+def _seeing(settings: AwsCloud) -> Iterator[str]:
+    yield from ("DescribeImages", "DescribeInstanceStatus", "DescribeInstances")
+    yield from ("DescribeSpotInstanceRequests", "DescribeSpotPriceHistory")
+    if not (settings.zones or settings.subnets):
+        yield "DescribeAvailabilityZones"
+    if settings.subnets:
+        yield "DescribeSubnets"
+    if settings.security_groups:
+        yield "DescribeSecurityGroups"
+    if settings.strategy is Strategy.FLEET:
+        yield "DescribeFleets"
+        if settings.launch_template is not None:
+            yield "DescribeLaunchTemplateVersions"
+
+
+def _images(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> Iterator[Statement]:
+    """Named images by their ids; those that pools look for by their owners."""
+    named = {settings.image for pool in pools if pool.image is None}
+    named |= {pool.image.id for pool in pools if pool.image is not None and pool.image.id}
+    image = f"arn:{arns.partition}:ec2:{settings.region}::image"
+    if named:
+        yield _allow("LaunchFrom", ["RunInstances"], [f"{image}/{id_}" for id_ in sorted(named)])
+    if any(pool.image is not None and pool.image.id is None for pool in pools):
+        mine = "${aws:PrincipalAccount}"
+        owners = [mine if owner == "self" else owner for owner in settings.image_owners]
+        condition = {"StringEquals": {"ec2:Owner": owners}}
+        yield _allow("LaunchFromFound", ["RunInstances"], [f"{image}/*"], condition)
+
+
+def _places(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
+    """All else that a machine is put together from; what is not configured is EC2's own choice."""
+    zones = {zone for pool in pools for zone in pool.zones or settings.known_zones}
+    subnets = [subnet for zone, subnet in settings.subnets.items() if zone in zones]
+    found = [arns.ec2("subnet", name) for name in subnets or ["*"]]
+    found += [arns.ec2("security-group", name) for name in settings.security_groups or ["*"]]
+    found += [arns.ec2("network-interface"), arns.ec2("volume")]
+    if _has_spot(pools):
+        found.append(arns.ec2("spot-instances-request"))
+    if settings.key_name:
+        found.append(arns.ec2("key-pair", settings.key_name))
+    if settings.strategy is not Strategy.FLEET and settings.launch_template is not None:
+        which = settings.launch_template
+        found.append(arns.ec2("launch-template", which if which.startswith("lt-") else "*"))
+    return found
+
+
+def _tagged(settings: AwsCloud, pools: Sequence[Pool], arns: _Arns) -> list[str]:
+    kinds = ["instance", "volume"]
+    if _has_spot(pools):
+        kinds.append("spot-instances-request")
+    if settings.strategy is Strategy.FLEET:
+        kinds += ["fleet", "launch-template"]
+    return [arns.ec2(kind) for kind in kinds]
+
+
+def _creating(settings: AwsCloud) -> list[str]:
+    fleet = ["CreateFleet", "CreateLaunchTemplate"]
+    return [*(fleet if settings.strategy is Strategy.FLEET else ()), "RunInstances"]
+
+
+def _fleets(settings: AwsCloud, cluster: Cluster, arns: _Arns) -> Iterator[Statement]:
+    """An instant fleet starts machines by the caller's own right to RunInstances, so that its
+    bounds hold there, too.
+    """
+    templates = [arns.ec2("launch-template")]
+    yield _allow("Fleets", ["CreateFleet"], ["*"], _in_region(settings))
+    asked = {"StringEquals": {f"aws:RequestTag/{CLUSTER}": cluster.uuid}}
+    yield _allow("MakeTemplates", ["CreateLaunchTemplate"], templates, asked)
+    yield _allow("LaunchByTemplates", ["RunInstances"], templates, _ours(cluster))
+    yield _allow("TagPlaces", ["CreateTags"], [arns.ec2("instance")], {
+        **_ours(cluster),
+        "ForAllValues:StringLike": {"aws:TagKeys": [f"{PLACE}*"]},
+    })  # fmt: skip
+
+
+def _types(settings: AwsCloud, pools: Sequence[Pool]) -> list[str]:
+    return sorted({
+        name
+        for pool in pools
+        for name in pool.instance_types or settings.types
+        if name in settings.types
+    })  # fmt: skip
+
+
+def _has_spot(pools: Sequence[Pool]) -> bool:
+    return any(Market.SPOT in pool.markets for pool in pools)
+
+
+def _ours(cluster: Cluster) -> dict[str, object]:
+    return {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.uuid}}
+
+
+def _in_region(settings: AwsCloud) -> dict[str, object]:
+    return {"StringEquals": {"aws:RequestedRegion": settings.region}}
+
+
+def _allow(
+    name: str,
+    actions: Sequence[str],
+    resources: Sequence[str],
+    condition: Mapping[str, object] | None = None,
+) -> Statement:
+    statement: Statement = {
+        "Sid": name,
+        "Effect": "Allow",
+        "Action": [f"ec2:{action}" for action in actions],
+        "Resource": list(resources),
+    }
+    return statement | ({"Condition": condition} if condition else {})
+
+
+def _notes(settings: AwsCloud, pools: Sequence[Pool]) -> Iterator[str]:
+    for demand in capacity.demands(settings, pools):
+        code = capacity.CODES.get((demand.family, demand.market), "see Service Quotas")
+        yield (
+            f"IAM bounds no counts: hold {demand.shown} ({code}) near {demand.most}, which is the "
+            "most that the pools ask for"
+        )
+    profile = settings.instance_profile
+    if profile and not profile.startswith("arn:"):
+        yield f"the role of instance profile {profile} is taken to have its name"
+    if settings.launch_template is not None:
+        yield (
+            f"launch template {settings.launch_template} may name further resources (disks, "
+            "groups, keys): add them to LaunchInto, by doctor's dry run"
+        )

@@ -1,0 +1,86 @@
+"""The ACL rules and the quota that hold an account to what the configuration needs, as a script
+of OpenNebula's own commands ("Managing ACL Rules", "Usage Quotas").
+
+An account owns the machines that it makes, sees and ends no others, and needs no rule for that; so
+it has to be in a group without rules of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.model import Pool
+from slurm_elastic.providers.base.preflight import most, size
+from slurm_elastic.providers.opennebula.settings import OpenNebulaCloud
+
+_SCRIPT = """\
+#!/bin/sh -e
+# run it as oneadmin, with the account that slurm-elastic uses: sh FILE ACCOUNT
+account=$(oneuser show "${{1:?name the account}}" | sed -n 's/^ID *: *//p')
+allow() {{ oneacl create "#$account $1"; }}
+each() {{
+  onetemplate show "$1" | sed -n "s/.*$2=\\"\\([0-9][0-9]*\\)\\".*/\\1/p" | sort -u
+}}
+{rules}
+quota=$(mktemp)
+cat > "$quota" <<'END'
+{quota}
+END
+oneuser quota "$account" "$quota"
+rm -f "$quota"
+"""
+
+
+def grant(settings: OpenNebulaCloud, use: Use, holder: Holder) -> Grant:
+    """See ``CloudKind.grant``; a script for sh. No account but the machines' owner can end them."""
+    if holder is Holder.WATCHDOG:
+        text = "OpenNebula lets nobody but their owner end machines: the watchdog needs the account"
+        return Grant(text="", notes=(f"{text} of the services",))
+    script = _SCRIPT.format(
+        rules="\n".join(_rules(settings, use.pools)), quota=_quota(settings, use.pools)
+    )
+    return Grant(text=script.rstrip("\n"), notes=tuple(_notes(settings, use.pools)))
+
+
+def _rules(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
+    yield 'allow "VM/* CREATE"'
+    templates = sorted({settings.types[name].template for name in _types(settings, pools)})
+    for number in templates:
+        yield f'allow "TEMPLATE/#{number} USE"'
+        yield f'for id in $(each {number} IMAGE_ID); do allow "IMAGE/#$id USE"; done'
+        yield f'for id in $(each {number} NETWORK_ID); do allow "NET/#$id USE"; done'
+    named = {int(p.image.id) for p in pools if p.image is not None and p.image.id is not None}
+    yield from (f'allow "IMAGE/#{number} USE"' for number in sorted(named))
+    yield 'allow "HOST/* USE"  # to see them: room is known before an order, and hosts taken out'
+
+
+def _types(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> set[str]:
+    """The types that the pools take; doctor looks at all that the settings have."""
+    return {n for p in pools for n in p.instance_types or settings.types if n in settings.types}
+
+
+def _quota(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> str:
+    kinds = settings.types
+    machines = most([(1, size(pool)) for pool in pools], settings.limits.nodes)
+    found = {"VMS": machines}
+    for key, sizes in (
+        ("CPU", {n: kind.cpus for n, kind in kinds.items()}),
+        ("MEMORY", {n: kind.memory for n, kind in kinds.items()}),
+    ):
+        wishes = [
+            (max((sizes[n] for n in p.instance_types or sizes if n in sizes), default=0), size(p))
+            for p in pools
+        ]
+        found[key] = most(wishes, settings.limits.nodes)
+    lines = ",\n".join(f'  {key}="{value:.0f}"' for key, value in found.items())
+    return f"VM=[\n{lines} ]"
+
+
+def _notes(settings: OpenNebulaCloud, pools: Sequence[Pool]) -> Iterator[str]:
+    yield "sh FILE ACCOUNT   # as oneadmin; the account in a group that has no rules (oneacl list)"
+    yield "networks and images that a template names in words get no rule: add theirs by number"
+    if any(pool.image is not None and pool.image.id is None for pool in pools):
+        owners = ", ".join(settings.image_owners)
+        yield f"pools look for images: give USE of those (owners {owners}) as they are made"
+    yield "VMS, CPU and MEMORY count all machines of the account, so it should have no others"

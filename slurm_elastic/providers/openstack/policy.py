@@ -1,0 +1,105 @@
+"""The access rules that hold an application credential to what the configuration needs.
+
+keystonemiddleware compares service type, method and path (``*`` is one part of it); it sees
+neither a request's body nor its query, and without a rule nothing is allowed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.model import Pool
+from slurm_elastic.providers.base.preflight import most, size
+from slurm_elastic.providers.openstack.catalog import is_uuid
+from slurm_elastic.providers.openstack.settings import NETWORK_WORDS, OpenStackCloud
+
+COMPUTE, IMAGE, NETWORK = "compute", "image", "network"
+_ROOTS = {COMPUTE: "/v2.1", IMAGE: "/v2", NETWORK: "/v2.0"}
+Rule = tuple[str, str, str]
+"""Service type, method, path below the version."""
+
+
+def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
+    """See ``CloudKind.grant``; access rules as JSON."""
+    rules = _watchdog() if holder is Holder.WATCHDOG else _services(settings, use)
+    document = [
+        {"service": service, "method": method, "path": f"{_ROOTS[service]}{path}"}
+        for service, method, path in sorted(set(rules))
+    ]
+    how = (
+        f"openstack application credential create --access-rules FILE "
+        f"slurm-elastic-{holder.value}   # as the project's user"
+    )
+    notes = [
+        how,
+        (
+            "where an endpoint has a path before its version (http://cloud/compute/v2.1), write that "
+            "path before those of its rules"
+        ),
+        (
+            "nova, glance and neutron refuse such credentials unless their [keystone_authtoken] names "
+            "their service_type"
+        ),
+    ]
+    if holder is Holder.SERVICES:
+        notes += _counts(settings, use.pools)
+    return Grant(text=json.dumps(document, indent=2), notes=tuple(notes))
+
+
+def _watchdog() -> Iterator[Rule]:
+    yield COMPUTE, "GET", "/servers/detail"
+    yield COMPUTE, "GET", "/servers/*"  # why a start failed
+    yield COMPUTE, "DELETE", "/servers/*"
+
+
+def _services(settings: OpenStackCloud, use: Use) -> Iterator[Rule]:
+    yield from _watchdog()
+    for path in ("/flavors/detail", "/limits", "/servers"):
+        yield COMPUTE, "GET", path
+    yield COMPUTE, "POST", "/servers"
+    if use.console:
+        yield COMPUTE, "POST", "/servers/*/action"
+    if settings.key_name is not None:
+        yield COMPUTE, "GET", "/os-keypairs/*"
+    if settings.zones:
+        yield COMPUTE, "GET", "/os-availability-zone"
+    yield IMAGE, "GET", "/images/*"
+    if _looks_for_images(settings, use.pools):
+        yield IMAGE, "GET", "/images"
+    if settings.networks and settings.networks[0] not in NETWORK_WORDS:
+        ids = [is_uuid(name) for name in settings.networks]
+        if any(ids):
+            yield NETWORK, "GET", "/networks/*"
+        if not all(ids):
+            yield NETWORK, "GET", "/networks"
+    if settings.security_groups:
+        yield NETWORK, "GET", "/security-groups"
+
+
+def _looks_for_images(settings: OpenStackCloud, pools: Sequence[Pool]) -> bool:
+    """Whether one is not named by its id. Doctor reads the general one in any case."""
+    named = [pool.image.id if pool.image is not None else settings.image for pool in pools]
+    return not all(name and is_uuid(name) for name in (settings.image, *named))
+
+
+def _counts(settings: OpenStackCloud, pools: Sequence[Pool]) -> Iterator[str]:
+    """The project's quota, as far as the configuration can say what it needs."""
+    machines = most([(1, size(pool)) for pool in pools], settings.limits.nodes)
+    parts = [f"--instances {machines:.0f}"]
+    for option, sizes in (
+        ("cores", {name: kind.cpus for name, kind in settings.types.items()}),
+        ("ram", {name: kind.memory for name, kind in settings.types.items()}),
+    ):
+        wish = most([(_largest(sizes, pool), size(pool)) for pool in pools], settings.limits.nodes)
+        parts.append(f"--{option} {wish:.0f}")
+    yield (
+        "rules bound no counts: have an administrator set `openstack quota set "
+        f"{' '.join(parts)} PROJECT`"
+    )
+    yield "POST /servers takes any flavor and image: keep those of others private to their projects"
+
+
+def _largest(sizes: dict[str, int], pool: Pool) -> int:
+    return max((sizes[n] for n in pool.instance_types or sizes if n in sizes), default=0)

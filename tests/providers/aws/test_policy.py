@@ -1,0 +1,232 @@
+"""The policy of ``iam render aws`` grants all that the provider asks of EC2, and nothing else.
+
+Every call of the contract suite is put before IAM's rules (``judge``) as it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import boto3
+import botocore.client
+import pytest
+from botocore.exceptions import ClientError
+from emulated import running_ec2
+from msgspec.structs import replace
+from providers.aws.bed import REGION, AwsBed, FleetBed
+from providers.aws.judge import Known, actions, asks, granted
+from providers.contract import UUID, LaunchContract, spec_for
+
+from slurm_elastic.config import Cluster
+from slurm_elastic.config.grants import Holder, Use
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import ImageChoice, Market
+from slurm_elastic.protocols import Provider
+from slurm_elastic.providers import open_provider
+from slurm_elastic.providers.aws import CLOUD
+from slurm_elastic.sandbox.ec2_control import Ec2Control
+
+
+@pytest.fixture(scope="module")
+def ec2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ec2Control]:
+    with running_ec2(tmp_path_factory.mktemp("ec2")) as control:
+        yield control
+
+
+class Gate:
+    """Refuses what no policy of the opened clouds grants; keeps what was used."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, holder: Holder = Holder.SERVICES) -> None:
+        self.holder = holder
+        self.used: set[str] = set()
+        self.policy: dict[str, object] = {"Statement": []}
+        self._known = Known()
+        self._real = botocore.client.BaseClient._make_api_call
+        gate = self
+
+        def call(client, operation, request):
+            return gate.call(client, operation, request)
+
+        monkeypatch.setattr(botocore.client.BaseClient, "_make_api_call", call)
+
+    def open(self, settings, cluster: Cluster, pools) -> Provider:
+        use = Use(cluster=cluster, pools=tuple(pools), console=True)
+        found = CLOUD.grant(settings, use, self.holder)
+        self.policy["Statement"] += json.loads(found.text)["Statement"]
+        return open_provider(settings, cluster)
+
+    def call(self, client, operation: str, request):
+        if not self.policy["Statement"] or operation not in OURS:
+            return self._real(client, operation, request)  # the bed's own hand on the cloud
+        if not request.get("DryRun"):
+            for ask in asks(operation, request, self._known):
+                assert granted(self.policy, ask), ask
+                self.used.add(ask.action)
+        if operation == "GetServiceQuota":  # another service; of an account without own quotas
+            missing = {"Error": {"Code": "NoSuchResourceException", "Message": ""}}
+            raise client.exceptions.NoSuchResourceException(missing, operation)
+        answer = self._real(client, operation, request)
+        self._learn(operation, request, answer)
+        return answer
+
+    def _learn(self, operation: str, request, answer) -> None:
+        machines = list(answer.get("Instances", ())) if operation == "RunInstances" else []
+        for reservation in answer.get("Reservations", ()):
+            machines += reservation["Instances"]
+        for one in machines:
+            self._known.tags[one["InstanceId"]] = {
+                t["Key"]: t["Value"] for t in one.get("Tags", ())
+            }
+        specified = {
+            t["Key"]: t["Value"] for p in request.get("TagSpecifications", ()) for t in p["Tags"]
+        }
+        if operation == "CreateLaunchTemplate":
+            self._known.tags[request["LaunchTemplateName"]] = specified
+            self._known.templates[request["LaunchTemplateName"]] = request["LaunchTemplateData"]
+        for group in answer.get("Instances", ()) if operation == "CreateFleet" else ():
+            self._known.tags |= dict.fromkeys(group["InstanceIds"], specified)
+
+
+OURS = {
+    "CreateFleet", "CreateLaunchTemplate", "CreateTags", "DescribeAvailabilityZones",
+    "DescribeFleets", "DescribeImages", "DescribeInstanceStatus", "DescribeInstances",
+    "DescribeLaunchTemplateVersions", "DescribeSecurityGroups", "DescribeSpotInstanceRequests",
+    "DescribeSpotPriceHistory", "DescribeSubnets", "GetAWSDefaultServiceQuota",
+    "GetConsoleOutput", "GetServiceQuota", "RunInstances", "TerminateInstances",
+}  # fmt: skip
+
+
+def guarded(kind: type[AwsBed], ec2: Ec2Control, gate: Gate) -> AwsBed:
+    class Bed(kind):
+        def open(self, uuid: str = UUID, timeout: float = 60.0, **more: object) -> Provider:
+            cluster = Cluster(name="site", uuid=uuid)
+            return gate.open(self.settings(timeout=timeout, **more), cluster, [self.pool])
+
+        def add_foreign(self) -> set[str]:
+            gate.policy, kept = {"Statement": []}, gate.policy
+            try:
+                return super().add_foreign()
+            finally:
+                gate.policy = kept
+
+    return Bed(ec2)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    return Gate(monkeypatch)
+
+
+class TestOneOfferAfterTheOther(LaunchContract):
+    @pytest.fixture
+    def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
+        return guarded(AwsBed, ec2, gate)
+
+
+class TestFleets(LaunchContract):
+    @pytest.fixture
+    def bed(self, ec2: Ec2Control, gate: Gate) -> AwsBed:
+        return guarded(FleetBed, ec2, gate)
+
+
+def live(bed: AwsBed, **more: object) -> None:
+    """All that the services and doctor ask of a cloud, in a machine's life."""
+    pool = bed.pool
+    provider = bed.open(**more)
+    provider.check()
+    provider.examine([pool])
+    offer = next(o for o in provider.offers(pool) if o.market is pool.markets[0])
+    spec = replace(spec_for(bed, provider, 2), offer=offer)
+    bed.limit(0)
+    with suppress(ProviderError):  # a fleet that gave nothing is asked for
+        provider.launch(replace(spec, generation="g0"))
+    bed.heal()
+    bed.limit(100)
+    machine = provider.launch(spec)[0]
+    provider.instances()
+    provider.notices()
+    with suppress(ProviderError):
+        provider.console(machine.id)
+    provider.terminate([machine.id])
+
+
+def key_and_role(bed: AwsBed) -> dict[str, object]:
+    with suppress(ClientError):
+        bed.client.create_key_pair(KeyName="admin")
+    iam = boto3.client("iam", region_name=REGION, endpoint_url=bed.control.url)
+    with suppress(ClientError):
+        iam.create_instance_profile(InstanceProfileName="slurm-node")
+    return {"key_name": "admin", "instance_profile": "slurm-node"}
+
+
+def network(bed: AwsBed) -> dict[str, object]:
+    subnets = bed.client.describe_subnets()["Subnets"]
+    groups = bed.client.describe_security_groups()["SecurityGroups"]
+    return {
+        "zones": (),
+        "subnets": {s["AvailabilityZone"]: s["SubnetId"] for s in subnets},
+        "security_groups": (groups[0]["GroupId"],),
+    }
+
+
+def template(bed: AwsBed) -> dict[str, object]:
+    data = {"InstanceType": "c5.large"}
+    made = bed.client.create_launch_template(
+        LaunchTemplateName=f"site-{secrets.token_hex(4)}", LaunchTemplateData=data
+    )
+    return {"launch_template": made["LaunchTemplate"]["LaunchTemplateId"]}
+
+
+def image(bed: AwsBed) -> dict[str, object]:
+    bed.client.register_image(Name="slurm-1", RootDeviceName="/dev/sda1")
+    bed.pool = replace(bed.pool, image=ImageChoice(name="slurm-*"))
+    return {}
+
+
+def on_demand(bed: AwsBed) -> dict[str, object]:
+    bed.pool = replace(bed.pool, markets=(Market.ON_DEMAND,))
+    return {}
+
+
+CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, template, image,
+         on_demand]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", [AwsBed, FleetBed])
+def test_whatever_is_granted_is_used(
+    case: Callable[[AwsBed], dict[str, object]], kind: type[AwsBed], ec2: Ec2Control, gate: Gate
+) -> None:
+    bed = guarded(kind, ec2, gate)
+    more = case(bed)
+    live(bed, **more)
+    assert gate.used == actions(gate.policy)
+
+
+def test_the_watchdog_may_see_and_end_and_nothing_else(
+    ec2: Ec2Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed = AwsBed(ec2)
+    provider = bed.open()
+    machine = provider.launch(spec_for(bed, provider, 1))[0]
+    gate = Gate(monkeypatch, Holder.WATCHDOG)
+    dog = gate.open(bed.settings(), Cluster(name="site", uuid=UUID), [bed.pool])
+    assert [m.id for m in dog.instances()] == [machine.id]
+    dog.terminate([machine.id])
+    assert not bed.alive()
+    assert gate.used == actions(gate.policy)
+
+
+def test_machines_of_others_can_neither_be_ended_nor_made(ec2: Ec2Control, gate: Gate) -> None:
+    bed = guarded(AwsBed, ec2, gate)
+    provider = bed.open()
+    foreign = bed.add_foreign().pop()
+    with pytest.raises(AssertionError, match="TerminateInstances"):
+        provider._api.send("terminate_instances", {"InstanceIds": [foreign]})
+    spec = spec_for(bed, provider, 1)
+    large = replace(spec, offer=replace(spec.offer, instance_type="p5.48xlarge"))
+    with pytest.raises(AssertionError, match="RunInstances"):
+        provider.launch(large)
