@@ -35,12 +35,12 @@ def grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
     notes = [
         how,
         (
-            "where an endpoint has a path before its version (http://cloud/compute/v2.1), write that "
-            "path before those of its rules"
+            "where an endpoint has a path before its version (http://cloud/compute/v2.1), write "
+            "that path before those of its rules"
         ),
         (
-            "nova, glance and neutron refuse such credentials unless their [keystone_authtoken] names "
-            "their service_type"
+            "nova, glance and neutron refuse such credentials unless their [keystone_authtoken] "
+            "names their service_type"
         ),
     ]
     if holder is Holder.SERVICES:
