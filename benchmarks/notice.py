@@ -24,13 +24,11 @@ from msgspec.structs import replace
 
 from benchmarks.report import Report, Row, compared, median, noted, report
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.context import Site, pools_by_node
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.sources import Told
+from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
+from slurm_elastic.ckptman.sources import Poller, Told
 from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
@@ -178,7 +176,7 @@ def timed_service(
         for n in range(count)
     ]
     poller = Poller(
-        site, AllAtOnce(notices), 60.0, service.machines, service.wake, service.orders
+        site, AllAtOnce(notices), 60.0, service.watch.machines, service.wake, service.orders
     )  # fmt: skip
     thread = threading.Thread(target=service.run)
     thread.start()

@@ -1,4 +1,4 @@
-"""The decision for each running job, from what is known of it and its machines. Pure."""
+"""The decision for each running job, from one look at it and its machines. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.model import JobRun
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
-from slurm_elastic.policies.checkpoint import Situation
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Situation, joint_mtti
+from slurm_elastic.policies.threat import notices
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
@@ -53,10 +56,15 @@ class Plan(Struct, frozen=True, kw_only=True):
         return (NEVER if urgent is None else urgent, -self.facts.at_risk)
 
 
-def decide(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
+def decide(snapshot: Snapshot, slack: float) -> tuple[Plan, ...]:
     """The plans for now, the most urgent first; ``slack`` seconds are kept before a deadline."""
-    plans = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
-    return tuple(sorted(plans, key=lambda plan: (plan.kind != MOVE, plan.order)))
+    return plans(gather(snapshot), slack)
+
+
+def plans(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
+    """The plans for these jobs."""
+    found = [plan for facts in jobs if (plan := _plan(facts, slack)) is not None]
+    return tuple(sorted(found, key=lambda plan: (plan.kind != MOVE, plan.order)))
 
 
 def _plan(facts: JobFacts, slack: float) -> Plan | None:
@@ -88,6 +96,99 @@ def fits(deadline: float | None, now: float, dump: float, slack: float) -> bool:
     return deadline is None or now + dump + slack <= deadline
 
 
+# the facts
+
+
+def gather(snapshot: Snapshot) -> list[JobFacts]:
+    """The facts of jobs that run on nodes of ours, or on any node that is threatened, and are not
+    on their way already.
+    """
+    return [
+        _facts(snapshot, job, snapshot.choices[job.id])
+        for job in snapshot.jobs.values()
+        if job.id in snapshot.choices and (job.id, job.restarts) not in snapshot.migrations
+    ]
+
+
+def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFacts:
+    leaving = [t for t in map(snapshot.leaving.get, job.nodes) if t is not None]
+    ends = [t.until for t in leaving if t.until is not None]
+    return JobFacts(
+        run=run_of(job, choice),
+        choice=choice,
+        situations=tuple(_situations(snapshot, job, choice)),
+        threatened=tuple(t.what for t in leaving),
+        deadline=min(ends, default=None),
+        reason=leaving[0].why if leaving else "",
+        can_move=job.batch,
+    )
+
+
+def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
+    """The run of a job, as a checkpoint method wants it."""
+    return JobRun(
+        job=job.id,
+        label=job.label,
+        attempt=job.restarts,
+        user=job.user,
+        uid=job.uid,
+        gid=job.gid,
+        nodes=job.nodes,
+        partition=job.partitions[0] if job.partitions else "",
+        started=job.start,
+        options=choice.options,
+        directory=job.directory,
+    )
+
+
+def dump_seconds(snapshot: Snapshot, job: int) -> float:
+    """The seconds that a save of this job may take, by its last ones."""
+    return estimate([i.seconds for i in snapshot.images.get(job, ())], snapshot.expected)
+
+
 def estimate(seconds: Sequence[float], expected: float) -> float:
     """Seconds that the next save may take: a quarter more than the longest of the last three."""
     return max(seconds[:3]) * 1.25 if seconds else expected
+
+
+def _situations(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> Iterable[Situation]:
+    """One for each of its machines that differs from the others in what a policy looks at."""
+    own = [i for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts]
+    last = max(own, key=lambda image: image.taken, default=None)
+    mtti = _mtti(snapshot, job)
+    seen = set()
+    for node in job.nodes:
+        machine = snapshot.machine_of.get(node)
+        standing = snapshot.threats.get(node, ())
+        lease = snapshot.leases.get(node, 1.0)
+        key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
+        if not standing and key in seen:
+            continue
+        seen.add(key)
+        launched = machine.instance.launched if machine else job.start
+        offer = (machine.instance.instance_type, machine.instance.zone) if machine else ("", "")
+        yield Situation(
+            job=str(job.id),
+            now=snapshot.now,
+            launched=launched,
+            started=job.start,
+            last=last.taken if last else None,
+            cost=last.seconds if last else 0.0,
+            dump=dump_seconds(snapshot, job.id),
+            prices=snapshot.prices.get(offer, ()),
+            bid=snapshot.bid,
+            notices=notices(standing, snapshot.now),
+            mtti=mtti,
+            lease=lease,
+            blocking=choice.blocking,
+        )
+
+
+def _mtti(snapshot: Snapshot, job: SlurmJob) -> float | None:
+    """The mean time of the job, which is interrupted with the first of its machines that is taken.
+    A machine of which nothing is known counts as the policy has it.
+    """
+    machines = [snapshot.machine_of.get(node) for node in job.nodes]
+    offers = [machine.instance.offer_key if machine else "" for machine in machines]
+    times = [snapshot.mtti.get(offer, DEFAULT_MTTI) for offer in offers]
+    return joint_mtti(times) if times else None

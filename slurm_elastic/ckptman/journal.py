@@ -6,10 +6,11 @@ import logging
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ledger import Decision, Health, Ledger
+from slurm_elastic.model import JobRun
 
 log = logging.getLogger("slurm_elastic.ckptman")
 
@@ -50,6 +51,14 @@ class Journal:
             self._decisions.append(decision)
             del self._decisions[:-MOST_KEPT]
         self.count("ckpt_decisions_total", kind=kind)
+
+    def of_run(
+        self, run: JobRun, kind: str, reason: str, *,
+        nodes: Sequence[str] = (), level: int = logging.INFO,
+    ) -> None:  # fmt: skip
+        """One step in the life of a job's run, which has a correlation id of its own."""
+        key = f"ckpt-{run.label}-{run.attempt}"
+        self.note(key, kind, (f"job:{run.job}", *nodes), reason, level=level)
 
     def count(self, name: str, value: float = 1.0, **labels: str) -> None:
         """Add to a counter."""

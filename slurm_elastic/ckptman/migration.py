@@ -1,5 +1,5 @@
-"""The move of one job, step by step: save, verify, requeue. Each step is on the disk before its
-effect, so that whoever starts after a crash goes on where the last one was.
+"""The move of one job, step by step: save, verify, requeue, watch until it runs again. Each step is
+on the disk before its effect, so that whoever starts after a crash goes on where the last one was.
 
 ===========  ===================================================  ==============================
 step         what is known to be true                             what a new start does
@@ -26,14 +26,15 @@ from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
-from slurm_elastic.ckptman.context import Site
 from slurm_elastic.ckptman.decide import Plan, fits
-from slurm_elastic.ckptman.node_notices import NodeThreat
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Held, Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
+from slurm_elastic.policies.requeue import may_hurry
+from slurm_elastic.policies.threat import Threat
 
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3
@@ -47,6 +48,23 @@ all of its images for that.
 """
 UNBOUND = 600.0
 """Seconds for a save before a notice without a deadline."""
+REFUSED = 10.0
+"""Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
+UNKNOWN = 60.0
+"""Seconds that a job may be missing from Slurm's list before that is believed."""
+MOST_HELP = 5
+"""Times that a hold is taken off one requeued job: what comes back that often has another cause."""
+_WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
+                    "QOSMaxCpuPerUserLimit", "JobArrayTaskLimit"})  # fmt: skip
+"""Reasons of a pending job that pass by themselves, or that its user has a hand in."""
+_USERS = frozenset({"JobHeldUser", "Dependency"})
+_LAUNCH_FAILED = "launch failed requeued held"
+"""Slurm's reasons for a job that it holds because a node could not start it."""
+_HINTS = {
+    "JobHeldAdmin": "an administrator holds it, `scontrol release` lets it go on",
+    "JobHoldMaxRequeue": "Slurm holds it after too many failed starts, `scontrol release` lets it"
+    " go on",
+}
 
 
 def to(
@@ -65,8 +83,7 @@ def _at(move: Migration, step: Step, now: float, **changes: object) -> Migration
 
 def say(site: Site, move: Migration, kind: str, reason: str, *, level: int = logging.INFO) -> None:
     """One step of a migration, for the journal."""
-    subjects = (f"job:{move.run.job}", *move.threatened)
-    site.journal.note(move.key, kind, subjects, reason, level=level)
+    site.journal.of_run(move.run, kind, reason, nodes=move.threatened, level=level)
 
 
 def planned(site: Site, plan: Plan) -> Migration:
@@ -89,9 +106,9 @@ def planned(site: Site, plan: Plan) -> Migration:
     )
 
 
-def hasten(site: Site, move: Migration, found: Mapping[str, NodeThreat]) -> Migration:
+def hasten(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
     """By the earliest deadline of its nodes: one may be taken away sooner than was said first."""
-    told = [found[node].deadline for node in move.threatened if node in found]
+    told = [leaving[node].until for node in move.threatened if node in leaving]
     deadline = min((t for t in told if t is not None), default=None)
     if deadline is None or move.step is Step.REQUEUED:
         return move
@@ -345,3 +362,123 @@ def _hold(site: Site, move: Migration, why: str) -> Migration:
     if last.why != why:
         say(site, held, "ckpt-not-released", why, level=logging.ERROR)
     return held
+
+
+# after the requeue: until the job runs again elsewhere, and what is in its way
+
+
+def watch(site: Site, move: Migration, job: SlurmJob | None) -> Migration:
+    """Look at the job of a migration that is not at work."""
+    run, now = move.run, site.now()
+    if job is None:
+        if now - move.changed > UNKNOWN:
+            return over(site, move, Step.ENDED, "Slurm does not know it any more")
+        return move
+    if job.restarts > run.attempt:
+        if move.step is not Step.REQUEUED:
+            move = to(site, move, Step.REQUEUED)
+            say(site, move, "ckpt-restarted", "Slurm has put it back into its queue")
+        return _again(site, move, job)
+    if move.step is Step.REQUEUED:
+        return _as_before(site, move, job)
+    ended = move.step is Step.WAITING and job.states & ENDED
+    if ended and not ended_for_us(site, move, job):
+        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(job.states))}")
+    return move
+
+
+def stay(site: Site, move: Migration, job: SlurmJob | None) -> None:
+    """What threatened it is over, and it was not requeued yet."""
+    after = watch(site, move, job)
+    if after.step is Step.WAITING:
+        over(site, after, Step.STAYED, "no notice stands against its nodes any more")
+
+
+def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    states = job.states
+    if states & ENDED and "PENDING" not in states:
+        return over(site, move, Step.ENDED, f"it is {' '.join(sorted(states))}")
+    if "RUNNING" in states and "CONFIGURING" not in states:
+        where = ",".join(job.nodes)
+        took = site.now() - move.began
+        source = "its start" if move.image is None else f"save {move.image.number}"
+        return over(site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s")
+    if _waits(job):
+        return _pending(site, move, job)
+    return move
+
+
+def _waits(job: SlurmJob) -> bool:
+    """22.05 may show a job that was stopped just before its requeue as STOPPED, without nodes, as
+    long as it is pending (measured).
+    """
+    if "COMPLETING" in job.states:
+        return False
+    return "PENDING" in job.states or ("STOPPED" in job.states and not job.nodes)
+
+
+def _as_before(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    """Slurm took the command, but nothing came of it."""
+    if site.now() - move.changed <= REFUSED or "COMPLETING" in job.states:
+        return move
+    say(site, move, "ckpt-not-yet", "its requeue had no effect: once more")
+    return to(site, move, Step.REQUEUEING)
+
+
+def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    """Lift what holds it: the time that Slurm gives a requeued job, the nodes that its user named
+    if one of them is taken away, and a hold that nobody has put on it.
+    """
+    try:
+        if job.required and not set(move.threatened).isdisjoint(job.required):
+            site.slurm.any_nodes(job.id)
+            named = ",".join(job.required)
+            say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if not may_hurry(move.run.nodes, move.threatened, move.changed, site.now()):
+            return move
+        if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:
+            site.slurm.start_now(job.id)
+            reach("rescue.hurried")
+            return _helped(site, move)
+        if _is_slurms_hold(job) and move.helped < MOST_HELP:
+            site.slurm.release(job.id)
+            why = job.description or job.reason
+            say(site, move, "ckpt-freed", f"Slurm held it: {why}")
+            return _helped(site, move)
+    except SlurmError as error:
+        logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
+        return move
+    return _report(site, move, job)
+
+
+def _helped(site: Site, move: Migration) -> Migration:
+    counted = replace(move, helped=move.helped + 1)
+    site.state.put(counted)
+    return counted
+
+
+def _is_slurms_hold(job: SlurmJob) -> bool:
+    """Whether Slurm holds it by itself, not a person. 22.05 gives a failed launch the reason
+    JobHeldUser and these words beside it, which stay when an administrator holds that job, too: the
+    reason is JobHeldAdmin then (both measured).
+    """
+    if job.reason == "JobHeldAdmin":
+        return False
+    words = (job.reason.replace("_", " "), job.description.replace("_", " "))
+    return job.reason == "BadConstraints" or _LAUNCH_FAILED in words
+
+
+def _report(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    """A reason that may not pass by itself is told once."""
+    reason, own = job.reason, _is_slurms_hold(job)
+    late = job.begin > site.now()
+    if move.note == reason or (reason in _WAITS | _USERS and not late and not own):
+        return move
+    hint = _HINTS.get(reason, "its hold comes back" if own else "")
+    if late and not hint:
+        hint = f"it may not begin for {job.begin - site.now():.0f} s"
+    text = f"it waits: {reason}{': ' if hint else ''}{hint}"
+    say(site, move, "ckpt-pending", text, level=logging.WARNING)
+    noted = replace(move, note=reason)
+    site.state.put(noted)
+    return noted

@@ -1,27 +1,63 @@
-"""The wishes of people and agents that are no notice: from when a source tells one until it was
-carried out. Only then is it acknowledged there, so that whoever starts after a crash is told it
-once more. A withdrawal that fails by an exception waits on; a save that was tried is done with, and
-the journal says what became of it.
+"""The words of people and agents: notices of nodes, their withdrawal, and saves that are wanted.
+
+One that is no notice waits from when a source tells it until it was carried out. Only then is it
+acknowledged there, so that whoever starts after a crash is told it once more. A withdrawal that
+fails by an exception waits on; a save that was tried is done with, and the journal says what became
+of it.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
-from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptman.decide import JobFacts, Plan
-from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
-from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptman.node_notices import withdraw
-from slurm_elastic.ckptman.saver import Saver
-from slurm_elastic.ckptman.snapshot import Snapshot, dump_seconds, run_of
-from slurm_elastic.ckptman.sources import AnyOrder, SaveOrder, WithdrawOrder
-from slurm_elastic.ledger import Machine
-from slurm_elastic.model_slurm import SlurmJob
+
+class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """The notices that an operator or an agent leaves in a drop directory, one JSON file each."""
+
+
+class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
+    """A node is taken away at ``deadline`` (Unix time; None: not known)."""
+
+    node: str
+    reason: str = ""
+    deadline: float | None = None
+    rebalance: bool = False
+
+
+class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
+    """The order to withdraw a notice of a node."""
+
+    node: str
+
+
+class SaveOrder(Order, frozen=True, kw_only=True, tag="save"):
+    """Save a job now."""
+
+    job: int
+
+
+AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
+
+
+def drop(directory: Path, order: AnyOrder, now: float) -> Path:
+    """Leave an order; whole or not at all. OSError where that cannot be done."""
+    name = f"{int(now * 1e9)}-{os.getpid()}.json"
+    draft = directory / f".{name}.tmp"
+    with open(draft, "xb") as file:
+        file.write(msgspec.json.encode(order))
+        file.flush()
+        os.fsync(file.fileno())
+        if os.geteuid() == 0:
+            owner = directory.stat()
+            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
+    os.replace(draft, directory / name)
+    return directory / name
 
 
 class Asked(Struct, frozen=True):
@@ -76,62 +112,3 @@ class Orders:
         """Their source does not tell them any more."""
         with self._lock:
             self._carried.difference_update(done)
-
-
-def take_back(site: Site, orders: Orders, machines: Mapping[str, Machine]) -> None:
-    """End the notices that are withdrawn."""
-    for asked in orders.waiting():
-        if isinstance(asked.order, WithdrawOrder):
-            withdraw(site, asked.order.node, machines)
-            orders.carried(asked)
-
-
-def save_now(
-    world: Snapshot,
-    orders: Orders,
-    saver: Saver,
-    crew: KeyedExecutor,
-    choose: Callable[[SlurmJob], CheckpointPlan],
-    *,
-    answered: bool,
-) -> None:
-    """Have the jobs saved that are asked for; one that something is under way for, after that, and
-    one that is not known before Slurm has ``answered`` for this look, when it does.
-    """
-    for asked in orders.waiting():
-        if not isinstance(asked.order, SaveOrder) or crew.busy(asked.order.job):
-            continue
-        number = asked.order.job
-        job = world.jobs.get(number)
-        if job is None and not answered:
-            continue
-        choice = choose(job) if job and "RUNNING" in job.states else None
-        why = _why_not(choice)
-        if job is None or choice is None or why:
-            saver.refuse(number, why)
-            orders.carried(asked)
-            continue
-        facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
-        plan = Plan(kind="save", facts=facts, saves=True, reason="an operator asked for it")
-        saver.expect(number, dump_seconds(world, number))
-        orders.begun(asked)
-        work = partial(_save, orders, asked, saver.work(plan))
-        crew.submit(number, (0.0, 0.0), work, kind=Kind.PERIODIC)
-
-
-def _save(orders: Orders, asked: Asked, save: Callable[[], None]) -> None:
-    try:
-        save()
-    finally:
-        orders.carried(asked)
-
-
-def _why_not(choice: CheckpointPlan | None) -> str:
-    """Why a job is not saved now, if so; None: it is not at work."""
-    if choice is None:
-        return "it does not run"
-    if choice.move_only:
-        return choice.refused or "it ends when it saves itself: that is only done to move it"
-    if choice.method == "none":
-        return choice.refused or "no checkpoint method is set for it"
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Market
 from slurm_elastic.prices.book import PriceBook

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from slurm_elastic import requeue_setting
-from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import DAEMON, latest, read_mark
 from slurm_elastic.model_slurm import SlurmJob

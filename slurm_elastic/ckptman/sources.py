@@ -9,16 +9,25 @@ import json
 import logging
 import os
 import re
+import sqlite3
 import stat
-from collections.abc import Callable, Collection, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from slurm_elastic import statedir
+from slurm_elastic.ckptman.nodes import cool_down, machine_of
+from slurm_elastic.ckptman.orders import AnyOrder, Asked, NoticeOrder, Orders, WithdrawOrder
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptstate import RecordedNotice
+from slurm_elastic.faults import reach
+from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.protocols import Provider, Slurm
 
@@ -31,34 +40,6 @@ _COMMENT = re.compile(
 )
 SETTLED = 1.0
 """Seconds after which a file that cannot be read is not being written any more."""
-
-
-class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
-    """The notices that an operator or an agent leaves in a drop directory, one JSON file each."""
-
-
-class NoticeOrder(Order, frozen=True, kw_only=True, tag="notice"):
-    """A node is taken away at ``deadline`` (Unix time; None: not known)."""
-
-    node: str
-    reason: str = ""
-    deadline: float | None = None
-    rebalance: bool = False
-
-
-class WithdrawOrder(Order, frozen=True, kw_only=True, tag="withdraw"):
-    """The order to withdraw a notice of a node."""
-
-    node: str
-
-
-class SaveOrder(Order, frozen=True, kw_only=True, tag="save"):
-    """Save a job now."""
-
-    job: int
-
-
-AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 
 
 class Told(Struct, frozen=True, kw_only=True):
@@ -221,21 +202,6 @@ def _notice(order: NoticeOrder, seen: float) -> Notice:
     )  # fmt: skip
 
 
-def drop(directory: Path, order: AnyOrder, now: float) -> Path:
-    """Leave an order; whole or not at all. OSError where that cannot be done."""
-    name = f"{int(now * 1e9)}-{os.getpid()}.json"
-    draft = directory / f".{name}.tmp"
-    with open(draft, "xb") as file:
-        file.write(msgspec.json.encode(order))
-        file.flush()
-        os.fsync(file.fileno())
-        if os.geteuid() == 0:
-            owner = directory.stat()
-            os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
-    os.replace(draft, directory / name)
-    return directory / name
-
-
 # EventBridge
 
 INTERRUPTION = "EC2 Spot Instance Interruption Warning"
@@ -324,3 +290,133 @@ class SqsQueue:
             entries = [{"Id": str(n), "ReceiptHandle": h} for n, h in enumerate(part)]
             if client is not None:
                 client.delete_message_batch(QueueUrl=self._url, Entries=entries)
+
+
+MOST_PAUSE = 60.0
+
+
+class Poller:
+    """``machines`` gives the live machines by id; ``woken`` is called when there is news; every
+    order that is no notice is for ``orders``.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        source: Source,
+        every: float,
+        machines: Callable[[], Mapping[str, Machine]],
+        woken: Callable[[], None],
+        orders: Orders,
+    ) -> None:
+        self._site, self._source, self._every = site, source, every
+        self._machines, self._woken, self._orders = machines, woken, orders
+        self._thread = threading.Thread(target=self._run, name=source.name, daemon=True)
+
+    def start(self) -> None:
+        """Until the site stops."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the reading that is under way."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        pause = self._every
+        while not self._site.stop.wait(pause if pause else self._every):
+            ok = self.poll()
+            pause = self._every if ok else min(max(pause, 1.0) * 2, MOST_PAUSE)
+
+    def poll(self) -> bool:
+        """Read once; say whether that went well. News is kept before the source is told so."""
+        site = self._site
+        try:
+            told, carried = self._sort(self._source.read(site.now()))
+            try:
+                if carried:
+                    self._source.done([asked.handle for asked in carried])
+                    self._orders.forget(carried)
+            finally:  # an order that cannot be acknowledged keeps nothing from being heard
+                self._take_in(told)
+            if handles := [t.handle for t in told if t.handle]:
+                self._source.done(handles)
+        except sqlite3.Error as error:
+            log.error("notices cannot be kept, they stay where they are: %s", error)  # noqa: TRY400
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever a source raises, the others go on
+            site.journal.health(self._source.name, f"{type(error).__name__}: {error}")
+            return False
+        site.journal.health(self._source.name, None)
+        return True
+
+    def _sort(self, told: Sequence[Told]) -> tuple[list[Told], list[Asked]]:
+        """The notices, and the orders that were carried out. A person's word on a node
+        after a withdrawal waits until that was carried out, which would take it back, too.
+        """
+        rest: list[Told] = []
+        carried: list[Asked] = []
+        taken_back: set[str] = set()
+        for one in told:
+            order = one.order
+            if order is None or isinstance(order, NoticeOrder):
+                if order is None or order.node not in taken_back:
+                    rest.append(one)
+            elif self._orders.tell(asked := Asked(one.handle, order)):
+                carried.append(asked)
+            elif isinstance(order, WithdrawOrder):
+                taken_back.add(order.node)
+        return rest, carried
+
+    def _take_in(self, told: Sequence[Told]) -> None:
+        for one in told:
+            if one.wrong:
+                log.warning("passed over source=%s: %s", self._source.name, one.wrong)
+        if not any(one.notice for one in told):
+            return
+        machines = self._machines()
+        warned = [self._warned(t, t.notice, machines) for t in told if t.notice is not None]
+        if fresh := self._site.state.warn(*warned, now=self._site.now()):
+            reach("notice.after-record")
+            cool_down(self._site, fresh)
+            self._tell(fresh, machines)
+            self._woken()
+
+    def _warned(
+        self, told: Told, notice: Notice, machines: Mapping[str, Machine]
+    ) -> RecordedNotice:
+        """A node's machine is looked up at once: the next one of that node is not meant."""
+        if notice.node and not notice.instance:
+            found = machine_of(notice.node, machines)
+            notice = replace(notice, instance=found.instance.id) if found else notice
+        machine = machines.get(notice.instance)
+        subject = notice.instance or f"node:{notice.node}"
+        return RecordedNotice(
+            key=f"{self._source.name}:{notice.kind}:{subject}:{_announcement(told, notice)}",
+            notice=notice,
+            source=self._source.name,
+            offer=machine.instance.offer_key if machine else "",
+        )
+
+    def _tell(self, fresh: Sequence[RecordedNotice], machines: Mapping[str, Machine]) -> None:
+        now = self._site.now()
+        for one in fresh:
+            notice = one.notice
+            left = "" if notice.deadline is None else f", {notice.deadline - now:.0f} s left"
+            machine = machines.get(notice.instance)
+            subject = machine.instance.node if machine else notice.node or notice.instance
+            text = notice.reason or f"{notice.kind} notice from {one.source}"
+            self._site.journal.note("notices", "ckpt-notice", (subject,), f"{text}{left}")
+            self._site.journal.count("ckpt_notices_total", kind=str(notice.kind))
+
+
+def _announcement(told: Told, notice: Notice) -> str:
+    """The key that is the same whenever one announcement is told, and of no other of that machine:
+    a queue delivers a message twice, a cloud tells a notice as long as it stands; but another
+    deadline, or another time of a recommendation, is news.
+    """
+    if told.order is not None:
+        return os.path.basename(told.handle)
+    if notice.deadline is not None:
+        return f"{notice.deadline:.0f}"
+    return f"at {notice.seen if told.announced is None else told.announced:.0f}"

@@ -12,16 +12,15 @@ from typing import Any
 
 from slurm_elastic.bounded import bound_boto
 from slurm_elastic.checkpointers import open_checkpointer
-from slurm_elastic.ckptman.context import Site, pools_by_node
 from slurm_elastic.ckptman.job_settings import policy_of
-from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import (
     CloudNotices,
     DropDirectory,
     NodeComments,
+    Poller,
     Source,
     SqsQueue,
 )
@@ -110,9 +109,9 @@ def open_pollers(site: Site, service: Service) -> list[Poller]:
         queue = SqsQueue(settings.queue, client_maker(site.config, "sqs"))
         sources.append((queue, settings.every))
     if settings.queue is None and _agents_warn(site.config):
-        sources.append((NodeComments(site.slurm, service.machines), settings.every))
+        sources.append((NodeComments(site.slurm, service.watch.machines), settings.every))
     return [
-        Poller(site, source, every, service.machines, service.wake, service.orders)
+        Poller(site, source, every, service.watch.machines, service.wake, service.orders)
         for source, every in sources
     ]
 

@@ -91,19 +91,9 @@ class Migration(Struct, frozen=True, kw_only=True):
     reached: dict[str, float] = field(default_factory=dict)
 
     @property
-    def key(self) -> str:
-        """Its correlation id among the decisions."""
-        return f"ckpt-{self.run.label}-{self.run.attempt}"
-
-    @property
     def over(self) -> bool:
         """Whether nothing is left to do."""
         return self.step in ENDS
-
-    @property
-    def put_off(self) -> bool:
-        """Whether it waits for what may last: nothing is gained by looking often."""
-        return self.held is not None and self.step in (Step.SAVED, Step.REQUEUEING)
 
 
 class RecordedNotice(Struct, frozen=True, kw_only=True):
@@ -220,9 +210,9 @@ class CheckpointState(Store):
     def _all_notices(self) -> dict[str, RecordedNotice]:
         return self._table("notices", "select key, body, closed from notices", _notice_from)
 
-    def warn(self, *warned: RecordedNotice, now: float) -> None:
-        """Take notices in, and count each machine that one takes away; a notice that is known stays
-        as it is.
+    def warn(self, *warned: RecordedNotice, now: float) -> tuple[RecordedNotice, ...]:
+        """Take notices in, and count each machine that one takes away; a notice that is known, over
+        or not, stays as it is. Those that are new.
         """
         with self._lock:
             fresh = {w.key: w for w in warned if w.key not in self._all_notices()}
@@ -232,13 +222,7 @@ class CheckpointState(Store):
         taken = {w.notice.instance: w.offer for w in fresh.values() if w.takes}
         writes += [(sql, (instance, offer, now)) for instance, offer in taken.items()]
         self._write(writes, lambda: self._known("notices").update(fresh))
-
-    def known(self, keys: Sequence[str]) -> frozenset[str]:
-        """The keys of these that were taken in before, over or not."""
-        if not keys:
-            return frozenset()
-        with self._lock:
-            return frozenset(self._all_notices().keys() & set(keys))
+        return tuple(fresh.values())
 
     def close_notice(self, warned: RecordedNotice, now: float, *, release: str = "") -> None:
         """The warning is over; the node ``release`` is to be let go again for that."""

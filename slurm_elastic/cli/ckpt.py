@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptman.context import pools_by_node
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
-from slurm_elastic.ckptman.sources import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
+from slurm_elastic.ckptman.orders import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
+from slurm_elastic.ckptman.site import pools_by_node
 from slurm_elastic.ckptman.wiring import DROPS
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain

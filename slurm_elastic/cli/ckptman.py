@@ -12,9 +12,9 @@ import threading
 
 from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.pricing import PriceReader
 from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.sources import Poller
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
 from slurm_elastic.cli.service import on_stop, run_service
 from slurm_elastic.config import Config
@@ -58,7 +58,7 @@ def _serve(config: Config) -> None:
             raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
         on_stop(service.stop)
         if prices is not None:
-            threads.append(PriceReader(site, prices, service.machines))
+            threads.append(PriceReader(site, prices, service.watch.machines))
         for one in threads:
             one.start()
         log.info(

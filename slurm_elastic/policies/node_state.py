@@ -48,6 +48,11 @@ def is_answering(node: SlurmNode) -> bool:
     return phase(node) is Phase.UP and not silent
 
 
+def may_take_jobs(node: SlurmNode) -> bool:
+    """Up, and nobody keeps jobs off it."""
+    return phase(node) is Phase.UP and not is_down(node) and not is_drained(node)
+
+
 def is_drained(node: SlurmNode) -> bool:
     """The DRAIN flag: no new jobs."""
     return "DRAIN" in node.states

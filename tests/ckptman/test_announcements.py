@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptman.poller import Poller
 from slurm_elastic.ckptman.sources import (
     INTERRUPTION,
     REBALANCE,
     CloudNotices,
     NodeComments,
+    Poller,
     Told,
     from_event,
 )
@@ -50,7 +50,7 @@ def world() -> Iterator[CkptWorld]:
 def listen(world: CkptWorld, source: Any) -> Any:
     assert world.service is not None
     service = world.service
-    one = Poller(world.ckpt, source, 1.0, service.machines, lambda: None, service.orders)
+    one = Poller(world.ckpt, source, 1.0, service.watch.machines, lambda: None, service.orders)
     world.pollers.append(one)
     return source
 
@@ -133,7 +133,7 @@ def test_a_recommendation_on_the_node_is_told_from_the_next_by_its_time(world: C
     node = world.runs(7).nodes[0]
     machine = world.machine(node)
     assert world.service is not None
-    source = NodeComments(world.slurm, world.service.machines)
+    source = NodeComments(world.slurm, world.service.watch.machines)
     listen(world, source)
     mark = f"slurm-elastic:notice:rebalance:{int(world.now)}:{machine}"
     world.slurm.set_node(node, "ALLOCATED", "CLOUD", comment=mark)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.ckptman.decide import MOVE, JobFacts, decide, estimate
+from slurm_elastic.ckptman.decide import MOVE, JobFacts, estimate, plans
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model import JobRun, Notice, NoticeKind
@@ -48,7 +48,7 @@ times = st.floats(0, 600) | st.none()
 def test_no_save_is_begun_that_would_end_after_the_deadline(
     left: float | None, dump: float, worked: float
 ) -> None:
-    (plan,) = decide([facts(left=left, dump=dump, worked=worked)], SLACK)
+    (plan,) = plans([facts(left=left, dump=dump, worked=worked)], SLACK)
     assert plan.kind == MOVE
     if plan.saves and left is not None:
         assert NOW + dump + SLACK <= NOW + left
@@ -59,16 +59,16 @@ def test_the_nearest_deadline_comes_first_then_the_most_work(
     jobs: list[tuple[float | None, float]],
 ) -> None:
     drawn = [facts(job=n, left=left, worked=worked) for n, (left, worked) in enumerate(jobs)]
-    plans = decide(drawn, SLACK)
-    assert len(plans) == len(jobs)
-    keys = [(p.facts.deadline or float("inf"), -p.facts.at_risk) for p in plans]
+    found = plans(drawn, SLACK)
+    assert len(found) == len(jobs)
+    keys = [(p.facts.deadline or float("inf"), -p.facts.at_risk) for p in found]
     assert keys == sorted(keys)
 
 
 def test_an_interactive_job_cannot_be_moved_but_may_be_saved() -> None:
     held = facts(left=100.0)
     fixed = JobFacts(**{f: getattr(held, f) for f in held.__struct_fields__} | {"can_move": False})
-    (plan,) = decide([fixed], SLACK)
+    (plan,) = plans([fixed], SLACK)
     assert plan.kind == "save"
 
 
@@ -76,13 +76,13 @@ def test_a_job_that_ends_when_it_saves_is_saved_only_to_be_moved() -> None:
     ends = CheckpointPlan(
         method="signal", policy=policy_of("first_of(on_notice, daly)"), move_only=True
     )
-    assert decide([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
-    (plan,) = decide([facts(left=100.0, choice=ends)], SLACK)
+    assert plans([facts(threatened=False, worked=1e6, choice=ends)], SLACK) == ()
+    (plan,) = plans([facts(left=100.0, choice=ends)], SLACK)
     assert plan.saves
 
 
 def test_a_job_without_a_method_is_moved_without_a_save() -> None:
-    (plan,) = decide(
+    (plan,) = plans(
         [facts(left=100.0, choice=CheckpointPlan(method="none", policy=Never()))], SLACK
     )
     assert (plan.kind, plan.saves) == (MOVE, False)

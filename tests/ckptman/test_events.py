@@ -12,6 +12,7 @@ from patience import eventually, patience
 
 from slurm_elastic.ckptman import service as services
 from slurm_elastic.ckptman.events import SOCKET, Events
+from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.controller.notify_socket import WakeSocket
 from tests.ckptman.world import CkptWorld
@@ -35,7 +36,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Looks, WakeSocket
     world = CkptWorld(period=3600.0)
     site = world.ckpt
     object.__setattr__(site, "monotonic", time.monotonic)
-    service = Looks(site, services.KeyedExecutor(0))
+    service = Looks(site, KeyedExecutor(0))
     with WakeSocket(world.dir / SOCKET) as wake:
         events = Events(site.stop, wake.wait, service.happened)
         thread = threading.Thread(target=service.run)

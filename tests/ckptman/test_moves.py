@@ -7,16 +7,17 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind, Order
-from slurm_elastic.ckptman.node_notices import MARK, settle_nodes, threat
-from slurm_elastic.ckptman.resume_watch import MOST_HELP
-from slurm_elastic.ckptstate import RecordedNotice, Step
+from slurm_elastic.ckptman.migration import MOST_HELP
+from slurm_elastic.ckptman.nodes import MARK, settle
+from slurm_elastic.ckptstate import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
-from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.requeue import SETTLING
+from slurm_elastic.policies.threat import Answer, Cause, Threat
 from tests.ckptman.world import CkptWorld
 
 
@@ -45,15 +46,13 @@ def test_an_announced_interruption_saves_requeues_and_resumes_elsewhere(world: C
 
 def test_a_look_that_is_older_than_the_work_does_nothing(world: CkptWorld) -> None:
     """A save of a tenth of a second ends while the look that will hand it out is still on."""
-    from msgspec.structs import replace
-
     world.interrupt(world.runs(7).nodes[0])
     world.until(lambda: world.back(7, 1))
     (moved,) = world.migrations()
     calls, told = list(world.saver.calls), world.told(7)
     assert world.service is not None
     older = replace(moved, step=Step.SAVING, changed=moved.began)
-    world.service._advance([older], world.ckpt.jobs.read(), {})
+    world.service.acts.advance([older], world.service.watch.look())
     assert (list(world.saver.calls), world.told(7)) == (calls, told)
     assert world.migrations() == [moved]
 
@@ -166,14 +165,14 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
     states = world.slurm.node(node).states | {"NOT_RESPONDING"}
     for name in (node, "st1"):
         world.slurm.set_node(name, *states, reason=f"{MARK}taken", address=address)
-    notice = Notice(
-        instance=machines[node].instance.id, kind=NoticeKind.INTERRUPTION, seen=world.now - 9,
-        deadline=world.now - 1,
-    )  # fmt: skip
-    warned = RecordedNotice(key="n1", notice=notice, source="pub")
-    found = {name: threat(name, [warned]) for name in (node, "st1")}
-    view = world.slurm.nodes()
-    settle_nodes(world.ckpt, view, found, frozenset(found), machines.values())
+    assert world.service is not None
+    found = {
+        name: Threat(what=name, cause=Cause.RECLAIM, answer=Answer.MOVE, why="taken",
+                     since=world.now - 9, until=world.now - 1)
+        for name in (node, "st1")
+    }  # fmt: skip
+    seen = replace(world.service.watch.look(), leaving=found, nodes=world.slurm.nodes())
+    settle(world.ckpt, seen, frozenset(found))
     for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):
         assert "DOWN" in world.slurm.node(name).states
         assert world.slurm.node(name).address == wanted
@@ -457,7 +456,7 @@ def test_the_loop_does_not_wait_for_the_removal_of_images(
     world.runs(7)
     world.save_before(7)
     assert world.service is not None
-    crew = world.service._crew = KeyedExecutor(2)
+    crew = world.service.acts.crew = KeyedExecutor(2)
     loop, gone = threading.get_ident(), threading.Event()
     by: list[int] = []
 
@@ -488,7 +487,7 @@ def test_images_of_a_job_that_was_requeued_before_their_turn_came_stay(world: Ck
     world.runs(7)
     world.save_before(7)
     assert world.service is not None
-    world.service._crew = Later(0)
+    world.service.acts.crew = Later(0)
     world.slurm.set_job(7, "COMPLETED")
     world.tick()
     assert world.job(7).restarts == 1

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptman.orders import Asked, Orders
-from slurm_elastic.ckptman.sources import SaveOrder, WithdrawOrder
+from slurm_elastic.ckptman.orders import Asked, Orders, SaveOrder, WithdrawOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from tests.ckptman.world import CkptWorld
 
@@ -117,14 +116,14 @@ def test_the_nodes_present_state_counts_and_not_that_of_the_looks_beginning(
     world.slurm.broken = None
     assert node in world.state.releases()
     assert world.service is not None
-    view = world.service._view
+    view = world.service.watch._nodes
 
     def later(*found: Any) -> Any:
         seen = view(*found)
         world.slurm.set_node(node, reason="disk")
         return seen
 
-    monkeypatch.setattr(world.service, "_view", later)
+    monkeypatch.setattr(world.service.watch, "_nodes", later)
     world.advance(10)
     assert not free(world, node)
 
@@ -206,7 +205,7 @@ def test_a_save_that_fails_is_not_tried_again_for_ever(world: CkptWorld) -> None
 def test_a_job_that_is_busy_is_saved_after_that(world: CkptWorld) -> None:
     world.runs(7)
     assert world.service is not None
-    crew = world.service._crew
+    crew = world.service.acts.crew
     crew._busy.add(7)
     world.order("save", job=7)
     world.advance(10)

@@ -42,7 +42,7 @@ def world() -> Iterator[CkptWorld]:
 def watched(world: CkptWorld, feed: Feed) -> PriceReader:
     book = PriceBook(feed, lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
-    return PriceReader(world.ckpt, book, world.service.machines)
+    return PriceReader(world.ckpt, book, world.service.watch.machines)
 
 
 def saves(world: CkptWorld) -> int:

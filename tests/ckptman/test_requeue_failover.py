@@ -237,7 +237,7 @@ def test_a_ledger_that_cannot_be_written_stops_nothing_else(
     assert world.service is not None
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
         patched.setattr(world.ledger, "lift_requeue", full)
-        patched.setattr(world.service._saver, "clean", lambda *_: cleaned.append(world.now))
+        patched.setattr(world.service.acts._saves, "clean", lambda *_: cleaned.append(world.now))
         world.advance(world.config.timings.heartbeat_stale + 30)
         assert (world.job(7).requeue, world.job(8).requeue) == (False, True)
     assert cleaned[-1] == world.now
@@ -257,7 +257,7 @@ def test_a_ledger_that_cannot_be_read_stops_nothing_else(
     cleaned: list[float] = []
     assert world.service is not None
     monkeypatch.setattr(world.ledger, "heartbeat", broken)
-    monkeypatch.setattr(world.service._saver, "clean", lambda *_: cleaned.append(world.now))
+    monkeypatch.setattr(world.service.acts._saves, "clean", lambda *_: cleaned.append(world.now))
     with caplog.at_level(logging.WARNING):
         world.advance(world.config.timings.heartbeat_stale + 30)
     assert cleaned[-1] == world.now

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.ckptman.decide import gather
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of
-from slurm_elastic.ckptman.snapshot import Snapshot, gather, mean_times
+from slurm_elastic.ckptman.see import Snapshot, mean_times
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmJob
@@ -26,12 +27,13 @@ def machine(node: str, kind: str = "small") -> Machine:
 
 def mtti(nodes: tuple[str, ...], machines: list[Machine], known: dict[str, float]) -> float | None:
     job = SlurmJob(id=7, states=frozenset({"RUNNING"}), nodes=nodes, start=NOW - HOUR)
+    choice = CheckpointPlan(method="fake", policy=policy_of("daly"))
     world = Snapshot(
         now=NOW, jobs={7: job}, machines={m.instance.id: m for m in machines},
         machine_of={m.instance.node: m for m in machines}, threats={}, images={}, mtti=known,
+        choices={7: choice},
     )  # fmt: skip
-    choice = CheckpointPlan(method="fake", policy=policy_of("daly"))
-    (facts,) = gather(world, lambda _: True, lambda _: choice)
+    (facts,) = gather(world)
     (found,) = {s.mtti for s in facts.situations}
     return found
 

@@ -16,16 +16,14 @@ import msgspec
 import pytest
 from moto import mock_aws
 
-from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.orders import NoticeOrder, SaveOrder, drop
 from slurm_elastic.ckptman.sources import (
     INTERRUPTION,
     REBALANCE,
     DropDirectory,
     NodeComments,
-    NoticeOrder,
-    SaveOrder,
+    Poller,
     SqsQueue,
-    drop,
     from_event,
 )
 from slurm_elastic.errors import TransientError
@@ -57,7 +55,7 @@ def world() -> Iterator[CkptWorld]:
 def poller(world: CkptWorld, source: Any) -> Poller:
     assert world.service is not None
     return Poller(
-        world.ckpt, source, 1.0, world.service.machines, lambda: None, world.service.orders
+        world.ckpt, source, 1.0, world.service.watch.machines, lambda: None, world.service.orders
     )
 
 

@@ -48,7 +48,7 @@ def state(tmp_path: Path) -> Iterator[CheckpointState]:
 
 def answers(state: CheckpointState) -> tuple[object, ...]:
     return (
-        state.notices(), state.known(["k1", "k2"]), state.migrations(), state.open_migration(7, 0),
+        state.notices(), state.migrations(), state.open_migration(7, 0),
         state.was_moved(7, 0), state.was_moved(8, 0), state.images(), state.images(7),
         state.releases(), state.interruptions(0.0), state.counters(),
     )  # fmt: skip

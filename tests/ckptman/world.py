@@ -8,21 +8,13 @@ import msgspec
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman import migration, poller, resume_watch, service
-from slurm_elastic.ckptman.context import Site, pools_by_node
+from slurm_elastic.ckptman import act, migration, sources
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptman.poller import Poller
+from slurm_elastic.ckptman.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.service import Service
-from slurm_elastic.ckptman.sources import (
-    CloudNotices,
-    DropDirectory,
-    NoticeOrder,
-    SaveOrder,
-    WithdrawOrder,
-    drop,
-)
+from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
 from slurm_elastic.ckptstate import CheckpointState, Migration
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger
@@ -61,7 +53,7 @@ class CkptWorld(World):
         self.drop = DropDirectory(self.dir / "notices", create=True)
         sources = [CloudNotices(self.clouds["pub"]), self.drop]
         self.pollers = [
-            Poller(self.ckpt, s, 5.0, self.service.machines, lambda: None, self.service.orders)
+            Poller(self.ckpt, s, 5.0, self.service.watch.machines, lambda: None, self.service.orders)
             for s in sources
         ]  # fmt: skip
 
@@ -90,7 +82,7 @@ class CkptWorld(World):
             raise Killed(point)
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for module in (poller, migration, service, resume_watch):
+        for module in (act, migration, sources):
             monkeypatch.setattr(module, "reach", self.reach)
 
     def tick(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories
 
-from slurm_elastic.ckptman.snapshot import mean_times
+from slurm_elastic.ckptman.see import mean_times
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Market
 from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_elastic.ckptman.jobs import JobList
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings
@@ -18,9 +17,62 @@ from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 
 _NO_POOL = PoolCheckpoint()
+FRESH = 0.3
+"""Seconds for which one reading serves everybody."""
+
+
+class JobList:
+    """The list of jobs, read once for all threads that ask within a moment; ``clock`` is monotonic
+    time.
+    """
+
+    def __init__(
+        self, slurm: Slurm, clock: Callable[[], float] = time.monotonic, fresh: float = FRESH
+    ) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self._fresh = fresh
+        self._lock = threading.Lock()
+        self._jobs: Mapping[int, SlurmJob] = {}
+        self._begun = float("-inf")
+        self.cost = 0.0
+
+    def read(self) -> Mapping[int, SlurmJob]:
+        """All jobs, by a list of this moment. SlurmError where it cannot be read."""
+        return self._since(self._clock() - self._fresh)
+
+    def anew(self, job: int) -> SlurmJob | None:
+        """The job by a list that was asked for after this call began."""
+        return self._since(self._clock()).get(job)
+
+    def look(self, job: int) -> SlurmJob | None:
+        """The job by a list of this moment."""
+        return self.read().get(job)
+
+    def mark(self) -> float:
+        """The moment, for ``knows``."""
+        return self._clock()
+
+    def knows(self, mark: float) -> bool:
+        """Whether the last list was asked for after that moment."""
+        return self._begun >= mark
+
+    @property
+    def last(self) -> Mapping[int, SlurmJob]:
+        """The jobs of the last reading, however long ago."""
+        return self._jobs
+
+    def _since(self, when: float) -> Mapping[int, SlurmJob]:
+        with self._lock:
+            if self._begun < when:
+                begun = self._clock()
+                self._jobs = {job.id: job for job in self._slurm.jobs(ended=True)}
+                self._begun, self.cost = begun, self._clock() - begun
+            return self._jobs
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,23 @@
-"""Saves of jobs that go on afterwards, and the end of images that nobody needs any more."""
+"""Saves of jobs that go on afterwards, by policy or as somebody asks for one, and the end of images
+that nobody needs any more.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
-from slurm_elastic.ckptman.context import Site
-from slurm_elastic.ckptman.decide import Plan
+from slurm_elastic.ckptman.decide import SAVE, JobFacts, Plan, dump_seconds, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptman.orders import Asked, Orders, SaveOrder
+from slurm_elastic.ckptman.see import Snapshot, choice_of
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
@@ -38,33 +43,54 @@ class _Stay(Struct, frozen=True):
     until: float = 0.0
 
 
-class Saver:
+class Saves:
     """Which jobs not to ask again yet. In memory: a crash loses no more than that."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, site: Site, orders: Orders) -> None:
+        self._site, self.orders = site, orders
         self._not_before: dict[int, float] = {}
         self._expected: dict[int, float] = {}
         self._missing: dict[int, float] = {}
         self._staying: dict[int, _Stay] = {}
 
-    def may(self, job: int) -> bool:
-        """Whether a save of that job may be tried now."""
-        return self._site.now() >= self._not_before.get(job, 0.0)
+    def begin(self, plans: Iterable[Plan], crew: KeyedExecutor) -> None:
+        """Have jobs saved that go on afterwards, but for those whose last save has just failed."""
+        for plan in plans:
+            run = plan.facts.run
+            if self._site.now() < self._not_before.get(run.job, 0.0):
+                continue
+            for situation in plan.facts.situations:
+                self._expected[run.job] = situation.dump
+            crew.submit(run.job, plan.order, partial(self._save, plan), kind=Kind.PERIODIC)
 
-    def expect(self, job: int, seconds: float) -> None:
-        """The seconds that the next save of the job may take."""
-        self._expected[job] = seconds
+    def now(self, seen: Snapshot, crew: KeyedExecutor) -> None:
+        """Have the jobs saved that are asked for; one that something is under way for, after that,
+        and one that is not known before Slurm has answered, when it does.
+        """
+        for asked in self.orders.waiting():
+            if not isinstance(asked.order, SaveOrder) or crew.busy(asked.order.job):
+                continue
+            number = asked.order.job
+            job = seen.jobs.get(number)
+            if job is None and not seen.answered:
+                continue
+            choice = choice_of(self._site, job) if job and "RUNNING" in job.states else None
+            why = _why_not(choice)
+            if job is None or choice is None or why:
+                self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{number}",), why)
+                self.orders.carried(asked)
+                continue
+            facts = JobFacts(run=run_of(job, choice), choice=choice, situations=())
+            plan = Plan(kind=SAVE, facts=facts, saves=True, reason="an operator asked for it")
+            self._expected[number] = dump_seconds(seen, number)
+            self.orders.begun(asked)
+            crew.submit(number, (0.0, 0.0), partial(self._asked, asked, plan), kind=Kind.PERIODIC)
 
-    def refuse(self, job: int, why: str) -> None:
-        """A save that somebody asked for is not made."""
-        self._site.journal.note("ckpt-now", "ckpt-refused", (f"job:{job}",), why)
-
-    def work(self, plan: Plan) -> Callable[[], None]:
-        """The save as work for the crew."""
-        for situation in plan.facts.situations:
-            self.expect(plan.facts.run.job, situation.dump)
-        return lambda: self._save(plan)
+    def _asked(self, asked: Asked, plan: Plan) -> None:
+        try:
+            self._save(plan)
+        finally:
+            self.orders.carried(asked)
 
     def _save(self, plan: Plan) -> None:
         site, run = self._site, plan.facts.run
@@ -88,7 +114,7 @@ class Saver:
         site.state.saved(image)
         site.journal.count("ckpt_saves_total", method=image.method, outcome="saved")
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
-        self._note(run, "ckpt-saved", text)
+        self._site.journal.of_run(run, "ckpt-saved", text)
         self._lift_no_requeue(run)
 
     def _failed(self, plan: Plan, why: str, dump: float) -> None:
@@ -96,7 +122,7 @@ class Saver:
         self._not_before[run.job] = self._site.now() + max(PAUSE, dump)
         method = plan.facts.choice.method
         self._site.journal.count("ckpt_saves_total", method=method, outcome="failed")
-        self._note(run, "ckpt-failed", why)
+        self._site.journal.of_run(run, "ckpt-failed", why)
 
     def _lift_no_requeue(self, run: JobRun) -> None:
         """From its first image on a ``--no-requeue`` job goes on instead of beginning anew; without
@@ -108,13 +134,11 @@ class Saver:
         try:
             requeue_setting.lift_for_good(self._site.slurm, run.job)
         except SlurmError as error:
-            self._note(run, "ckpt-no-requeue", str(error))
+            self._site.journal.of_run(run, "ckpt-no-requeue", str(error))
         else:
-            self._note(run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image")
-
-    def _note(self, run: JobRun, kind: str, text: str) -> None:
-        key = f"ckpt-{run.label}-{run.attempt}"
-        self._site.journal.note(key, kind, (f"job:{run.job}",), text)
+            self._site.journal.of_run(
+                run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image"
+            )
 
     def clean(
         self, jobs: Mapping[int, SlurmJob], moving: frozenset[int], crew: KeyedExecutor
@@ -164,3 +188,14 @@ class Saver:
         self._missing.pop(number, None)
         alive = job.states & {"RUNNING", "PENDING", "COMPLETING", "STOPPED", "SUSPENDED"}
         return bool(job.states & ENDED) and not alive
+
+
+def _why_not(choice: CheckpointPlan | None) -> str:
+    """Why a job is not saved now, if so; None: it is not at work."""
+    if choice is None:
+        return "it does not run"
+    if choice.move_only:
+        return choice.refused or "it ends when it saves itself: that is only done to move it"
+    if choice.method == "none":
+        return choice.refused or "no checkpoint method is set for it"
+    return ""

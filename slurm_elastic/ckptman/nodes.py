@@ -1,4 +1,4 @@
-"""The notices, and their consequences for nodes: drained, cooling down, powered down.
+"""The consequences of threats for nodes: drained, cooling down, powered down, let go again.
 
 A node is drained with our reason and never with another's in its place; an admin's own drain is
 enough for us. When its last job has left, a cloud node is powered down, which ends its lease.
@@ -13,11 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.context import Site
+from slurm_elastic.ckptman.see import Snapshot, threats_of
+from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import RecordedNotice
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
-from slurm_elastic.model import Instance, Notice, NoticeKind
+from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies.cool_downs import after_interruption
 from slurm_elastic.policies.node_state import (
@@ -26,9 +28,11 @@ from slurm_elastic.policies.node_state import (
     is_busy,
     is_down,
     is_drained,
+    may_take_jobs,
     phase,
 )
 from slurm_elastic.policies.reconcile_rules import OUR_MARK
+from slurm_elastic.policies.threat import Threat, moving
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
@@ -40,52 +44,12 @@ FALSE_AFTER = 600.0
 FORGET_UNKNOWN = 3600.0
 """Seconds that a notice about a machine of nobody's is kept: ours may be known a little later."""
 CORRELATION = "notices"
-
-
-class NodeThreat(Struct, frozen=True, kw_only=True):
-    """What stands against one node: all of its ``notices``, and ``leaving``, the ones that say that
-    it is really taken away, not only in danger. ``deadline``: when at the earliest, None where
-    nobody says. ``reason``: in one line, the same for all that a cloud takes, so that a thousand
-    nodes are one command.
-    """
-
-    node: str
-    notices: tuple[Notice, ...]
-    leaving: tuple[Notice, ...]
-    deadline: float | None
-    reason: str
-
-
-def threat(node: str, warned: Iterable[RecordedNotice]) -> NodeThreat:
-    """What these say together; at least one."""
-    notices = tuple(w.notice for w in sorted(warned, key=_end))
-    leaving = tuple(n for n in notices if n.kind is NoticeKind.INTERRUPTION)
-    first = (leaving or notices)[0]
-    return NodeThreat(
-        node=node,
-        notices=notices,
-        leaving=leaving,
-        deadline=min((n.deadline for n in leaving if n.deadline is not None), default=None),
-        reason=first.reason or f"{first.kind} notice",
-    )
-
-
-def threats(
-    warned: Sequence[RecordedNotice], machines: Mapping[str, Machine]
-) -> Mapping[str, NodeThreat]:
-    """By node, the earliest deadline first. ``machines``: the live ones by id."""
-    by_node: defaultdict[str, list[RecordedNotice]] = defaultdict(list)
-    for one in warned:
-        machine = machines.get(one.notice.instance)
-        node = machine.instance.node if machine else one.notice.node
-        if node:
-            by_node[node].append(one)
-    return {node: threat(node, some) for node, some in by_node.items()}
-
-
-def _end(warned: RecordedNotice) -> float:
-    deadline = warned.notice.deadline
-    return float("inf") if deadline is None else deadline
+PAUSE = 2.0
+"""Seconds after a first refusal; then twice as many each time."""
+MOST_PAUSE = 30.0
+"""Seconds at most: a node that could work again is not kept idle for longer."""
+_ALL = ""
+"""The key of a refusal that is not about one node: Slurm's nodes could not be read."""
 
 
 def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
@@ -94,22 +58,17 @@ def machine_of(node: str, machines: Mapping[str, Machine]) -> Machine | None:
     return max(mine, key=lambda m: m.instance.launched, default=None)
 
 
-def settle_nodes(
-    site: Site,
-    view: Mapping[str, SlurmNode],
-    found: Mapping[str, NodeThreat],
-    moving: frozenset[str],
-    machines: Collection[Machine],
-) -> None:
+def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
     """Drain what is taken away, power down what is empty by now, give up what is lost already.
 
-    ``moving``: nodes that a job is still to be moved off. ``machines``: the live ones.
+    ``moving``: nodes that a job is still to be moved off.
     """
-    leaving = {n: t for n, t in found.items() if t.leaving and n in view}
-    empty = {n: t for n, t in leaving.items() if n not in moving}
+    view = seen.nodes or {}
+    leaving = {n: t for n, t in seen.leaving.items() if n in view}
+    empty = [n for n in leaving if n not in moving]
     steps: tuple[Callable[[], None], ...] = (
         lambda: _drain(site, view, leaving),
-        lambda: _give_up(site, view, leaving, [machine.instance for machine in machines]),
+        lambda: _give_up(site, view, leaving, [m.instance for m in seen.machines.values()]),
         lambda: _power_down(site, view, empty),
     )
     for step in steps:
@@ -119,12 +78,12 @@ def settle_nodes(
             log.warning("nodes cannot be changed, again with the next look: %s", error)
 
 
-def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, NodeThreat]) -> None:
+def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
     for name, threat in leaving.items():
         node = view[name]
-        if not is_drained(node) and not is_down(node) and phase(node) is Phase.UP:
-            by_reason[threat.reason].append(name)
+        if may_take_jobs(node):
+            by_reason[threat.why].append(name)
     for reason, names in by_reason.items():
         text = f"{MARK}{' '.join(reason.replace(chr(34), chr(39)).split())}"[:200]
         node_updates.drain(site.slurm, names, text)
@@ -134,7 +93,7 @@ def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Node
 def _give_up(
     site: Site,
     view: Mapping[str, SlurmNode],
-    leaving: Mapping[str, NodeThreat],
+    leaving: Mapping[str, Threat],
     machines: Collection[Instance],
 ) -> None:
     """Its time is over and it does not answer: DOWN has Slurm requeue its jobs now, not when
@@ -147,8 +106,8 @@ def _give_up(
     gone = [
         name
         for name, threat in leaving.items()
-        if threat.deadline is not None
-        and now > threat.deadline
+        if threat.until is not None
+        and now > threat.until
         and is_busy(view[name])
         and not is_down(view[name])
         and view[name].reason.startswith(OUR_MARK)
@@ -164,9 +123,7 @@ def _give_up(
         site.journal.note(CORRELATION, "ckpt-node-lost", gone, "its machine was taken away")
 
 
-def _power_down(
-    site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, NodeThreat]
-) -> None:
+def _power_down(site: Site, view: Mapping[str, SlurmNode], leaving: Iterable[str]) -> None:
     """An empty machine that is going anyway costs money for nothing."""
     empty = [
         name
@@ -196,41 +153,33 @@ def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
             log.warning("offer does not cool down key=%s error=%s", one.offer, error)
 
 
-def close_over(
-    site: Site, warned: Sequence[RecordedNotice], view: Mapping[str, SlurmNode] | None,
-    machines: Mapping[str, Machine],
-) -> None:  # fmt: skip
+def close_over(site: Site, seen: Snapshot) -> None:
     """Notices whose machine is gone, and those that were wrong: its node is let go again."""
-    over = {w.key: why for w in warned if (why := _over(site, w, view, machines)) is not None}
-    for one in (w for w in warned if w.key in over):
-        machine = machines.get(one.notice.instance)
+    over = {w.key: why for w in seen.warned if (why := _over(site, w, seen)) is not None}
+    for one in (w for w in seen.warned if w.key in over):
+        machine = seen.machines.get(one.notice.instance)
         site.state.close_notice(one, site.now(), release=machine.instance.node if machine else "")
         subject = one.notice.node or one.notice.instance
         site.journal.note(CORRELATION, "ckpt-notice-over", (subject,), over[one.key])
 
 
-def _over(
-    site: Site,
-    one: RecordedNotice,
-    view: Mapping[str, SlurmNode] | None,
-    machines: Mapping[str, Machine],
-) -> str | None:
+def _over(site: Site, one: RecordedNotice, seen: Snapshot) -> str | None:
     notice, now = one.notice, site.now()
     if notice.instance:
-        machine = machines.get(notice.instance)
+        machine = seen.machines.get(notice.instance)
         if machine is None:
             known = one.offer or now - notice.seen > FORGET_UNKNOWN
             return "its machine is gone" if known else None
         late = notice.deadline is not None and now > notice.deadline + FALSE_AFTER
         return "its machine is still there long after the deadline" if late else None
-    node = (view or {}).get(notice.node)
+    node = (seen.nodes or {}).get(notice.node)
     if node is not None and phase(node) is Phase.POWERED_DOWN:
         return "its node is powered down"
     return None
 
 
-def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:
-    """A person takes back what was said of a node; how many notices that were."""
+def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> None:
+    """A person takes back what was said of a node."""
     machine = machine_of(node, machines)
     instance = machine.instance.id if machine else ""
     mine = [
@@ -241,4 +190,74 @@ def withdraw(site: Site, node: str, machines: Mapping[str, Machine]) -> int:
         site.state.close_notice(one, site.now(), release=node)
     if mine:
         site.journal.note(CORRELATION, "ckpt-withdrawn", (node,), "an operator took it back")
-    return len(mine)
+
+
+# nodes that are let go again
+
+
+class _Refused(Struct, frozen=True):
+    """Why Slurm did not, and until when (the clock for pauses) it is not asked again."""
+
+    why: str = ""
+    pause: float = 0.0
+    until: float = float("-inf")
+
+
+class NodeReleases:
+    """The debts stand in the state, until Slurm has answered. The pauses are in memory: a new
+    start asks at once.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._refused: dict[str, _Refused] = {}
+
+    def look(self, machines: Mapping[str, Machine]) -> None:
+        """Undo our drains that are due; an admin's own stay."""
+        state = self._site.state
+        owed = state.releases()
+        self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
+        if not owed:
+            return
+        leaving = moving(threats_of(state.notices(), machines))
+        kept = [name for name in owed if name in leaving]
+        state.released(*kept)  # the end of what stands against them owes it anew
+        due = [name for name in owed if name not in kept and self._may(name)]
+        if due and self._may(_ALL):
+            self._release(due)
+
+    def _release(self, names: Sequence[str]) -> None:
+        try:
+            view = self._site.slurm.nodes(names)
+        except SlurmError as error:
+            self._put_off(_ALL, compress(names), str(error))
+            return
+        self._refused.pop(_ALL, None)
+        for name in names:
+            if self._is_released(name, view.get(name)):
+                self._site.state.released(name)
+
+    def _is_released(self, name: str, node: SlurmNode | None) -> bool:
+        if node is None or not is_drained(node) or not node.reason.startswith(MARK):
+            return True
+        try:
+            node_updates.return_to_service(self._site.slurm, [name])
+        except SlurmError as error:
+            self._put_off(name, name, str(error))
+            return False
+        why = "no notice stands against it any more"
+        self._site.journal.note(CORRELATION, "ckpt-released", (name,), why)
+        return True
+
+    def _may(self, name: str) -> bool:
+        refused = self._refused.get(name)
+        return refused is None or self._site.monotonic() >= refused.until
+
+    def _put_off(self, name: str, nodes: str, why: str) -> None:
+        """Told once for each reason, though it is tried again and again."""
+        last = self._refused.get(name, _Refused())
+        pause = min(max(2 * last.pause, PAUSE), MOST_PAUSE)
+        until = self._site.monotonic() + pause
+        self._refused[name] = _Refused(why=why, pause=pause, until=until)
+        if last.why != why:
+            log.warning("nodes stay drained nodes=%s error=%s", nodes, why)

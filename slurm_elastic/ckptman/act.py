@@ -1,0 +1,148 @@
+"""All effects of a look, in their order: orders of people, moves begun and carried on, saves of
+jobs that stay, nodes drained and let go, notices closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from slurm_elastic.ckptman import migration, nodes
+from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
+from slurm_elastic.ckptman.executor import KeyedExecutor, Order
+from slurm_elastic.ckptman.orders import Orders
+from slurm_elastic.ckptman.requeue_failover import RequeueFailover
+from slurm_elastic.ckptman.saves import Saves
+from slurm_elastic.ckptman.see import Snapshot
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptstate import Migration, Step
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.faults import reach
+from slurm_elastic.model_slurm import SlurmJob
+
+log = logging.getLogger(__name__)
+
+
+class Acts:
+    """The work is the crew's; ``woken`` is called when a job has come a step further."""
+
+    def __init__(
+        self, site: Site, crew: KeyedExecutor, orders: Orders, woken: Callable[[], None]
+    ) -> None:
+        self._site, self.crew, self._woken = site, crew, woken
+        self._saves = Saves(site, orders)
+        self._releases = nodes.NodeReleases(site)
+        self._stand_in = RequeueFailover(site)
+        self._refused: dict[int, str] = {}
+        self._helped: dict[int, float] = {}
+
+    def apply(self, seen: Snapshot, plans: Sequence[Plan]) -> bool:
+        """Whether a job is on its way, so that the next look is due soon."""
+        self._saves.now(seen, self.crew)
+        self._refuse(seen)
+        begun = self._begin(plans, seen)
+        standing = [*seen.migrations.values(), *begun]
+        self.advance(standing, seen)
+        if seen.nodes is not None and not begun:  # else they were drained by an older view just now
+            taken = frozenset(n for one in standing for n in one.threatened if not one.over)
+            nodes.settle(self._site, seen, taken)
+        if not seen.blind:  # else a machine that is not known may be there all the same
+            nodes.close_over(self._site, seen)
+        self._releases.look(seen.machines)
+        if seen.answered:
+            self._stand_in.look(seen.jobs)
+            self._saves.clean(seen.jobs, frozenset(one.run.job for one in standing), self.crew)
+        return not all(_put_off(one) for one in standing)
+
+    def _refuse(self, seen: Snapshot) -> None:
+        """Tell once of each job whose own word cannot be followed."""
+        for number, choice in seen.choices.items():
+            if choice.refused and self._refused.get(number) != choice.refused:
+                self._refused[number] = choice.refused
+                label = seen.jobs[number].label
+                subjects = (f"job:{number}",)
+                self._site.journal.note(f"ckpt-{label}", "ckpt-refused", subjects, choice.refused)
+
+    def _begin(self, plans: Sequence[Plan], seen: Snapshot) -> list[Migration]:
+        """All moves are written down at once, then all nodes drained at once, then jobs saved."""
+        site = self._site
+        moves = [
+            migration.planned(site, p)
+            for p in plans
+            if p.kind == MOVE and not self.crew.busy(p.facts.run.job)
+        ]
+        if moves:
+            site.state.put(*moves)
+            reach("rescue.planned")
+            for one in moves:
+                migration.say(site, one, "ckpt-planned", one.reason)
+            if seen.nodes is not None:
+                nodes.settle(site, seen, frozenset(n for one in moves for n in one.threatened))
+            reach("rescue.drained")
+        self._saves.begin([p for p in plans if p.kind != MOVE], self.crew)
+        return moves
+
+    def advance(self, standing: Sequence[Migration], seen: Snapshot) -> None:
+        """One step of each migration that is not at work."""
+        for row in sorted(standing, key=_urgency):
+            if self.crew.busy(row.run.job):
+                continue
+            # A look begins before the work of the last one ends: its view may be the older one.
+            one = self._site.state.open_migration(row.run.job, row.run.attempt)
+            if one is None:
+                continue
+            try:
+                self._step(migration.hasten(self._site, one, seen.leaving), seen)
+            except SlurmElasticError as error:
+                log.warning("migration cannot go on job=%s error=%s", one.run.label, error)
+
+    def _step(self, one: Migration, seen: Snapshot) -> None:
+        if seen.answered and _is_safe(self._site, one, seen):
+            migration.stay(self._site, one, seen.jobs.get(one.run.job))
+        elif _due(one, self._site.now()):
+            self.crew.submit(one.run.job, _urgency(one), partial(self._work, one))
+        elif seen.answered:
+            self._watch(one, seen.jobs.get(one.run.job))
+
+    def _watch(self, one: Migration, job: SlurmJob | None) -> None:
+        """Steps that take a Slurm command or a disk sync are the crew's, as there may be many."""
+        if job is None or job.restarts <= one.run.attempt:
+            migration.watch(self._site, one, job)
+        elif self._site.jobs.knows(self._helped.get(job.id, float("-inf"))):
+            self.crew.submit(job.id, _urgency(one), partial(self._help, one, job))
+
+    def _help(self, one: Migration, job: SlurmJob) -> None:
+        if migration.watch(self._site, one, job).over:
+            self._helped.pop(job.id, None)
+        else:  # a list from before says nothing of what was done now
+            self._helped[job.id] = self._site.jobs.mark()
+
+    def _work(self, one: Migration) -> None:
+        if migration.go_on(self._site, one).step is not one.step:
+            self._woken()
+
+
+def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
+    """Nothing threatens its nodes any more, and their machines are still there."""
+    if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.threatened):
+        return False
+    return all(n in seen.machine_of or n not in site.pool_of for n in one.threatened)
+
+
+def _urgency(move: Migration) -> Order:
+    return (NEVER if move.deadline is None else move.deadline, move.began)
+
+
+def _put_off(move: Migration) -> bool:
+    """Whether it waits for what may last: nothing is gained by looking often."""
+    return move.held is not None and move.step in (Step.SAVED, Step.REQUEUEING)
+
+
+def _due(move: Migration, now: float) -> bool:
+    """Whether there is something to do for it now, besides watching."""
+    if move.step is Step.WAITING:
+        return move.at is not None and now >= move.at
+    if move.step in (Step.SAVED, Step.REQUEUEING):
+        return move.at is None or now >= move.at
+    return move.step in (Step.PLANNED, Step.SAVING)

@@ -1,0 +1,232 @@
+"""One look at all that ckptman decides by: Slurm, the ledger, its own memory and prices."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptstate import Migration, RecordedNotice
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.heartbeat import CKPTMAN
+from slurm_elastic.ledger.rows import Machine
+from slurm_elastic.model import Image
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.checkpoint import observed_mtti
+from slurm_elastic.policies.sound import sound
+from slurm_elastic.policies.threat import Threat, Threats, moving, of_notices
+from slurm_elastic.prices.book import PriceBook
+
+log = logging.getLogger(__name__)
+
+TAGGED_EVERY = 30.0
+"""Seconds between two readings of all clouds, by a service without a ledger to read."""
+Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
+"""By instance type and zone: (since, $/h), ascending."""
+Run = tuple[int, int]
+"""Job and attempt."""
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """One look. ``answered``: whether ``jobs`` are Slurm's of this look, and not of the last one
+    that it answered; ``nodes`` is None where Slurm did not tell of the threatened ones.
+
+    ``machines``: live ones by id, of before where the ledger cannot be read (``blind``);
+    ``machine_of``: the one of each node; ``leaving``: of the ``threats``, what is really taken
+    away; ``choices``: how each job is saved that runs on nodes of ours or on a threatened one;
+    ``mtti``: mean seconds to an interruption of one machine by Offer.key; ``leases``: seconds paid
+    at a time by node.
+    """
+
+    now: float
+    jobs: Mapping[int, SlurmJob]
+    machines: Mapping[str, Machine]
+    machine_of: Mapping[str, Machine]
+    threats: Threats
+    images: Mapping[int, Sequence[Image]]
+    choices: Mapping[int, CheckpointPlan]
+    answered: bool = True
+    blind: bool = False
+    leaving: Mapping[str, Threat] = field(default_factory=dict)
+    warned: Sequence[RecordedNotice] = ()
+    nodes: Mapping[str, SlurmNode] | None = None
+    migrations: Mapping[Run, Migration] = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict)
+    mtti: Mapping[str, float] = field(default_factory=dict)
+    expected: float = 60.0
+    bid: float | None = None
+    leases: Mapping[str, float] = field(default_factory=dict)
+
+
+class Watch:
+    """Remembers what could be read last, for the time in which it cannot be."""
+
+    def __init__(self, site: Site, prices: PriceBook | None) -> None:
+        self._site = site
+        self._prices = prices
+        self._machines: Mapping[str, Machine] = {}
+        self._from_ledger = False
+        self._tagged_next = float("-inf")
+        self._mtti: Mapping[str, float] = {}
+        self._blind = ""
+
+    def look(self) -> Snapshot:
+        """Everything once. sqlite3.Error where our own memory cannot be read."""
+        site = self._site
+        machines = self.machines()
+        warned = site.state.notices()
+        # Before Slurm's jobs: what a job has come to since is seen in them.
+        migrations = {(m.run.job, m.run.attempt): m for m in site.state.migrations()}
+        threats = threats_of(warned, machines)
+        jobs = self._jobs()
+        images: defaultdict[int, list[Image]] = defaultdict(list)
+        for image in site.state.images():
+            images[image.job].append(image)
+        newest = sorted(machines.values(), key=lambda m: m.instance.launched)
+        settings = site.config.checkpoint
+        known = site.jobs.last if jobs is None else jobs
+        return Snapshot(
+            now=site.now(),
+            jobs=known,
+            answered=jobs is not None,
+            machines=machines,
+            machine_of={m.instance.node: m for m in newest if m.instance.node},
+            warned=warned,
+            blind=bool(self._blind),
+            threats=threats,
+            leaving=moving(threats),
+            nodes=self._nodes(threats),
+            images=images,
+            choices=self._choices(known.values(), threats),
+            migrations=migrations,
+            prices=self._prices.prices() if self._prices else {},
+            mtti=self._mtti,
+            expected=settings.expected,
+            bid=settings.prices.bid,
+            leases=site.leases,
+        )
+
+    def machines(self) -> Mapping[str, Machine]:
+        """The live machines by id; those of the last time while the ledger cannot be read. Also
+        for pollers' threads.
+        """
+        try:
+            self._site.ledger.refresh()
+            self._machines = {m.instance.id: m for m in self._site.ledger.machines()}
+            self._blind, self._from_ledger = "", bool(self._machines)
+        except sqlite3.Error as error:
+            if str(error) != self._blind:
+                log.warning("the ledger cannot be read, machines are those of before: %s", error)
+            self._blind = str(error)
+            if not self._from_ledger:
+                self._machines = self._tagged()
+        return self._machines
+
+    def _tagged(self) -> Mapping[str, Machine]:
+        """The machines by their tags alone, for a service that was started without a ledger to
+        read: only a machine's node, state and address are known then. A cloud that cannot be read
+        has those of before.
+        """
+        site, found = self._site, dict(self._machines)
+        if site.monotonic() < self._tagged_next:
+            return found
+        self._tagged_next = site.monotonic() + TAGGED_EVERY
+        for name, provider in site.providers.items():
+            try:
+                listed = sound(provider.instances(), lambda _: 0.0, site.now()).machines
+            except Exception as error:  # noqa: BLE001 - whatever it raises, it is no list
+                log.warning("cloud cannot be read cloud=%s error=%s", name, error)
+                continue
+            found = {i: m for i, m in found.items() if m.instance.cloud != name}
+            for one in listed:
+                pool = site.pool_of.get(one.node)
+                found[one.id] = Machine(
+                    instance=one, pool=pool.name if pool else "", last_seen=site.now()
+                )
+        return found
+
+    def _jobs(self) -> Mapping[int, SlurmJob] | None:
+        """None while Slurm does not answer: what was known of running jobs then still serves to
+        save them, and nothing else is done.
+        """
+        site = self._site
+        try:
+            jobs = site.jobs.read()
+        except SlurmError as error:
+            site.journal.health("slurm (ckptman)", str(error))
+            return None
+        site.journal.health("slurm (ckptman)", None)
+        return jobs
+
+    def _nodes(self, threats: Threats) -> Mapping[str, SlurmNode] | None:
+        if not threats:
+            return {}
+        try:
+            return self._site.slurm.nodes(sorted(threats))
+        except SlurmError as error:
+            log.warning("nodes cannot be read: %s", error)
+            return None
+
+    def _choices(self, jobs: Iterable[SlurmJob], threats: Threats) -> Mapping[int, CheckpointPlan]:
+        site = self._site
+        return {
+            job.id: choice_of(site, job)
+            for job in jobs
+            if at_work(job) and any(node in threats or node in site.pool_of for node in job.nodes)
+        }
+
+    def count_anew(self, since: float) -> None:
+        """Count the interruptions since then (Unix time)."""
+        site, now = self._site, self._site.now()
+        try:
+            known = site.ledger.machines(ended_since=since)
+        except sqlite3.Error:
+            return
+        self._mtti = mean_times(known, site.state.interruptions(since), now)
+
+
+def at_work(job: SlurmJob) -> bool:
+    """Whether it works on its nodes."""
+    return "RUNNING" in job.states and not job.states & {"CONFIGURING", "COMPLETING"}
+
+
+def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
+    """How a job is saved: by its own word, its pool's or the site's, if that can be used here."""
+    pool = site.checkpoint_of(job.nodes[0] if job.nodes else "")
+    choice = resolve(job.comment, job.features, pool, site.config.checkpoint)
+    if choice.method in ("none", *site.checkpointers):
+        return choice
+    why = f"method {choice.method} cannot be used here: see the log of {CKPTMAN}'s start"
+    return CheckpointPlan(method="none", policy=choice.policy, refused=why)
+
+
+def threats_of(warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]) -> Threats:
+    """The threats of notices by node. ``machines``: the live ones by id."""
+    told = []
+    for one in warned:
+        machine = machines.get(one.notice.instance)
+        node = machine.instance.node if machine else one.notice.node
+        if node:
+            told.append((node, one.notice))
+    return of_notices(told)
+
+
+def mean_times(
+    machines: Iterable[Machine], interruptions: Mapping[str, int], now: float
+) -> Mapping[str, float]:
+    """Mean seconds to an interruption of one machine by offer: machine-seconds that were seen for
+    each machine that was taken.
+    """
+    uptime: defaultdict[str, float] = defaultdict(float)
+    for machine in machines:
+        end = now if machine.ended is None else machine.ended
+        uptime[machine.instance.offer_key] += max(end - machine.instance.launched, 0.0)
+    return {
+        offer: observed_mtti(seconds, interruptions.get(offer, 0))
+        for offer, seconds in uptime.items()
+    }
