@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import contextlib
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import visible
 from slurm_elastic.config import Config, blocked_clouds, configfile
 from slurm_elastic.config.resolve import effective
-from slurm_elastic.errors import ConfigError
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.policies.directives import told
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.slurm import check, controller, install, plan, uninstall
 from slurm_elastic.slurm.install import Outcome
@@ -96,8 +101,19 @@ def show(args: argparse.Namespace) -> int:
     _require_joining(config)
     for reason in blocked_clouds(config).values():
         print(f"# not in use: {reason}")
+    for line in _directives(config):
+        print(visible(f"# now: {line}"))
     print(configfile.dump(effective(config)), end="")
     return 0
+
+
+def _directives(config: Config) -> Iterator[str]:
+    """What operators have changed at run time, as far as this process may read it."""
+    now = time.time()
+    with contextlib.suppress(SlurmElasticError, sqlite3.Error, OSError):
+        path = config.state / "ledger.db"
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            yield from (told(one, now) for one in ledger.directives())
 
 
 def join(args: argparse.Namespace) -> int:

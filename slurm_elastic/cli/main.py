@@ -41,11 +41,15 @@ COMMANDS: Mapping[str, str] = {
     "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
     "ckpt": "list checkpoints and notices, save a job, warn of a node",
     "clear": "end cool-downs and pauses, as root or SlurmUser",
+    "pause": "start no new machines in a cloud, a pool or anywhere, for a while",
+    "resume": "end a pause, a drain, a replacement or a migration",
+    "limit": "change a cap on machines or dollars at once, for a while",
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("conf", "iam", "rootpart", "offers"),
     "every day": ("status", "explain", "doctor", "ckpt", "clear"),
+    "steer it": ("pause", "resume", "limit"),
 }
 """The commands as ``-h`` lists them."""
 _EXAMPLES = """examples:

@@ -35,6 +35,7 @@ from slurm_elastic.view.rows import (
     CloudView,
     CoolDownView,
     DaemonView,
+    DirectiveView,
     HoldView,
     InstanceView,
     LaunchView,
@@ -80,6 +81,8 @@ def render(view: StatusView, console: Console, screen: Screen = SHORT) -> None:
 def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[RenderableType]:
     wide = width >= WIDE
     top = screen.rows(width)
+    if view.directives:
+        yield Group(*(Text(_sentence(d.told), style=_style_of(d)) for d in view.directives))
     yield _daemon(view.daemon, view.ledger_error)
     if view.site and not view.ledger_error:
         yield _summary(view.site, view.instances)
@@ -127,6 +130,14 @@ def _alarms(view: StatusView) -> Iterable[Text]:
     if view.slurm_error:
         yield Text(f"Slurm does not answer: {view.slurm_error}", style=_LOUD)
     yield from (_breaker(b) for b in view.breakers)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _style_of(one: DirectiveView) -> str:
+    return _DIM if not one.holds else _LOUD if one.stops else _WARN
 
 
 def _header(view: StatusView) -> Text:

@@ -9,12 +9,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.config.rules import bounds_of, lease_of
+from slurm_elastic.directive import limit_changes
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
 from slurm_elastic.policies.account_budgets import Overdrawn, charged, overdrawn
 from slurm_elastic.policies.capacity import Bounds, Spent
+from slurm_elastic.policies.directives import stopped_pools
 from slurm_elastic.policies.scaling import PoolRules, stops
 
 NO_BUDGET = Budget()
@@ -28,10 +31,29 @@ def stop_of(
     """By pool, why no machine may be started; a pool that may start some has no entry.
 
     The cluster's budget stops public clouds only; a cloud's own stops that cloud, wherever it is.
-    A ledger that cannot be written stops all.
+    A ledger that cannot be written stops all. An operator's word comes first.
     """
     if ledger.end_only:
         return dict.fromkeys((pool.name for pool in config.pools), ledger.end_only)
+    return bought_out(config, ledger, rules, now) | stopped_by_operators(config, ledger, now)
+
+
+def stopped_by_operators(config: Config, ledger: Ledger, now: float) -> dict[str, str]:
+    """By pool, why operators let no machine start."""
+    cloud_of = {pool.name: pool.cloud for pool in config.pools}
+    return stopped_pools(ledger.directives(), cloud_of, now)
+
+
+def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
+    """The configuration with the limits that operators have changed."""
+    return with_limits(config, limit_changes(ledger.directives(), now))
+
+
+def bought_out(
+    config: Config, ledger: Ledger, rules: Mapping[str, PoolRules], now: float
+) -> dict[str, str]:
+    """By pool, which budget or window is in the way."""
+    config = limits_now(config, ledger, now)
     spent = spending(config, ledger, now)
     found: dict[str, str] = {}
     for pool in config.pools:
@@ -93,6 +115,7 @@ def spending_of_accounts(config: Config, ledger: Ledger, now: float) -> dict[str
 
 def barred(config: Config, ledger: Ledger, now: float) -> dict[str, Overdrawn]:
     """The accounts that get no new machine of a public cloud, and why."""
+    config = limits_now(config, ledger, now)
     spent = spending_of_accounts(config, ledger, now)
     found = {
         name: overdrawn(name, bounds_of(config.policies.account_budgets[name]), own, now)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.accounting import booting, usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.rules import rules_of
-from slurm_elastic.controller.budget import stop_of
+from slurm_elastic.controller.budget import limits_now, stop_of
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
@@ -157,9 +157,11 @@ def scope_of(
 ) -> Scope:
     """All bounds of launches as they are now, but for the budgets and windows of one pool."""
     machines, launches = ledger.machines(), ledger.open_launches()
+    changed = limits_now(config, ledger, now)
     return Scope(
-        limits=config.limits,
-        cloud_limits={cloud.name: cloud.limits for cloud in config.clouds},
+        limits=changed.limits,
+        cloud_limits={cloud.name: cloud.limits for cloud in changed.clouds},
+        pool_nodes={pool.name: pool.max_nodes for pool in changed.pools},
         usage=usage(machines, launches, dearest or {}),
         cool_downs=ledger.cool_downs(now),
         blocked=blocked_clouds(config),

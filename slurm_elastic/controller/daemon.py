@@ -28,6 +28,7 @@ from slurm_elastic.controller.boots import (
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.deferred import TICK as SETTLING_TICK
 from slurm_elastic.controller.deferred import DeferredUpdates
+from slurm_elastic.controller.directives import Directives
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.periodic import run_guarded
@@ -113,6 +114,8 @@ class Daemon:
         self._settler = DeferredUpdates(site, self._settling_worker)
         self._growing_worker = worker("policies")
         self._growing = Autoscaler(site, self._growing_worker)
+        self._directing_worker = worker("operators")
+        self._directives = Directives(site, self._directing_worker)
         self._overdue_worker = worker("overdue")
         self._overdue = BootTimeouts(
             site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
@@ -136,7 +139,7 @@ class Daemon:
         finally:
             # First the one that hands work to the clouds' workers.
             own = (self._overdue_worker, self._settling_worker, self._growing_worker)
-            for worker in (*own, *self._workers.values()):
+            for worker in (*own, self._directing_worker, *self._workers.values()):
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
                 self._keys.close()
@@ -171,6 +174,7 @@ class Daemon:
         self._overdue.tick()
         if self._keys is not None:
             self._keys.tick()
+        self._directives.tick()
         self._growing.tick()
         self._settler.tick()
 

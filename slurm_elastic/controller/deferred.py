@@ -13,7 +13,7 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.model import NodeRequest
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.ranking import ceiling
+from slurm_elastic.policies.ranking import Scope, ceiling
 
 log = logging.getLogger(__name__)
 
@@ -146,6 +146,9 @@ def _is_served_in_part(site: Site, nodes: Iterable[str]) -> bool:
 def _most(site: Site, cloud: str) -> tuple[int, str] | None:
     """How many nodes of that cloud could ever be up together, and the bound that says so."""
     total, why = 0, ""
+    config = site.config  # a limit that an operator has changed for a while says nothing of never
+    limits = {one.name: one.limits for one in config.clouds}
+    lasting = Scope(limits=config.limits, cloud_limits=limits)
     for pool in site.pools_of_cloud(cloud):
         try:
             offers = site.providers[cloud].offers(pool)
@@ -155,7 +158,7 @@ def _most(site: Site, cloud: str) -> tuple[int, str] | None:
         if not offers:
             return None
         request = NodeRequest(id="", pool=pool, nodes=pool.nodes)
-        room, bound = ceiling(request, offers, site.scope(pool))
+        room, bound = ceiling(request, offers, lasting)
         total, why = total + room, why or bound
     return total, why
 

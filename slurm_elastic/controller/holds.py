@@ -15,7 +15,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Hold
-from slurm_elastic.ledger.rows import CAPACITY, POLICY
+from slurm_elastic.ledger.rows import CAPACITY, OPERATOR, POLICY
 from slurm_elastic.model import NodeRequest, Offer, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
@@ -142,7 +142,7 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
 
 
 def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
-    if kind == CAPACITY:
+    if kind != POLICY:
         _keep_back(site, nodes)
     still = {row.node for row in site.ledger.holds() if row.kind != kind}
     free = [n for n in nodes if n not in still]
@@ -210,7 +210,7 @@ def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
 
 def _forget_strange(site: Site) -> None:
     """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
-    for kind in (POLICY, CAPACITY):
+    for kind in (POLICY, CAPACITY, OPERATOR):
         rows = [row for row in site.ledger.holds() if row.kind == kind]
         strange = [row.node for row in rows if row.node not in site.pool_of]
         if strange:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from slurm_elastic.config import blocked_clouds
-from slurm_elastic.controller.budget import barred, stop_of
+from slurm_elastic.controller.budget import barred, limits_now, stop_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
@@ -54,7 +54,8 @@ class PoolGroup(Struct, frozen=True, kw_only=True):
 
 class Observation(Struct, frozen=True, kw_only=True):
     """The reading, at ``at``. Machines by node; holds of either kind by node; ``over`` has the
-    accounts that get no new machine of a public cloud.
+    accounts that get no new machine of a public cloud; ``pool_nodes``: ``max_nodes`` by pool, as it
+    is now.
     """
 
     at: int
@@ -65,6 +66,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     capacity: frozenset[str]
     stops: Mapping[str, str]
     over: Mapping[str, Overdrawn]
+    pool_nodes: Mapping[str, int | None]
 
 
 def observe(site: Site) -> Observation:
@@ -80,6 +82,7 @@ def observe(site: Site) -> Observation:
         capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
         stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
         over=barred(site.config, site.ledger, now),
+        pool_nodes={p.name: p.max_nodes for p in limits_now(site.config, site.ledger, now).pools},
     )
 
 
@@ -217,7 +220,7 @@ class _Pool:
         return len(taken)
 
     def _room(self) -> int:
-        most = self.pool.max_nodes
+        most = self._view.pool_nodes.get(self.pool.name, self.pool.max_nodes)
         there = len(self._idle) + len(self.taken) + len(self._booting)
         left = len(self.off) if most is None else min(len(self.off), most - there)
         at_once = self.pool.max_booting

@@ -20,7 +20,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.door.asks import Answer, Ask, ChainAsk
+from slurm_elastic.door.asks import Answer, Ask, ChainAsk, DirectAsk, EndAsk, Order
+from slurm_elastic.door.orders import carry_out, name_of, no_right
 from slurm_elastic.door.records import read_chain, read_facts
 from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
@@ -69,6 +70,10 @@ class _Kept(Generic[T]):
             self._until = began + took + max(self._fresh, min(SHARE * took, STALE))
         return self._value
 
+    def forget(self) -> None:
+        """It has changed."""
+        self._value = None
+
 
 class Answers:
     """For one thread."""
@@ -98,6 +103,8 @@ class Answers:
         return document
 
     def _told(self, peer: Peer, ask: Ask) -> bytes:
+        if isinstance(ask, DirectAsk | EndAsk):
+            return self._directed(peer, ask)
         viewer = self._viewer(peer)
         if isinstance(ask, ChainAsk):
             return self._chain(ask, viewer)
@@ -115,14 +122,25 @@ class Answers:
         chain = replace(seen_chain(chain, viewer) if viewer else chain, end_only=self._end_only())
         return msgspec.json.encode(Answer(chain=chain))
 
+    def _directed(self, peer: Peer, ask: Order) -> bytes:
+        if not self._is_operator(peer):
+            raise SlurmElasticError(no_right(self._config))
+        lines = carry_out(self._config, ask, name_of(peer.uid), self._now())
+        self._facts.forget()
+        self._whole.forget()
+        return msgspec.json.encode(Answer(lines=lines))
+
     def _end_only(self) -> str:
         config = self._config
         stale = config.timings.heartbeat_stale
         return told(config.state, read_mark(config.state), self._now(), stale)
 
+    def _is_operator(self, peer: Peer) -> bool:
+        return peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get())
+
     def _viewer(self, peer: Peer) -> Viewer | None:
         """None for an operator."""
-        if peer.uid in self._trusted or not peer.groups.isdisjoint(self._operators.get()):
+        if self._is_operator(peer):
             return None
         hidden = self._hidden.get()
         jobs = self._jobs.get() if not hidden.isdisjoint((JOBS, NODES)) else ()

@@ -1,8 +1,12 @@
-"""The questions at the read door, and its answers: one line of JSON, then one document::
+"""The questions at the door, and its answers: one line of JSON, then one document::
 
 {"ask": "facts"}                                             -> {"facts": {...}}
 {"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}
+{"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
+{"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
                                                                 {"error": SENTENCE}
+
+The last two are for operators.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.view import Facts
 
@@ -31,7 +36,25 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     wants: int = 0
 
 
-Ask = FactsAsk | ChainAsk
+class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):
+    """An operator's word: from ``starts`` (Unix time; None: now) for ``seconds`` (None: until it is
+    ended).
+    """
+
+    word: Word
+    starts: float | None = None
+    seconds: float | None = None
+    reason: str = ""
+
+
+class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
+    """The directives of these numbers are over."""
+
+    numbers: tuple[int, ...]
+
+
+Order = DirectAsk | EndAsk
+Ask = FactsAsk | ChainAsk | DirectAsk | EndAsk
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -59,8 +82,9 @@ class Chain(Struct, frozen=True, kw_only=True):
 
 
 class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One of these is set."""
+    """One of these is set. ``lines``: the deeds of an order, for a person."""
 
     error: str = ""
+    lines: tuple[str, ...] | None = None
     facts: Facts | None = None
     chain: Chain | None = None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import rules_of, types_of
-from slurm_elastic.controller.budget import stop_of
+from slurm_elastic.controller.budget import stop_of, stopped_by_operators
 from slurm_elastic.controller.context import of_pool, scope_of
 from slurm_elastic.door.asks import Bar
 from slurm_elastic.hostlist import expand
@@ -31,6 +31,7 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
     """
     rules = {pool.name: rules_of(config, pool) for pool in config.pools}
     stops = stop_of(config, ledger, rules, now)
+    closed = stopped_by_operators(config, ledger, now)
     scope, blocked = scope_of(config, ledger, now), blocked_clouds(config)
     found = []
     for pool in domain_pools(config, expand):
@@ -38,7 +39,11 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
         offers = list(_configured(config.cloud(pool.cloud), pool))
         why = shortfall(request, offers, of_pool(scope, pool, stops), now, config.ranking)
         if why:
-            told = (blocked.get(pool.cloud), paused(scope.breakers.get(pool.name), now))
+            told = (
+                blocked.get(pool.cloud),
+                paused(scope.breakers.get(pool.name), now),
+                closed.get(pool.name),
+            )
             found.append(Bar(pool=pool.name, reason=why, private=why not in told))
     return tuple(found)
 

@@ -15,7 +15,8 @@ import msgspec
 
 from slurm_elastic.config import Config
 from slurm_elastic.door.answers import MAX_ANSWER, trusted
-from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, FactsAsk
+from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, FactsAsk, Order
+from slurm_elastic.door.orders import carry_out, own_name
 from slurm_elastic.door.records import may_read, read_chain, read_facts
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.view import Facts
@@ -46,6 +47,18 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
     if answer.chain is None:
         raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
     return answer.chain
+
+
+def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
+    """Carry an operator's order out, here for root and SlurmUser, else by slurm-elasticd; the
+    deeds, a line each. SlurmElasticError for who may not.
+    """
+    if os.geteuid() in trusted(config):
+        return carry_out(config, ask, own_name(), now)
+    answer = _ask(config, ask)
+    if answer.lines is None:
+        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
+    return answer.lines
 
 
 def _ask(config: Config, ask: Ask) -> Answer:

@@ -12,7 +12,12 @@ from msgspec.structs import replace
 from slurm_elastic.audit_trail import nodes_of, pool_subject, tell_job, tell_node
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
-from slurm_elastic.controller.budget import barred, spending, spending_of_accounts
+from slurm_elastic.controller.budget import (
+    barred,
+    limits_now,
+    spending,
+    spending_of_accounts,
+)
 from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.door.bars import bars
 from slurm_elastic.errors import SlurmElasticError
@@ -71,9 +76,10 @@ def _ledger_facts(config: Config, now: float) -> Facts:
                 open_launches=ledger.open_launches(),
                 cool_downs=ledger.cool_downs(now),
                 holds=ledger.holds(),
-                spent=spending(config, ledger, now),
+                spent=spending(limits_now(config, ledger, now), ledger, now),
                 accounts=spending_of_accounts(config, ledger, now),
                 breakers=ledger.breakers(),
+                directives=ledger.directives(),
                 health=ledger.health(),
                 heartbeat=ledger.heartbeat(DAEMON),
             )

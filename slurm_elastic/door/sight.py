@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
+from slurm_elastic.directive import LimitChange, Pause
 from slurm_elastic.door.asks import Bar, Chain, ChainAsk
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.ledger.rows import Launch
@@ -68,9 +69,11 @@ def seen_facts(facts: Facts, viewer: Viewer) -> Facts:
         return facts
     checkpoints = facts.checkpoints
     if viewer.hides(*MONEY):
-        facts = replace(facts, accounts={}, spent={})
+        told = tuple(d for d in facts.directives if not isinstance(d.word, LimitChange))
+        facts = replace(facts, accounts={}, spent={}, directives=told)
     if viewer.hides(NODES):
-        facts = replace(facts, holds=())
+        told = tuple(d for d in facts.directives if d.word.scope or isinstance(d.word, Pause))
+        facts = replace(facts, holds=(), directives=told)
     return replace(
         facts,
         machines=_seen_machines(facts.machines, viewer),

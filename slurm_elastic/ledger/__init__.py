@@ -14,6 +14,7 @@ seconds, prices dollars an hour, lists and offers JSON::
     cool_downs         key, until, code, reason, strikes; kept a while after they are over
     holds              node and kind (key), pool, reason, since, until
     breakers           pool (key), failures, until, reason: machines that never registered
+    directives         number (key), word, who, since, starts, until, reason: operators' words
     wanted_by          node (key), accounts, at: for whom its next machine is started
     set_aside          job (key), account, partitions, begin, until: kept from public clouds
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
@@ -82,6 +83,7 @@ class Ledger(Machines):
 
     REMEMBERED = (
         "machines", "launches", "holds", "cool_downs", "breakers", "complete", "health",
+        "directives",
     )  # fmt: skip
 
     @property

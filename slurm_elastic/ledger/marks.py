@@ -1,4 +1,5 @@
-"""The ledger's rows beside launches and machines: cool-downs, breakers, holds, lifted requeues.
+"""The ledger's rows beside launches and machines: cool-downs, breakers, holds, directives, lifted
+requeues.
 
 Part of ``ledger.Ledger``, which opens the file and describes its tables.
 """
@@ -13,13 +14,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import astuple
 
+from slurm_elastic.directive import Directive
 from slurm_elastic.ledger.rows import (
     CAPACITY,
+    DIRECTIVE_COLUMNS,
     Aside,
     Hold,
     aside_from,
     breaker_from,
     cool_down_from,
+    directive_from,
+    directive_row,
     hold_from,
     to_json,
 )
@@ -89,6 +94,23 @@ class Marks(Store):
         with self._transaction("cool_downs") as db:
             return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
 
+    def direct(self, directive: Directive) -> Directive:
+        """Write an operator's word down; returns it with its number."""
+        with self._transaction("directives") as db:
+            sql = f"insert into directives ({DIRECTIVE_COLUMNS}) values (?, ?, ?, ?, ?, ?)"
+            number = db.execute(sql, directive_row(directive)).lastrowid or 0
+        return msgspec.structs.replace(directive, number=number)
+
+    def directives(self) -> tuple[Directive, ...]:
+        """All that are not ended, in force or not, in the order in which they were given."""
+        sql = "select * from directives order by number"
+        return self._remembered("directives", sql, directive_from)
+
+    def end_directive(self, number: int) -> bool:
+        """Forget it; whether there was one."""
+        with self._transaction("directives") as db:
+            return db.execute("delete from directives where number = ?", (number,)).rowcount > 0
+
     def set_breaker(self, breaker: Breaker) -> None:
         """Takes the place of what was known of the pool."""
         sql = "insert or replace into breakers (pool, failures, until, reason) values (?, ?, ?, ?)"
@@ -114,7 +136,7 @@ class Marks(Store):
             )
 
     def holds(self) -> tuple[Hold, ...]:
-        """All holds, over or not, by node; of one node POLICY before CAPACITY."""
+        """All holds, over or not, by node; of one node POLICY before CAPACITY before OPERATOR."""
         return self._remembered("holds", "select * from holds order by 1, 2 desc", hold_from)
 
     def review_holds(self, pool: str, now: float) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct, field
 
+from slurm_elastic.directive import Directive, Word
 from slurm_elastic.model import (
     Breaker,
     CoolDown,
@@ -91,13 +92,15 @@ class Machine(Struct, frozen=True, kw_only=True):
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
 
 
-CAPACITY, POLICY = "capacity", "policy"
-"""Why nodes are held: no offer is left for them; or the site's policies start none now."""
+CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
+"""Why nodes are held: no offer is left for them; the site's policies start none now; or an operator
+wants nothing new there.
+"""
 
 
 class Hold(Struct, frozen=True, kw_only=True):
     """A node that is kept from Slurm (DRAIN with our reason) until ``until``, which says nothing
-    where ``kind`` is POLICY. One row a node and kind.
+    where ``kind`` is not CAPACITY. One row a node and kind.
     """
 
     node: str
@@ -335,6 +338,21 @@ def decision_from(row: sqlite3.Row) -> Decision:
         reason=row["reason"],
         detail=None if detail is None else msgspec.json.decode(detail, type=dict[str, object]),
     )
+
+
+DIRECTIVE_COLUMNS = "word, who, since, starts, until, reason"
+
+
+def directive_row(one: Directive) -> tuple[object, ...]:
+    """Values for DIRECTIVE_COLUMNS."""
+    return to_json(one.word), one.who, one.since, one.starts, one.until, one.reason
+
+
+def directive_from(row: sqlite3.Row) -> Directive:
+    """A directive row as a value."""
+    word: Word = msgspec.json.decode(row["word"], type=Word)
+    names = ("number", "who", "since", "starts", "until", "reason")
+    return Directive(word=word, **{name: row[name] for name in names})
 
 
 def hold_from(row: sqlite3.Row) -> Hold:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 
-from slurm_elastic.ledger.rows import aside_from, hold_from, launch_from, machine_from
+from slurm_elastic.ledger.rows import (
+    aside_from,
+    directive_from,
+    hold_from,
+    launch_from,
+    machine_from,
+)
 from slurm_elastic.store.files import Schema
 from slurm_elastic.store.moving import Table
 
@@ -183,6 +189,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # All launches took one machine as the least; nobody ever asked for another number.
         "alter table launches drop column minimum",
     ),
+    (
+        # Operators' words that hold at run time.
+        """create table directives (
+            number integer primary key,
+            word text not null,
+            who text not null,
+            since real not null,
+            starts real not null,
+            until real,
+            reason text not null
+        )""",
+    ),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
@@ -212,6 +230,7 @@ LEDGER_TABLES = (
     Table(name="cool_downs", keys=("key",)),
     Table(name="holds", keys=("node", "kind"), reader=hold_from),
     Table(name="breakers", keys=("pool",)),
+    Table(name="directives", keys=("number",), reader=directive_from),
     Table(name="wanted_by", keys=("node",)),
     Table(name="set_aside", keys=("job",), reader=aside_from),
     Table(name="lifted_requeues", keys=("job",)),

@@ -39,13 +39,15 @@ _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 class Scope(Struct, frozen=True, kw_only=True):
     """All that bounds a request beside its pool: limits by scope, usage now, cool-downs.
 
-    ``cloud_limits`` by cloud name; ``blocked`` says for a cloud why nothing may start there.
+    ``cloud_limits`` by cloud name; ``pool_nodes``: machines by pool, where that is not the pool's
+    own ``max_nodes``. ``blocked`` says for a cloud why nothing may start there.
     ``breakers`` by pool; ``booting`` counts machines that have not registered (``pool:NAME``,
     ``cloud:NAME``).
     """
 
     limits: Limits = field(default_factory=Limits)
     cloud_limits: Mapping[str, Limits] = field(default_factory=dict)
+    pool_nodes: Mapping[str, int | None] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
     cool_downs: tuple[CoolDown, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
@@ -348,8 +350,9 @@ def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
     if tried is not None:
         bounds.append(tried)
     used = scope.usage.nodes
-    if pool.max_nodes is not None:
-        bounds.append(_left(f"pool {pool.name}", pool.max_nodes, used.get(f"pool:{pool.name}", 0)))
+    most = scope.pool_nodes.get(pool.name, pool.max_nodes)
+    if most is not None:
+        bounds.append(_left(f"pool {pool.name}", most, used.get(f"pool:{pool.name}", 0)))
     bounds += _limit_bounds("the cluster", scope.limits, "", offer, scope.usage)
     cloud_limits = scope.cloud_limits.get(offer.cloud)
     if cloud_limits is not None:

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from slurm_elastic.accounting import usage
 from slurm_elastic.config import Config, blocked_clouds, domain_pools
+from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import bounds_of
+from slurm_elastic.directive import Departure, Directive, Pause, limit_changes
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
@@ -17,6 +19,7 @@ from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
 from slurm_elastic.policies.boot_breaker import TAKEN_OUT
 from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.directives import told
 from slurm_elastic.policies.leaked_instances import stray, unending
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 from slurm_elastic.view.next_action import (
@@ -36,6 +39,7 @@ from slurm_elastic.view.rows import (
     CloudView,
     CoolDownView,
     DaemonView,
+    DirectiveView,
     Facts,
     HoldView,
     InstanceView,
@@ -118,6 +122,7 @@ def _order(machine: Machine) -> tuple[str, str]:
 
 def status_view(config: Config, facts: Facts) -> StatusView:
     """Join everything that was read into what ``status`` shows."""
+    config = with_limits(config, limit_changes(facts.directives, facts.now))
     join = _Join(config, facts)
     blocked = blocked_clouds(config)
     return StatusView(
@@ -138,10 +143,25 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         checkpoints=_checkpoints(config, facts),
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
+        directives=tuple(_directive(d, facts.now) for d in facts.directives),
         budgets=(
             *(_budget(config, *one) for one in facts.spent.items()),
             *(_account(config, facts.now, *one) for one in facts.accounts.items()),
         ),
+    )
+
+
+def _directive(one: Directive, now: float) -> DirectiveView:
+    word = one.word
+    return DirectiveView(
+        number=one.number,
+        told=told(one, now),
+        who=one.who,
+        since=one.since,
+        starts=one.starts,
+        until=one.until,
+        holds=one.holds(now),
+        stops=isinstance(word, Pause) or (isinstance(word, Departure) and word.closes),
     )
 
 

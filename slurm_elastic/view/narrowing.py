@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
+from slurm_elastic.directive import LimitChange, Word
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.model import Limits
 from slurm_elastic.view.rows import Facts
@@ -41,9 +42,17 @@ def narrowed(
         health=[health for health in facts.health if health.name not in others],
         spent={name: spent for name, spent in facts.spent.items() if name in names},
         accounts={},
+        directives=[d for d in facts.directives if _concerns(d.word, names, own)],
     )  # fmt: skip
     clouds = tuple(c for c in config.clouds if c.name in names)
     return replace(config, clouds=clouds, pools=pools, limits=Limits()), part
+
+
+def _concerns(word: Word, clouds: set[str], pools: set[str]) -> bool:
+    kind, _, name = word.scope.partition(":")
+    if not word.scope:
+        return not isinstance(word, LimitChange)
+    return name in (clouds if kind == "cloud" else pools if kind == "pool" else ())
 
 
 def _nothing(what: str, name: str, known: list[str], cloud: str | None = None) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
+from slurm_elastic.directive import Directive
 from slurm_elastic.heartbeat import Mark
 from slurm_elastic.ledger.rows import Health, Hold, Launch, Machine
 from slurm_elastic.model import Breaker, CoolDown
@@ -28,7 +29,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``spent``: dollars of this day and month, by cloud with a budget, ``""`` for all; ``accounts``:
     by Slurm account with a budget. ``checkpoints`` is None where there are none, or they could not
     be read (``checkpoints_error``). ``private``: words of Slurm's PrivateData by which a part of it
-    is hidden from who asks.
+    is hidden from who asks. ``directives``: operators' words, in force or to come.
     """
 
     now: float
@@ -52,6 +53,22 @@ class Facts(Struct, frozen=True, kw_only=True):
     private: tuple[str, ...] = ()
     spent: Mapping[str, Spent] = field(default_factory=dict)
     accounts: Mapping[str, Spent] = field(default_factory=dict)
+    directives: Sequence[Directive] = ()
+
+
+class DirectiveView(Struct, frozen=True, kw_only=True):
+    """An operator's word: ``told`` in one line; ``until`` (Unix time) it holds, None: until it is
+    ended; ``holds``: it is in force now. ``stops``: nothing new starts there.
+    """
+
+    number: int
+    told: str
+    who: str
+    since: float
+    starts: float
+    until: float | None
+    holds: bool
+    stops: bool
 
 
 class DaemonView(Struct, frozen=True, kw_only=True):
@@ -254,6 +271,7 @@ class StatusView(Struct, frozen=True, kw_only=True):
     breakers: tuple[BreakerView, ...] = ()
     checkpoints: CheckpointsView | None = None
     budgets: tuple[BudgetView, ...] = ()
+    directives: tuple[DirectiveView, ...] = ()
     private: tuple[str, ...] = ()
     site: SiteView | None = None
     version: int = field(default=1)

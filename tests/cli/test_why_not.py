@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.config import Config, PoolSettings, SlurmSettings
 from slurm_elastic.config.access import Who
 from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.directive import Directive, Pause
 from slurm_elastic.door.asks import ChainAsk
 from slurm_elastic.door.records import read_chain
 from slurm_elastic.door.sight import Viewer, seen_chain
@@ -183,3 +185,23 @@ def test_many_pools_are_told_in_forty_lines(site: Config, width: int) -> None:
     assert len(lines) <= explain.LINES
     assert max(map(len, lines)) <= width
     assert "and 22 more reasons (--all)" in captured.get()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_pause_by_an_operator_is_the_verdict_with_who_and_why(site: Config, held: bool) -> None:
+    word = Directive(
+        word=Pause(scope="cloud:aws"), who="alice", since=0.0, starts=0.0, reason="new image"
+    )
+    with contextlib.closing(Ledger(site.state / "ledger.db")) as ledger:
+        ledger.direct(word)
+    asked = slurm()
+    if held:
+        reason = "slurm-elastic:hold:cloud aws is paused by alice: new image"
+        for name in NODES[2:]:
+            asked.set_node(name, *OFF, "DRAIN", reason=reason)
+    found = explain.explain(site, asked, "50")
+    (one,) = (v for v in found.verdicts if v.pool == "general")
+    assert "cloud aws is paused by alice: new image" in one.reason
+    chain = read_chain(site, ChainAsk(about="job", name="50", account="physics", wants=1), T0)
+    seen = seen_chain(chain, Viewer.of(1, {"nodes", "usage"}, ()))
+    assert "paused by alice" in next(b.reason for b in seen.bars if b.pool == "general")

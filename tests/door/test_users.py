@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
 import socket
@@ -364,3 +365,48 @@ def test_a_socket_that_cannot_be_made_does_not_stop_the_daemon(open_path: Path) 
         assert daemon.poll() is None
         daemon.kill()
         daemon.stderr.read()
+
+
+# operators' orders
+
+
+PAUSE = {"ask": "direct", "word": {"kind": "pause", "scope": "pool:rack"}, "reason": "disk"}
+
+
+def test_an_order_is_for_operators_and_the_kernel_says_who_it_is(host: Host) -> None:
+    said = host.told(PAUSE).error
+    assert said == "this is for root, root and members of groups in users.operators (none)"
+    assert host.ledger.directives() == ()
+    host.file.write_text(f"{YAML.format(root=host.root)}users: {{operators: [sudo]}}\n")
+    group = grp.getgrnam("sudo").gr_gid
+    assert host.told(PAUSE, groups=[group + 1]).lines is None
+    lines = host.told(PAUSE, groups=[group]).lines or ()
+    assert lines[0] == "pool rack is paused by nobody: disk"
+    (one,) = host.ledger.directives()
+    assert one.who == "nobody"
+    (decision,) = host.ledger.decisions("pool:rack", 1)
+    assert (decision.kind, decision.reason) == ("directed", lines[0])
+    assert host.told({"ask": "end", "numbers": [one.number]}).error
+    done = host.told({"ask": "end", "numbers": [one.number]}, groups=[group]).lines
+    assert done == ("no longer: pool rack is paused by nobody: disk",)
+    assert host.ledger.directives() == ()
+
+
+@needs.ROOT
+def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> None:
+    with host.serving():
+        refused = host.as_nobody("pause", "rack")
+    assert (refused.returncode, refused.stderr) == (
+        1, "slurm-elastic: this is for root, root and members of groups in users.operators (none)\n"
+    )  # fmt: skip
+    nobodys = grp.getgrgid(NOBODY).gr_name
+    host.file.write_text(f"{YAML.format(root=host.root)}users: {{operators: [{nobodys}]}}\n")
+    with host.serving():
+        done = host.as_nobody("pause", "rack", "--for", "1h")
+        limited = host.as_nobody("limit", "rack", "max_nodes", "3")
+        over = host.as_nobody("resume", "rack")
+    assert done.returncode == 0, done.stderr
+    assert "pool rack is paused by nobody until" in done.stdout
+    assert limited.returncode == 0, limited.stderr
+    assert "no longer: pool rack is paused by nobody" in over.stdout
+    assert [d.who for d in host.ledger.directives()] == ["nobody"]

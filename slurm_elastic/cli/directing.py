@@ -1,0 +1,106 @@
+"""The common part of ``pause``, ``resume``, ``limit``, ``drain``, ``replace`` and ``migrate``: the
+options, and how an order is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from slurm_elastic.cli.streams import visible
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import load
+from slurm_elastic.directive import scope_of_cloud, scope_of_pool
+from slurm_elastic.door.asks import Order
+from slurm_elastic.door.client import facts_of, order
+from slurm_elastic.door.orders import LONGEST, MAX_REASON
+from slurm_elastic.heartbeat import alive, latest
+from slurm_elastic.units import format_duration, parse_duration
+from slurm_elastic.view import Facts
+
+WHO_MAY = "For root, SlurmUser and members of the groups in users.operators."
+
+
+def duration(text: str) -> float:
+    """Seconds, more than none and at most LONGEST."""
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < found <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not from 1s to {format_duration(LONGEST)}")
+    return found
+
+
+def one_line(text: str) -> str:
+    """A reason."""
+    if len(text) > MAX_REASON or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a reason is one line of at most {MAX_REASON} characters")
+    return text
+
+
+def add_options(parser: argparse.ArgumentParser, *, ends: bool = True) -> None:
+    """The options of all orders; ``ends``: with --for."""
+    if ends:
+        parser.add_argument(
+            "--for", dest="seconds", type=duration, metavar="TIME",
+            help="be back as before after this time, such as 2h (default: when it is ended)",
+        )  # fmt: skip
+    parser.add_argument(
+        "--reason", type=one_line, default="", metavar="TEXT", help="show this reason to everybody"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what it would do and cost, and change nothing"
+    )
+
+
+def opened(args: argparse.Namespace) -> tuple[Config, Facts]:
+    """The configuration, and what is known now. SlurmElasticError where the daemon does not answer
+    who may not read its files.
+    """
+    config = load(Path(args.config))
+    return config, facts_of(config, time.time())
+
+
+def give(config: Config, facts: Facts, ask: Order, preview: Iterable[str], *, dry: bool) -> int:
+    """Say what it will do, then do it, unless ``dry``."""
+    for line in preview:
+        print(visible(line))
+    if dry:
+        print("dry run: nothing was changed")
+        return 0
+    for line in order(config, ask, facts.now):
+        print(visible(line))
+    if not is_alive(config, facts):
+        print("slurm-elasticd does NOT RUN: it takes this up when it starts", file=sys.stderr)
+    return 0
+
+
+def is_alive(config: Config, facts: Facts) -> bool:
+    """Whether slurm-elasticd runs, as far as can be seen."""
+    beat = latest(facts.heartbeat, facts.mark.beat if facts.mark else None)
+    return alive(beat, facts.process_found, facts.now, config.timings.heartbeat_stale)
+
+
+def pools_in(config: Config, scope: str) -> tuple[str, ...]:
+    """The names of a scope's pools."""
+    return tuple(
+        pool.name
+        for pool in config.pools
+        if not scope or scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 machine``, ``2 machines``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def machines_in(facts: Facts, pools: Iterable[str]) -> tuple[int, float]:
+    """How many machines of these pools are paid now, and their dollars an hour."""
+    mine = set(pools)
+    live = [m for m in facts.machines if m.ended is None and m.pool in mine]
+    return len(live), sum(m.instance.price for m in live)

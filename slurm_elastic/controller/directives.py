@@ -1,0 +1,96 @@
+"""Operators' directives, carried out: what is over ends, and nodes where nothing may start are kept
+from Slurm, so that no job walks into them.
+
+That nothing is bought there is the ranking's doing (``budget.stop_of``); it holds from the moment
+at which the word is in the ledger, whatever is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Executor
+
+from slurm_elastic.audit_trail import pool_subject
+from slurm_elastic.config import Config
+from slurm_elastic.controller import holds
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.directive import (
+    Departure,
+    Directive,
+    scope_of_cloud,
+    scope_of_pool,
+)
+from slurm_elastic.ledger import Hold
+from slurm_elastic.ledger.rows import OPERATOR
+from slurm_elastic.policies.directives import stopped_nodes, stopped_pools, told
+
+log = logging.getLogger(__name__)
+
+PERIOD = 5.0
+CORRELATION = "operators"
+
+
+class Directives:
+    """``tick`` from the daemon's loop starts a look that is due."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self._looks = PeriodicTask(site, worker, self.look, "directives", period=PERIOD)
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        self._looks.tick()
+
+    def look(self) -> None:
+        """One look at all that operators have said."""
+        self._end_what_is_over()
+        self._keep(closed_nodes(self._site))
+
+    def _end_what_is_over(self) -> None:
+        site, now = self._site, self._site.now()
+        for one in site.ledger.directives():
+            if one.until is not None and one.until <= now and site.ledger.end_directive(one.number):
+                why = f"its time is over: {told(one, now)}"
+                site.record(CORRELATION, "directive-over", subjects_of(site.config, one), why)
+                log.info("directive over number=%d: %s", one.number, why)
+
+    def _keep(self, closed: Mapping[str, str]) -> None:
+        """Hold these nodes, by their reasons, and no others, for operators."""
+        site, now = self._site, self._site.now()
+        rows = {row.node: row for row in site.ledger.holds() if row.kind == OPERATOR}
+        over = [node for node in rows if node not in closed]
+        if over:
+            holds.release(site, over, "no operator keeps it any more", OPERATOR)
+        new = [n for n, why in closed.items() if n not in rows or rows[n].reason != why]
+        if new:
+            site.ledger.hold([
+                Hold(node=n, pool=site.pool_of[n].name, reason=closed[n], since=now, until=now,
+                     kind=OPERATOR)
+                for n in new
+            ])  # fmt: skip
+            holds.settle(site)
+
+
+def closed_nodes(site: Site) -> dict[str, str]:
+    """By node of ours, why operators let nothing start on it."""
+    directives, now = site.ledger.directives(), site.now()
+    pools = stopped_pools(directives, {p.name: p.cloud for p in site.pools.values()}, now)
+    single = stopped_nodes(directives, now)
+    found = {node: why for node, why in single.items() if node in site.pool_of}
+    return found | {n: why for name, why in pools.items() for n in site.pools[name].nodes}
+
+
+def subjects_of(config: Config, one: Directive) -> tuple[str, ...]:
+    """The subjects of a decision on it: the pools of its scope, or its nodes."""
+    scope = one.word.scope
+    if isinstance(one.word, Departure) and not scope:
+        return one.word.nodes
+    return tuple(
+        pool_subject(pool.name)
+        for pool in config.pools
+        if scope in (scope_of_pool(pool.name), scope_of_cloud(pool.cloud))
+        or not scope
+        or scope.startswith("account:")
+    )
