@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from slurm_elastic.policies.power_state import Phase, is_drained, phase
 
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.directive import LimitChange, Pause, Word
@@ -15,6 +14,7 @@ from slurm_elastic.door.orders import carry_out
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.ledger.rows import OPERATOR
 from slurm_elastic.model import Limits
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import ONP, PUB, World
 
 
