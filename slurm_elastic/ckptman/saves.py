@@ -15,9 +15,10 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, Plan, dump_seconds, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
-from slurm_elastic.ckptman.orders import Asked, Orders, SaveOrder
+from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.see import Snapshot, choice_of
 from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob

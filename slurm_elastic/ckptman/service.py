@@ -11,10 +11,11 @@ from slurm_elastic.ckptman.act import Acts
 from slurm_elastic.ckptman.decide import decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw
-from slurm_elastic.ckptman.orders import Orders, WithdrawOrder
+from slurm_elastic.ckptman.orders import Orders
 from slurm_elastic.ckptman.see import Watch
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate.enduring import MEANS
+from slurm_elastic.ckptstate.orders import WithdrawOrder
 from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, Mark, leave_mark
 from slurm_elastic.prices.book import PriceBook
 

@@ -23,9 +23,10 @@ from msgspec.structs import replace
 
 from slurm_elastic import statedir
 from slurm_elastic.ckptman.nodes import cool_down, machine_of
-from slurm_elastic.ckptman.orders import AnyOrder, Asked, NoticeOrder, Orders, WithdrawOrder
+from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import RecordedNotice
+from slurm_elastic.ckptstate.orders import AnyOrder, NoticeOrder, WithdrawOrder
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Notice, NoticeKind

@@ -26,6 +26,7 @@ from slurm_elastic.ckptman.sources import (
 )
 from slurm_elastic.ckptstate import FILE
 from slurm_elastic.ckptstate.enduring import EnduringState
+from slurm_elastic.ckptstate.orders import DROPS
 from slurm_elastic.config import Config
 from slurm_elastic.config.checkpoint import METHODS
 from slurm_elastic.errors import ConfigError
@@ -38,9 +39,6 @@ from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 
 log = logging.getLogger(__name__)
-
-DROPS = "notices"
-"""The directory of orders in the state directory."""
 
 
 def open_site(

@@ -10,9 +10,15 @@ from pathlib import Path
 import msgspec
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
-from slurm_elastic.ckptman.orders import AnyOrder, NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.site import pools_by_node
-from slurm_elastic.ckptman.wiring import DROPS
+from slurm_elastic.ckptstate.orders import (
+    DROPS,
+    AnyOrder,
+    NoticeOrder,
+    SaveOrder,
+    WithdrawOrder,
+    drop,
+)
 from slurm_elastic.cli.ckpt_tables import checkpoint_blocks
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.explain import explain, render

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from slurm_elastic.ckptman.orders import Asked, Orders, SaveOrder, WithdrawOrder
+from slurm_elastic.ckptman.orders import Asked, Orders
+from slurm_elastic.ckptstate.orders import SaveOrder, WithdrawOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from tests.ckptman.world import CkptWorld
 

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 from moto import mock_aws
 
-from slurm_elastic.ckptman.orders import NoticeOrder, SaveOrder, drop
 from slurm_elastic.ckptman.sources import (
     INTERRUPTION,
     REBALANCE,
@@ -26,6 +25,7 @@ from slurm_elastic.ckptman.sources import (
     SqsQueue,
     from_event,
 )
+from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, drop
 from slurm_elastic.errors import TransientError
 from slurm_elastic.model import NoticeKind
 from slurm_elastic.slurm.fake import FakeSlurm

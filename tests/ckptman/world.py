@@ -11,11 +11,11 @@ from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman import act, migration, sources
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.journal import Journal
-from slurm_elastic.ckptman.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.site import JobList, Site, pools_by_node
 from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
 from slurm_elastic.ckptstate import CheckpointState, Migration
+from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder, WithdrawOrder, drop
 from slurm_elastic.config.checkpoint import CheckpointSettings
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
-from slurm_elastic.ckptman.orders import NoticeOrder, SaveOrder
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
 from slurm_elastic.heartbeat import CKPTMAN
