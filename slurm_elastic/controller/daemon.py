@@ -35,6 +35,7 @@ from slurm_elastic.controller.periodic import run_guarded
 from slurm_elastic.controller.provision import resume, still_wanted
 from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.controller.suspend import suspend
+from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
 from slurm_elastic.hostlist import compress
@@ -116,6 +117,8 @@ class Daemon:
         self._growing = Autoscaler(site, self._growing_worker)
         self._directing_worker = worker("operators")
         self._directives = Directives(site, self._directing_worker)
+        self._usage_worker = worker("usage")
+        self._usage = UsageRecord(site, self._usage_worker)
         self._overdue_worker = worker("overdue")
         self._overdue = BootTimeouts(
             site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
@@ -139,7 +142,8 @@ class Daemon:
         finally:
             # First the one that hands work to the clouds' workers.
             own = (self._overdue_worker, self._settling_worker, self._growing_worker)
-            for worker in (*own, self._directing_worker, *self._workers.values()):
+            others = (self._directing_worker, self._usage_worker)
+            for worker in (*own, *others, *self._workers.values()):
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
                 self._keys.close()
@@ -177,6 +181,7 @@ class Daemon:
         self._directives.tick()
         self._growing.tick()
         self._settler.tick()
+        self._usage.tick()
 
     def _beat(self) -> None:
         site, clock = self._site, self._site.monotonic()

@@ -27,6 +27,7 @@ from slurm_elastic.controller.suspend import (
     stale_instances,
     terminate,
 )
+from slurm_elastic.controller.usage_record import record_drains
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Decision, Health, Machine
@@ -113,6 +114,7 @@ class Round:
         self._addresses(view)
         boots.record_registrations(site, self._cloud, view)
         boots.note_sound(site, self._cloud, view)
+        record_drains(site, self._cloud, view)
         holds.review(site, self._cloud, view)
 
     @property

@@ -20,9 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.door.asks import Answer, Ask, ChainAsk, DirectAsk, EndAsk, Order
+from slurm_elastic.door.asks import Answer, Ask, ChainAsk, CostAsk, DirectAsk, EndAsk, Order
 from slurm_elastic.door.orders import carry_out, name_of, no_right
-from slurm_elastic.door.records import read_chain, read_facts
+from slurm_elastic.door.records import read_chain, read_costs, read_facts
 from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import read_mark, told
@@ -108,6 +108,11 @@ class Answers:
         viewer = self._viewer(peer)
         if isinstance(ask, ChainAsk):
             return self._chain(ask, viewer)
+        if isinstance(ask, CostAsk):
+            uid = None if viewer is None else viewer.uid
+            return msgspec.json.encode(
+                Answer(costs=read_costs(self._config, ask, self._now(), uid))
+            )
         if viewer is None or not viewer.hidden:
             return self._whole.get()
         return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))

@@ -2,6 +2,7 @@
 
 {"ask": "facts"}                                             -> {"facts": {...}}
 {"ask": "chain", "about": "job", "name": "7", ...}           -> {"chain": {...}}
+{"ask": "cost", "by": "account", "since": 1800000000}        -> {"costs": {...}}
 {"ask": "direct", "word": {"kind": "pause", ...}, ...}       -> {"lines": [...]}
 {"ask": "end", "numbers": [3]}                               -> {"lines": [...]}
                                                                 {"error": SENTENCE}
@@ -18,6 +19,7 @@ from msgspec import Struct
 from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.view import Facts
+from slurm_elastic.view.costs import By, Costs
 
 
 class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
@@ -34,6 +36,15 @@ class ChainAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="chain"):
     nodes: tuple[str, ...] = ()
     account: str = ""
     wants: int = 0
+
+
+class CostAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="cost"):
+    """The costs from ``since`` until ``until`` (Unix time; None: all that is paid by now)."""
+
+    by: By
+    since: float
+    until: float | None = None
+    share_unused: bool = False
 
 
 class DirectAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="direct"):
@@ -54,7 +65,7 @@ class EndAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="end"):
 
 
 Order = DirectAsk | EndAsk
-Ask = FactsAsk | ChainAsk | DirectAsk | EndAsk
+Ask = FactsAsk | ChainAsk | CostAsk | DirectAsk | EndAsk
 
 
 class Bar(Struct, frozen=True, kw_only=True):
@@ -88,3 +99,4 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     lines: tuple[str, ...] | None = None
     facts: Facts | None = None
     chain: Chain | None = None
+    costs: Costs | None = None

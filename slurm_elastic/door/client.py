@@ -15,11 +15,12 @@ import msgspec
 
 from slurm_elastic.config import Config
 from slurm_elastic.door.answers import MAX_ANSWER, trusted
-from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, FactsAsk, Order
+from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, CostAsk, FactsAsk, Order
 from slurm_elastic.door.orders import carry_out, own_name
-from slurm_elastic.door.records import may_read, read_chain, read_facts
+from slurm_elastic.door.records import may_read, read_chain, read_costs, read_facts
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.view import Facts
+from slurm_elastic.view.costs import Costs
 
 PATIENCE = 40.0
 """Seconds for all of it: a little more than the daemon takes at most for an answer."""
@@ -47,6 +48,18 @@ def chain_of(config: Config, ask: ChainAsk, now: float) -> Chain:
     if answer.chain is None:
         raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
     return answer.chain
+
+
+def costs_of(config: Config, ask: CostAsk, now: float) -> Costs:
+    """Of all jobs for who may open the ledger and for operators, else of the caller's own. Raises
+    SlurmElasticError where nothing can be read.
+    """
+    if may_read(config):
+        return read_costs(config, ask, now)
+    answer = _ask(config, ask)
+    if answer.costs is None:
+        raise SlurmElasticError(f"slurm-elasticd answers something else at {config.read_socket}")
+    return answer.costs
 
 
 def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:

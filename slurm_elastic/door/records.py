@@ -18,7 +18,7 @@ from slurm_elastic.controller.budget import (
     spending,
     spending_of_accounts,
 )
-from slurm_elastic.door.asks import Chain, ChainAsk
+from slurm_elastic.door.asks import Chain, ChainAsk, CostAsk
 from slurm_elastic.door.bars import bars
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.heartbeat import (
@@ -34,6 +34,7 @@ from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
+from slurm_elastic.view.costs import Costs, read_books, report
 
 
 def may_read(config: Config) -> bool:
@@ -115,6 +116,19 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         warned=warned,
         migrations=migrations,
     )
+
+
+def read_costs(config: Config, ask: CostAsk, now: float, uid: int | None = None) -> Costs:
+    """Of the jobs of one user (``uid``), or of all. SlurmElasticError where the ledger cannot be
+    read.
+    """
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            books = read_books(config, ledger, ask.since, ask.until, now)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    return report(books, ask.by, share_unused=ask.share_unused, uid=uid)
 
 
 def read_chain(config: Config, ask: ChainAsk, now: float) -> Chain:

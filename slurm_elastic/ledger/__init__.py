@@ -17,6 +17,9 @@ seconds, prices dollars an hour, lists and offers JSON::
     directives         number (key), word, who, since, starts, until, reason: operators' words
     wanted_by          node (key), accounts, at: for whom its next machine is started
     set_aside          job (key), account, partitions, begin, until: kept from public clouds
+    runs               job and begin (key), end, label, user, uid, account, partition, shares
+                       ([nodes, millionths of one] each): who used the machines; 400 days
+    drains             node and begin (key), end: when nodes of machines took no jobs; 400 days
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``

@@ -7,8 +7,6 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 from __future__ import annotations
 
 import math
-import sqlite3
-import threading
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -28,8 +26,8 @@ from slurm_elastic.ledger.rows import (
     hold_from,
     to_json,
 )
+from slurm_elastic.ledger.runs import Runs
 from slurm_elastic.model import Breaker, CoolDown
-from slurm_elastic.store.store import Store
 
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
@@ -59,11 +57,8 @@ the same accounts pay in the same parts.
 """
 
 
-class Marks(Store):
+class Marks(Runs):
     """All methods are one transaction each; ``_db`` is opened by the ledger."""
-
-    _db: sqlite3.Connection
-    _lock: threading.RLock
 
     def cool_down(self, cool_down: CoolDown) -> None:
         """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""

@@ -32,6 +32,10 @@ LAUNCHES_KEPT = KEPT
 """Seconds since its last machine ended for which a launch is kept: as long as a budget counts."""
 MACHINES_KEPT = 400 * 86400.0
 """Seconds since its end for which a machine is kept: a year's account and a month to ask for it."""
+MOST_RUNS = 2_000_000
+"""Runs of jobs that are kept at most, the last ones: some 300 MB. What machines of before have cost
+is then unused in ``cost``.
+"""
 PART = 500
 """Launches of one transaction, as others wait for it."""
 FREE = 2**20
@@ -45,6 +49,9 @@ _MACHINES = f"""
     select {MACHINE_COLUMNS} from machines
     where generation in (select value from json_each(?))
 """
+_OLD_RUNS = """
+    delete from runs where end <= (select end from runs order by end desc limit 1 offset ?)
+"""
 _OLD_LAUNCHES = """
     delete from launches where state != 'intent' and finished < :before
     and generation not in
@@ -57,6 +64,9 @@ def forget(db: sqlite3.Connection, now: float) -> None:
     or may be about to, is no matter of time.
     """
     db.execute("delete from machines where ended < ?", (now - MACHINES_KEPT,))
+    for table in ("runs", "drains"):
+        db.execute(f"delete from {table} where end < ?", (now - MACHINES_KEPT,))
+    db.execute(_OLD_RUNS, (MOST_RUNS,))
     db.execute(_OLD_LAUNCHES, {"before": now - LAUNCHES_KEPT})
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
 from slurm_elastic.model import (
@@ -150,6 +151,30 @@ class Health(Struct, frozen=True, kw_only=True):
         """The error with the name of who met it, which many errors begin with already."""
         own = f"{self.name}: "
         return own + (self.error or "").removeprefix(own)
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One run of a job on nodes of ours, from ``begin`` to ``end`` (None: it runs). ``shares``: a
+    hostlist, and how many millionths the job has of each of its nodes (``policies.cost_split``).
+    """
+
+    job: int
+    begin: float
+    end: float | None = None
+    label: str = ""
+    user: str = ""
+    uid: int = -1
+    account: str = ""
+    partition: str = ""
+    shares: tuple[tuple[str, int], ...] = ()
+
+
+class Drained(Struct, frozen=True, kw_only=True):
+    """A span in which a node with a machine took no jobs (``end`` None: it still does not)."""
+
+    node: str
+    begin: float
+    end: float | None = None
 
 
 LAUNCH_COLUMNS = (
@@ -313,6 +338,21 @@ def machine_from(row: sqlite3.Row) -> Machine:
         registered=row["registered"],
         accounts=msgspec.json.decode(row["accounts"], type=dict[str, int]),
     )
+
+
+RUN_COLUMNS = "job, begin, end, label, user, uid, account, partition, shares"
+
+
+def run_row(run: Run) -> tuple[object, ...]:
+    """Values for RUN_COLUMNS."""
+    return (*astuple(run)[:-1], to_json(run.shares))
+
+
+def run_from(row: sqlite3.Row) -> Run:
+    """A row of RUN_COLUMNS as a value."""
+    shares = msgspec.json.decode(row["shares"], type=tuple[tuple[str, int], ...])
+    names = ("job", "begin", "end", "label", "user", "uid", "account", "partition")
+    return Run(shares=shares, **{name: row[name] for name in names})
 
 
 DECISION_COLUMNS = "at, correlation, kind, subjects, reason, detail"

@@ -10,6 +10,7 @@ from slurm_elastic.ledger.rows import (
     hold_from,
     launch_from,
     machine_from,
+    run_from,
 )
 from slurm_elastic.store.files import Schema
 from slurm_elastic.store.moving import Table
@@ -201,6 +202,28 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             reason text not null
         )""",
     ),
+    (
+        # Who used the machines, as Slurm forgets its jobs after some minutes.
+        """create table runs (
+            job integer not null,
+            begin real not null,
+            end real,
+            label text not null,
+            user text not null,
+            uid integer not null,
+            account text not null,
+            partition text not null,
+            shares text not null,
+            primary key (job, begin)
+        ) without rowid""",
+        "create index runs_end on runs (end)",
+        """create table drains (
+            node text not null,
+            begin real not null,
+            end real,
+            primary key (node, begin)
+        ) without rowid""",
+    ),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
@@ -212,6 +235,7 @@ LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
 # long ago; new ones are added to it.
 
 
+_RECENT = "where end is null or end >= :since"
 _NEWS = ("state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered")
 LEDGER_TABLES = (
     Table(
@@ -232,6 +256,8 @@ LEDGER_TABLES = (
     Table(name="breakers", keys=("pool",)),
     Table(name="directives", keys=("number",), reader=directive_from),
     Table(name="wanted_by", keys=("node",)),
+    Table(name="runs", keys=("job", "begin"), where=_RECENT, reader=run_from, newer=("end",)),
+    Table(name="drains", keys=("node", "begin"), where=_RECENT, newer=("end",)),
     Table(name="set_aside", keys=("job",), reader=aside_from),
     Table(name="lifted_requeues", keys=("job",)),
     # A cloud may have machines that are not among the rows.

@@ -60,6 +60,7 @@ class RawJob(Struct, gc=False):
     start_time: Any = None
     submit_time: Any = None
     eligible_time: Any = None
+    end_time: Any = None
     requeue: Any = True
     restart_cnt: Any = None
     name: Any = None
@@ -81,6 +82,7 @@ class RawJob(Struct, gc=False):
     tres_per_job: Any = None
     tres_per_socket: Any = None
     tres_per_task: Any = None
+    tres_alloc_str: Any = None
     qos: Any = None
     resv_name: Any = None
     excluded_nodes: Any = None
@@ -203,6 +205,8 @@ def job(raw: RawJob) -> SlurmJob:
         node_cpus=max(_whole(raw.minimum_cpus_per_node, 1), 1),
         node_memory=_whole(raw.memory_per_node, 0),
         cpu_memory=_whole(raw.memory_per_cpu, 0),
+        end=number(raw.end_time) or 0.0,
+        allocated=intern(raw.tres_alloc_str or ""),
     )
 
 

@@ -21,7 +21,7 @@ FIELDS = (
     "Partition", "NodeList", "Reason", "ReasonList", "StartTime", "SubmitTime", "EligibleTime",
     "Requeue", "RestartCnt", "Name", "BatchFlag", "Comment", "ReqNodes", "WorkDir", "STDOUT",
     "exit_code", "NumNodes", "NumCPUs", "TimeLimit", "PriorityLong", "Feature", "QOS",
-    "Reservation", "MinCpus", "MinMemory", "tres-per-job", "tres-per-node",
+    "Reservation", "MinCpus", "MinMemory", "EndTime", "tres-alloc", "tres-per-job", "tres-per-node",
     "tres-per-socket", "tres-per-task",
 )  # fmt: skip
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
@@ -70,7 +70,7 @@ def _job(
     eligible: str, requeue: str, restarts: str, name: str, batch: str, comment: str,
     required: str, directory: str, output: str, exit_code: str, node_count: str, cpus: str,
     limit: str, priority: str, features: str, qos: str, reservation: str,
-    node_cpus: str, memory: str, job_wants: str, *wants: str,
+    node_cpus: str, memory: str, end: str, allocated: str, job_wants: str, *wants: str,
 ) -> SlurmJob:  # fmt: skip
     code = _whole(exit_code, 0)
     return SlurmJob(
@@ -111,6 +111,8 @@ def _job(
         reservation=intern(_text(reservation)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
+        end=_time(end),
+        allocated=intern(allocated if allocated not in _NONE else ""),
     )
 
 

@@ -16,6 +16,8 @@ from pathlib import Path
 import msgspec
 import needs
 import pytest
+from cost_cases import NOW as LATER
+from cost_cases import book, config_file
 from status_cases import NOW, busy_ledger
 
 from slurm_elastic import statedir
@@ -410,3 +412,42 @@ def test_a_member_of_the_operators_group_pauses_by_the_socket(host: Host) -> Non
     assert limited.returncode == 0, limited.stderr
     assert "no longer: pool rack is paused by nobody" in over.stdout
     assert [d.who for d in host.ledger.directives()] == ["nobody"]
+
+
+@needs.ROOT
+def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
+    file = config_file(open_path)
+    (open_path / "state").chmod(0o700)
+    (open_path / "slurm.conf").write_text("ClusterName=alps\n")
+    with statedir.private_umask():
+        book(open_path / "state" / "ledger.db").close()
+    config = configfile.load(file)
+    door = Door(
+        config.read_socket,
+        Answers(config, FakeSlurm(), lambda: LATER),
+        Bounds(trusted=trusted(config)),
+    )
+    door.start()
+    path = [p for p in sys.path if p]
+    command = [sys.executable, "-Es", "-c", RUN.format(path=path), "--config", str(file), "cost"]
+
+    def told(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "--since", "2027-01-15", *words], user=NOBODY, group=NOBODY,
+            extra_groups=[], cwd="/", capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+
+    try:
+        mine, csv, focus = (
+            told("--format", "json"),
+            told("--format", "csv"),
+            told("--format", "focus"),
+        )
+    finally:
+        door.close()
+    document = json.loads(mine.stdout)
+    assert document["own_jobs_only"]
+    assert [(x["key"], x["micro_dollars"]) for x in document["lines"]] == [("physics", 200_000)]
+    assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000"]
+    assert (focus.returncode, focus.stdout) == (1, "")
+    assert "is for root and SlurmUser" in focus.stderr

@@ -28,6 +28,7 @@ PLAIN = {
     "TimeLimit": "UNLIMITED", "PriorityLong": "100", "Feature": "(null)", "tres-per-node": "N/A",
     "QOS": "(null)", "Reservation": "(null)", "MinCpus": "1", "MinMemory": "0",
     "tres-per-job": "N/A", "tres-per-socket": "N/A", "tres-per-task": "N/A",
+    "EndTime": "N/A", "tres-alloc": "N/A",
 }  # fmt: skip
 
 

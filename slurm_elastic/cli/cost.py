@@ -1,0 +1,203 @@
+"""``slurm-elastic cost``: what machines were charged, split over jobs, to the micro-dollar."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import sqlite3
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.streams import write_json
+from slurm_elastic.config import Config
+from slurm_elastic.config.configfile import load
+from slurm_elastic.door.asks import CostAsk
+from slurm_elastic.door.client import costs_of
+from slurm_elastic.door.records import may_read
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.units import parse_duration
+from slurm_elastic.view import focus
+from slurm_elastic.view.costs import By, Costs, Line, charges, read_books
+
+MOST_LINES = 50
+"""Lines of a table; the other formats have all."""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "cost",
+        description="Show what machines were charged and who used them. An hour of a machine is "
+        "split by the largest share (CPUs, memory, GPUs) of the jobs on it; the rest is unused, "
+        "with its reason. All parts sum to the charge, which is checked. Users see their own jobs.",
+        epilog=examples(
+            "slurm-elastic cost --by user --since 7d",
+            "slurm-elastic cost --since 2026-10-01 --until 2026-11-01 --format csv",
+        ),
+    )
+    parser.add_argument(
+        "--by", type=By, choices=list(By), default=By.ACCOUNT, metavar="KEY",
+        help=f"sum by one of {', '.join(By)} (default: account)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--since", type=point, metavar="TIME",
+        help="from this UTC time on, as 2026-11-01 or 2026-11-01T12:00, or so long ago, as 7d "
+        "(default: the first of this month)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--until", type=point, metavar="TIME", help="up to this time (default: now)"
+    )
+    parser.add_argument(
+        "--share-unused", choices=("no", "proportional"), default="no",
+        help="have those who used machines of a pool pay what nobody used of them, in proportion "
+        "(default: no, it has its own lines)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=("table", "csv", "json", "focus"), default="table",
+        help="print a table, CSV, one JSON document, or a row for each part of each machine's "
+        "hour in FOCUS 1.2 (default: table)",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def point(text: str) -> float:
+    """Unix time of a date and time (UTC), or of so long ago, for argparse."""
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        try:
+            return time.time() - parse_duration(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text[:24]!r} is neither a date such as 2026-11-01 nor a duration such as 7d"
+            ) from None
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the costs; 1 where sums do not add up."""
+    config, now = load(Path(args.config)), time.time()
+    since = _month(now) if args.since is None else args.since
+    if args.until is not None and args.until <= since:
+        raise SlurmElasticError("--until is no later than --since: there is nothing between them")
+    if args.format == "focus":
+        return _print_focus(config, since, args.until, now)
+    ask = CostAsk(
+        by=args.by, since=since, until=args.until, share_unused=args.share_unused != "no"
+    )  # fmt: skip
+    found = costs_of(config, ask, now)
+    if args.format == "json":
+        write_json(document(found))
+    elif args.format == "csv":
+        _print_csv(found)
+    else:
+        render(found, plain())
+    for problem in found.problems:
+        print(f"slurm-elastic: the sums are wrong: {problem}", file=sys.stderr)
+    return 1 if found.problems else 0
+
+
+def document(costs: Costs) -> dict[str, object]:
+    """The document of ``cost --format json``, version 1: money in whole micro-dollars."""
+    lines = [
+        {"key": line.key, "micro_dollars": line.micro, "unused": line.unused}
+        | ({"unused_micro_dollars": line.micro_unused} if line.micro_unused else {})
+        for line in costs.lines
+    ]
+    return {
+        "version": 1,
+        "by": str(costs.by),
+        "since": costs.since,
+        "until": costs.until,
+        "own_jobs_only": costs.own,
+        "unused_is_shared": costs.shared,
+        "micro_dollars": costs.micro,
+        "machines": costs.machines,
+        "machine_hours_checked": costs.hours,
+        "problems": list(costs.problems),
+        "lines": lines,
+    }
+
+
+def render(costs: Costs, console: Console) -> None:
+    """Table, sum and check."""
+    console.print(f"Cost by {costs.by} from {_utc(costs.since)} to {_utc(costs.until)} (UTC)")
+    if costs.own:
+        console.print("Shown is your own jobs' part of the machines that they used.")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(str(costs.by).upper(), overflow="fold")
+    for name in ("DOLLARS", "SHARE", *(("UNUSED",) if _has_unused(costs) else ())):
+        table.add_column(name, justify="right", no_wrap=True)
+    for line in costs.lines[:MOST_LINES]:
+        table.add_row(*_cells(line, costs))
+    if not costs.lines:
+        console.print("nothing was paid in that time")
+        return
+    console.print(table)
+    if len(costs.lines) > MOST_LINES:
+        rest = sum(line.micro for line in costs.lines[MOST_LINES:])
+        more = len(costs.lines) - MOST_LINES
+        console.print(f"and {more} more, {_dollars(rest)} together: --format csv has all")
+    console.print(f"\n{_dollars(costs.micro)} in all, of {costs.machines} machines")
+    if not costs.problems:
+        console.print(f"checked: parts sum to the charge in each of {costs.hours} machine-hours")
+
+
+def _cells(line: Line, costs: Costs) -> list[str]:
+    name = f"(unused: {line.key})" if line.unused else line.key
+    share = f"{100 * line.micro / costs.micro:.1f} %" if costs.micro else ""
+    cells = [name, _dollars(line.micro), share]
+    return cells + ([_dollars(line.micro_unused)] if _has_unused(costs) else [])
+
+
+def _has_unused(costs: Costs) -> bool:
+    return any(line.micro_unused for line in costs.lines)
+
+
+def _print_csv(costs: Costs) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([str(costs.by), "dollars", "unused", "unused_dollars"])
+    for line in costs.lines:
+        unused = line.micro if line.unused else line.micro_unused
+        writer.writerow([line.key, _plain(line.micro), int(line.unused), _plain(unused)])
+
+
+def _print_focus(config: Config, since: float, until: float | None, now: float) -> int:
+    if not may_read(config):
+        raise SlurmElasticError("--format focus has all jobs: it is for root and SlurmUser")
+    path = config.state / "ledger.db"
+    try:
+        with contextlib.closing(Ledger(path, read_only=True)) as ledger:
+            books = read_books(config, ledger, since, until, now)
+    except sqlite3.Error as error:
+        raise SlurmElasticError(f"the ledger {path} cannot be read: {error}") from error
+    writer = csv.DictWriter(sys.stdout, focus.COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(focus.rows(charges(books), books.runs, config.cluster.name))
+    return 0
+
+
+def _month(now: float) -> float:
+    today = datetime.fromtimestamp(now, UTC)
+    return today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+
+
+def _utc(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+def _dollars(micro: int) -> str:
+    return f"${micro // 1_000_000:,}.{micro % 1_000_000:06d}"
+
+
+def _plain(micro: int) -> str:
+    return f"{micro // 1_000_000}.{micro % 1_000_000:06d}"

@@ -1,0 +1,121 @@
+"""Who uses the machines, kept in the ledger for ``cost``: Slurm forgets a job MinJobAge (300 s)
+after its end.
+
+Times are Slurm's own. What Slurm does not tell any more ended by the look that missed it: a run
+that was requeued, or that ended while slurm-elasticd was away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+
+from msgspec.structs import replace
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger.rows import Drained, Run
+from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
+from slurm_elastic.policies.cost_split import share
+from slurm_elastic.policies.power_state import is_drained
+
+PERIOD = 60.0
+"""Seconds between two looks; a job is told for MinJobAge after its end."""
+PACE = 20.0
+"""A look at most takes one part in so many and one of the time."""
+RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "COMPLETING"})
+"""States of a job whose start is settled; one that is CONFIGURING waits for its machines."""
+
+
+class UsageRecord:
+    """``tick`` from the daemon's loop starts a look that is due."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site = site
+        self._looks = PeriodicTask(
+            site, worker, self.look, "usage", period=PERIOD, pace=PACE
+        )  # fmt: skip
+
+    def tick(self) -> None:
+        """Start a look, unless one runs or the next is not due."""
+        self._looks.tick()
+
+    def look(self) -> None:
+        """Bring the ledger's runs up to date; nobody is asked while there is no machine."""
+        site = self._site
+        before = site.ledger.open_runs()
+        if not before and not site.ledger.machines():
+            return
+        now = site.now()
+        site.ledger.write_runs(news(site, before, site.slurm.jobs(ended=True), now))
+
+
+def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float) -> list[Run]:
+    """The rows that differ from what the ledger has: ``before`` are its open ones."""
+    told = [run for job in jobs if (run := run_of(site, job)) is not None]
+    since = min((run.end for run in told if run.end is not None), default=now)
+    opened = {(run.job, run.begin): run for run in before}
+    known = {(run.job, run.begin): run for run in site.ledger.runs(since - 1, now)} | opened
+    for run in told:
+        opened.pop((run.job, run.begin), None)
+    found = [run for run in told if known.get((run.job, run.begin)) != run]
+    return found + [replace(run, end=max(run.begin, now)) for run in opened.values()]
+
+
+def run_of(site: Site, job: SlurmJob) -> Run | None:
+    """The run that a job has, or had last, on nodes of ours; None without any."""
+    over = job.has_ended
+    if not job.start or not (job.states & RUNS or (over and job.states & ENDED)):
+        return None
+    shares = _shares(site, job)
+    if not shares:
+        return None
+    return Run(
+        job=job.id,
+        begin=job.start,
+        end=max(job.end, job.start) if over else None,
+        label=job.label,
+        user=job.user,
+        uid=job.uid,
+        account=job.account,
+        partition=job.partitions[0] if job.partitions else "",
+        shares=shares,
+    )
+
+
+def _shares(site: Site, job: SlurmJob) -> tuple[tuple[str, int], ...]:
+    by_pool: dict[str, list[str]] = {}
+    for node in job.nodes:
+        pool = site.pool_of.get(node)
+        if pool is not None:
+            by_pool.setdefault(pool.name, []).append(node)
+    found = []
+    for name, nodes in by_pool.items():
+        pool = site.pools[name]
+        part = share(
+            job.allocated, len(job.nodes), pool.cpus, pool.real_memory, pool.gres
+        )  # fmt: skip
+        found.append((compress(nodes), part))
+    return tuple(found)
+
+
+def record_drains(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
+    """Begin and end the spans in which nodes of the cloud's machines take no jobs."""
+    now = site.now()
+    drained = {
+        m.instance.node
+        for m in site.ledger.machines()
+        if m.instance.cloud == cloud
+        and m.suspending is None
+        and m.instance.node in view
+        and is_drained(view[m.instance.node])
+    }
+    opened = {
+        row.node: row
+        for row in site.ledger.open_drains()
+        if (pool := site.pool_of.get(row.node)) is None or pool.cloud == cloud
+    }
+    rows = [Drained(node=node, begin=now) for node in drained - opened.keys()]
+    rows += [replace(row, end=now) for node, row in opened.items() if node not in drained]
+    site.ledger.write_runs((), rows)

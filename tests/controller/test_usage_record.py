@@ -1,0 +1,107 @@
+"""The runs that the daemon keeps for ``cost``: Slurm forgets its jobs."""
+
+from __future__ import annotations
+
+import pytest
+from ledger_cases import instance, offer
+from msgspec.structs import replace
+
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.usage_record import UsageRecord, news, record_drains, run_of
+from slurm_elastic.ledger.rows import Drained
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from tests.controller.world import Inline, World
+
+T = 1_800_000_000.0
+JOB = SlurmJob(
+    id=7, states=frozenset({"RUNNING"}), user="ann", uid=1000, account="physics",
+    partitions=("pub",), nodes=("pub1", "pub2", "own1"), start=T + 10, end=T + 3610,
+    allocated="cpu=3,mem=3G,node=3",
+)  # fmt: skip
+
+
+@pytest.fixture
+def site(world: World) -> Site:
+    return Site.of(world.config, world.slurm, world.ledger, {}, lambda: world.now)
+
+
+def ended(job: SlurmJob, end: float) -> SlurmJob:
+    return replace(job, states=frozenset({"COMPLETED"}), end=end)
+
+
+def test_a_run_has_its_share_of_each_node_of_ours(site: Site) -> None:
+    run = run_of(site, JOB)
+    assert run is not None
+    assert (run.begin, run.end, run.account, run.partition) == (T + 10, None, "physics", "pub")
+    assert run.shares == (("pub[1-2]", 500_000),), "one of two CPUs; own1 is none of ours"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(JOB, states=frozenset({"CONFIGURING"})),
+        replace(JOB, states=frozenset({"PENDING"}), nodes=()),
+        replace(JOB, nodes=("own1",)),
+        replace(JOB, start=0.0),
+    ],
+)
+def test_what_does_not_run_on_our_machines_is_no_run(site: Site, job: SlurmJob) -> None:
+    assert run_of(site, job) is None
+
+
+def test_a_run_is_written_once_and_once_more_at_its_end(site: Site, world: World) -> None:
+    world.now = T + 100
+    first = news(site, (), [JOB], world.now)
+    site.ledger.write_runs(first)
+    assert news(site, site.ledger.open_runs(), [JOB], world.now) == []
+    world.now = T + 600
+    (last,) = news(site, site.ledger.open_runs(), [ended(JOB, T + 555)], world.now)
+    assert last.end == T + 555
+    site.ledger.write_runs([last])
+    assert site.ledger.open_runs() == ()
+    assert news(site, (), [ended(JOB, T + 555)], world.now) == []
+    assert site.ledger.runs(T, T + 1000) == (last,)
+
+
+def test_a_job_that_came_and_went_between_two_looks_is_kept(site: Site, world: World) -> None:
+    (run,) = news(site, (), [ended(JOB, T + 12)], T + 60)
+    assert (run.begin, run.end) == (T + 10, T + 12)
+
+
+def test_a_run_that_slurm_does_not_tell_any_more_is_over(site: Site, world: World) -> None:
+    site.ledger.write_runs(news(site, (), [JOB], T + 20))
+    requeued = replace(JOB, states=frozenset({"PENDING"}), nodes=(), restarts=1)
+    (last,) = news(site, site.ledger.open_runs(), [requeued], T + 90)
+    assert (last.begin, last.end) == (T + 10, T + 90)
+    again = replace(JOB, start=T + 200, restarts=1)
+    site.ledger.write_runs([last])
+    (new,) = news(site, site.ledger.open_runs(), [again], T + 220)
+    assert (new.begin, new.end) == (T + 200, None)
+
+
+def test_nobody_is_asked_while_there_is_no_machine(site: Site, world: World) -> None:
+    before = world.slurm.calls["jobs"]
+    UsageRecord(site, Inline()).look()
+    assert world.slurm.calls["jobs"] == before
+
+
+def test_the_daemon_keeps_who_used_its_machines(world: World) -> None:
+    world.slurm.submit(5, ["op1"], user="ann", uid=1000, account="physics")
+    world.advance(200)
+    (run,) = world.ledger.open_runs()
+    assert (run.job, run.user, run.shares) == (5, "ann", (("op1", 1_000_000),))
+    world.slurm.finish(5)
+    world.advance(120)
+    assert world.ledger.open_runs() == ()
+
+
+def test_a_drained_node_is_noted_until_it_takes_jobs_again(site: Site, world: World) -> None:
+    site.ledger.adopt(instance("i-1", "pub1", "g1", bought=offer(cloud="pub")), "burst", T)
+    drained = SlurmNode(name="pub1", states=frozenset({"IDLE", "DRAIN"}))
+    world.now = T + 100
+    record_drains(site, "pub", {"pub1": drained})
+    record_drains(site, "pub", {"pub1": drained})
+    world.now = T + 160
+    record_drains(site, "pub", {"pub1": SlurmNode(name="pub1", states=frozenset({"IDLE"}))})
+    assert site.ledger.drains(T, T + 1000) == (Drained(node="pub1", begin=T + 100, end=T + 160),)
+    assert site.ledger.open_drains() == ()

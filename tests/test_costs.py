@@ -1,0 +1,317 @@
+"""Costs by any key: they sum to what the machines were charged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cost_cases import NOW, T, book, config_file, machine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_elastic.cli import cost
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import configfile
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger.rows import Run
+from slurm_elastic.model import Market
+from slurm_elastic.view.costs import Books, By, Costs, charges, read_books, report
+from slurm_elastic.view.focus import COLUMNS, rows
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Books:
+    config = configfile.load(config_file(tmp_path))
+    ledger = book(config.state / "ledger.db")
+    try:
+        return read_books(config, ledger, T - 3600, None, NOW)
+    finally:
+        ledger.close()
+
+
+def lines(costs: Costs) -> dict[str, int]:
+    assert costs.problems == ()
+    assert sum(line.micro for line in costs.lines) == costs.micro
+    return {f"({x.key})" if x.unused else x.key: x.micro for x in costs.lines}
+
+
+def test_each_account_pays_what_its_jobs_had_and_the_rest_has_reasons(books: Books) -> None:
+    found = report(books, By.ACCOUNT)
+    assert lines(found) == {
+        "physics": 200_000, "chemistry": 50_000, "(none)": 0, "(boot)": 18_000, "(drain)": 50_000,
+        "(ending)": 30_000, "(idle)": 732_000,
+    }  # fmt: skip
+    assert (found.micro, found.machines) == (3 * 360_000, 4)
+
+
+@pytest.mark.parametrize("by", list(By))
+def test_each_key_sums_to_the_same_charge(books: Books, by: By) -> None:
+    assert report(books, by).micro == 3 * 360_000
+
+
+def test_other_keys(books: Books) -> None:
+    assert lines(report(books, By.JOB))["8_1"] == 50_000
+    assert lines(report(books, By.USER))["ann"] == 200_000
+    assert lines(report(books, By.CLOUD)) == {"aws": 1_080_000, "own": 0}
+    assert lines(report(books, By.MARKET)) == {"spot": 1_080_000, "reserved": 0}
+    (day,) = report(books, By.DAY).lines
+    assert (day.key, day.micro, day.micro_unused) == ("2027-01-15", 1_080_000, 830_000)
+
+
+def test_unused_parts_are_shared_by_who_used_the_pool(books: Books) -> None:
+    found = lines(report(books, By.ACCOUNT, share_unused=True))
+    assert found == {"physics": 864_000, "chemistry": 216_000, "(none)": 0}
+
+
+def test_a_user_sees_the_own_jobs_alone(books: Books) -> None:
+    found = report(books, By.ACCOUNT, uid=65534, share_unused=True)
+    assert lines(found) == {"physics": 200_000}
+    assert found.own
+    assert lines(report(books, By.POOL, uid=65534)) == {"burst": 200_000}
+    assert report(books, By.JOB, uid=4711).lines == ()
+
+
+def test_windows_side_by_side_sum_to_the_whole(tmp_path: Path) -> None:
+    config = configfile.load(config_file(tmp_path))
+    ledger = book(config.state / "ledger.db")
+    edges = [T, T + 0.5, T + 777.777, T + 2500, T + 3600, NOW]
+    spans = pairwise(edges)
+    parts = [report(read_books(config, ledger, a, b, NOW), By.JOB).micro for a, b in spans]
+    ledger.close()
+    assert sum(parts) == 1_080_000
+
+
+def test_a_job_of_a_former_machine_of_the_node_is_not_the_next_ones(tmp_path: Path) -> None:
+    config = configfile.load(config_file(tmp_path))
+    ledger = book(config.state / "ledger.db")
+    again = machine("pub1", T + 4000, 0.36)
+    ledger.adopt(
+        again.__class__(
+            **{f: getattr(again, f) for f in again.__struct_fields__}
+            | {"id": "i-2", "generation": "g-2"}
+        ),
+        "burst",
+        T,
+    )
+    found = report(read_books(config, ledger, T + 3601, None, NOW), By.ACCOUNT)
+    ledger.close()
+    assert lines(found) == {"(none)": 0, "(boot)": 320_000}
+
+
+machines = st.lists(
+    st.tuples(
+        st.sampled_from(["pub1", "pub2", "op1"]), st.integers(0, 20_000), st.integers(0, 9000),
+        st.floats(0, 9.5), st.integers(0, 9000), st.booleans(),
+    ),
+    max_size=6,
+)  # fmt: skip
+runs = st.lists(
+    st.tuples(
+        st.sampled_from(["pub[1-2]", "pub1", "op1,pub2"]), st.integers(0, 25_000),
+        st.none() | st.integers(0, 9000), st.integers(1, 1_000_000), st.sampled_from("abc"),
+    ),
+    max_size=8,
+)  # fmt: skip
+
+
+@settings(max_examples=60)
+@given(machines, runs, st.booleans())
+def test_whatever_ran_where_all_keys_sum_to_the_ledgers_charge(
+    bought: list[tuple[str, int, int, float, int, bool]],
+    ran: list[tuple[str, int, int | None, int, str]],
+    shared: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        config = configfile.load(config_file(Path(directory)))
+        ledger = Ledger(config.state / "ledger.db")
+        expected = 0.0
+        for number, (node, begin, length, price, up, over) in enumerate(bought):
+            cloud = "own" if node == "op1" else "aws"
+            base = machine(node, T + begin, price, cloud, Market.SPOT)
+            one = base.__class__(
+                **{f: getattr(base, f) for f in base.__struct_fields__}
+                | {"id": f"i-{number}", "generation": f"g-{number}"}
+            )
+            ledger.adopt(one, "rack" if node == "op1" else "burst", T)
+            ledger.registered(cloud, [one.id], T + begin + up)
+            if over:
+                ledger.ended(cloud, [one.id], "over", T + begin + length)
+        ledger.write_runs([
+            Run(job=n, begin=T + begin, end=None if length is None else T + begin + length,
+                label=str(n), user=who, uid=1, account=who, partition=who, shares=((nodes, part),))
+            for n, (nodes, begin, length, part, who) in enumerate(ran)
+        ])  # fmt: skip
+        now = T + 30_000
+        expected = sum(ledger.dollars(cloud, T - 1, now, 1) for cloud in ("aws", "own"))
+        books = read_books(config, ledger, T - 1, None, now)
+        ledger.close()
+    sums = {by: report(books, by, share_unused=shared) for by in By}
+    assert {costs.problems for costs in sums.values()} == {()}
+    (micro,) = {sum(line.micro for line in costs.lines) for costs in sums.values()}
+    assert micro == sum(charge.micro for charge in charges(books))
+    assert abs(micro / 1e6 - expected) <= 1e-6 * (len(bought) + 1)
+
+
+# the command
+
+
+def run(capsys: pytest.CaptureFixture[str], path: Path, *words: str) -> tuple[int, str, str]:
+    code = main(["--config", str(path), "cost", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = config_file(tmp_path)
+    book(tmp_path / "state" / "ledger.db").close()
+    monkeypatch.setattr(cost.time, "time", lambda: NOW)
+    monkeypatch.setenv("COLUMNS", "80")
+    return path
+
+
+def test_the_table_fits_and_says_that_the_sums_were_checked(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, site, "--since", "2027-01-01")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "physics" in out
+    assert "(unused: idle)" in out
+    assert "$1.080000 in all, of 4 machines" in out
+    assert "checked: parts sum to the charge in each of " in out
+    assert out.splitlines()[0] == "Cost by account from 2027-01-01 00:00 to 2027-01-15 10:00 (UTC)"
+
+
+def test_json_and_csv_have_the_same_money(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, site, "--since", "12h", "--by", "user", "--format", "json")
+    document = json.loads(out)
+    assert (document["version"], document["micro_dollars"]) == (1, 1_080_000)
+    _, out, _ = run(capsys, site, "--since", "12h", "--by", "user", "--format", "csv")
+    table = list(csv.DictReader(io.StringIO(out)))
+    assert sum(Decimal(row["dollars"]) for row in table) == Decimal("1.08")
+    assert {row["user"] for row in table} == {line["key"] for line in document["lines"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--by", "colour"), "invalid"),
+        (("--since", "yesterday"), "neither a date such as 2026-11-01 nor a duration such as 7d"),
+    ],
+)
+def test_wrong_options_are_told(
+    site: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], says: str
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--config", str(site), "cost", *words])
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_an_empty_time_is_told(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, site, "--since", "1h", "--until", "2h")[0] == 1
+    code, out, _ = run(capsys, site, "--since", "2026-01-01", "--until", "2026-02-01")
+    assert (code, "nothing was paid in that time" in out) == (0, True)
+
+
+def test_sums_that_do_not_add_up_are_told(
+    site: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import slurm_elastic.policies.cost_split as cost_split
+
+    def careless(total: int, weights: dict[object, int]) -> dict[object, int]:
+        return dict.fromkeys(weights, total // len(weights) - 1)
+
+    monkeypatch.setattr(cost_split, "apportion", careless)
+    code, _, err = run(capsys, site, "--since", "2027-01-15T08:00:01")
+    assert code == 1
+    assert "slurm-elastic: the sums are wrong: " in err
+
+
+# FOCUS
+
+MANDATORY = {
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
+    "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd",
+    "ChargePeriodStart", "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost",
+    "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "ServiceCategory",
+    "ServiceName",
+}  # fmt: skip
+"""Of version 1.2; all other columns that we write are conditional, recommended, or 1.3's."""
+NOT_NULL = (MANDATORY - {"ChargeClass"}) | {"ChargeFrequency", "PricingCategory"}
+NUMBERS = {
+    "BilledCost", "EffectiveCost", "ListCost", "ContractedCost", "PricingQuantity",
+    "ConsumedQuantity", "ListUnitPrice", "ContractedUnitPrice",
+}  # fmt: skip
+ALLOWED = {
+    "ChargeCategory": {"Usage", "Purchase", "Tax", "Credit", "Adjustment"},
+    "ChargeClass": {"", "Correction"},
+    "ChargeFrequency": {"One-Time", "Recurring", "Usage-Based"},
+    "PricingCategory": {"Standard", "Dynamic", "Committed", "Other"},
+    "ServiceCategory": {
+        "AI and Machine Learning", "Analytics", "Business Applications", "Compute", "Databases",
+        "Developer Tools", "Multicloud", "Identity", "Integration", "Internet of Things",
+        "Management and Governance", "Media", "Migration", "Mobile", "Networking", "Security",
+        "Storage", "Web", "Other",
+    },
+    "ServiceSubcategory": {
+        "Containers", "End User Computing", "Quantum Compute", "Serverless Compute",
+        "Virtual Machines", "Other (Compute)",
+    },
+    "BillingCurrency": {"USD"},
+}  # fmt: skip
+OF_1_3 = {
+    "AllocatedMethodId", "AllocatedMethodDetails", "AllocatedResourceId", "AllocatedResourceName",
+    "AllocatedTags",
+}  # fmt: skip
+
+
+def conform(found: list[dict[str, str]]) -> None:
+    for row in found:
+        assert tuple(row) == COLUMNS
+        assert row.keys() >= MANDATORY | OF_1_3
+        assert all(row[name] for name in NOT_NULL), "none of these may be null"
+        assert all(row[name] in values for name, values in ALLOWED.items())
+        assert all("E" not in row[name].upper() for name in NUMBERS)
+        numbers = {name: Decimal(row[name]) for name in NUMBERS}
+        for unit, cost_ in (
+            ("ListUnitPrice", "ListCost"),
+            ("ContractedUnitPrice", "ContractedCost"),
+        ):
+            product = numbers[unit] * numbers["PricingQuantity"]
+            assert abs(product - numbers[cost_]) <= Decimal("0.000001")
+        for name in ("Tags", "AllocatedTags", "AllocatedMethodDetails"):
+            tags = json.loads(row[name])
+            assert all(isinstance(value, str) for value in tags.values())
+        times = [
+            row[f"{kind}Period{end}"] for kind in ("Billing", "Charge") for end in ("Start", "End")
+        ]
+        assert times[0] <= times[2] <= times[3] <= times[1]
+        assert all(len(time) == 20 and time.endswith("Z") and "T" in time for time in times)
+        assert all(n.startswith("x_") or n[0].isupper() for n in row)
+
+
+def test_the_rows_conform_to_the_specification(books: Books) -> None:
+    found = [
+        {name: row[name] for name in COLUMNS} for row in rows(charges(books), books.runs, "alps")
+    ]
+    conform(found)
+    assert sum(Decimal(row["BilledCost"]) for row in found) == Decimal("1.08")
+    parts = [row for row in found if row["AllocatedResourceId"] == "job/7"]
+    assert [row["AllocatedTags"] for row in parts] == [
+        '{"account": "physics", "user": "ann", "partition": "aws"}'
+    ] * len(parts)
+    assert {row["x_UnusedReason"] for row in found} == {"", "boot", "idle", "drain", "ending"}
+
+
+def test_the_file_conforms_too(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, site, "--since", "12h", "--format", "focus")
+    assert code == 0
+    conform(list(csv.DictReader(io.StringIO(out))))
