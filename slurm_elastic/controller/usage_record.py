@@ -18,7 +18,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger.rows import Drained, Run
 from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
 from slurm_elastic.policies.cost_split import share
-from slurm_elastic.policies.power_state import is_drained
+from slurm_elastic.policies.node_state import is_drained
 
 PERIOD = 60.0
 """Seconds between two looks; a job is told for MinJobAge after its end."""
