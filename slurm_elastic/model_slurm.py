@@ -67,8 +67,8 @@ class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     node, or a part of one), ``job_gres`` (of all nodes together, as by --gpus) and ``features``
     what it wants in Slurm's spelling; ``node_cpus`` and ``node_memory`` (MiB) what
     each of its nodes must have, or ``cpu_memory`` for each CPU. ``excluded`` are nodes to avoid.
-    ``end`` is when it ended, or may end by its limit; ``allocated`` what it has of all its nodes,
-    as Slurm spells it (``cpu=4,mem=8G,gres/gpu=1``).
+    ``end`` is when it ended; ``allocated`` what it has, or had, of all its nodes, as Slurm spells
+    it (``cpu=4,mem=8G,gres/gpu=1``).
     """
 
     id: int

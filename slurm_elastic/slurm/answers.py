@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
 
 
 class RawNode(Struct, gc=False):
@@ -161,13 +161,14 @@ def node(raw: RawNode) -> SlurmNode:
 
 def job(raw: RawJob) -> SlurmJob:
     """A job of either form. Texts that thousands of jobs share are there once."""
+    found = states(raw.job_state)
     nodes, required = raw.nodes or "", raw.required_nodes or ""
     excluded = raw.excluded_nodes or ""
     task, minutes = number(raw.array_task_id), number(raw.time_limit)
     wants = (raw.tres_per_node, raw.tres_per_socket, raw.tres_per_task)
     return SlurmJob(
         id=int(raw.job_id),
-        states=states(raw.job_state),
+        states=found,
         user=intern(raw.user_name or str(raw.user_id)),
         account=intern(raw.account or ""),
         partitions=partitions(raw.partition or ""),
@@ -205,8 +206,8 @@ def job(raw: RawJob) -> SlurmJob:
         node_cpus=max(_whole(raw.minimum_cpus_per_node, 1), 1),
         node_memory=_whole(raw.memory_per_node, 0),
         cpu_memory=_whole(raw.memory_per_cpu, 0),
-        end=number(raw.end_time) or 0.0,
-        allocated=intern(raw.tres_alloc_str or ""),
+        end=(number(raw.end_time) or 0.0) if found & ENDED else 0.0,
+        allocated=intern((raw.tres_alloc_str or "") if nodes else ""),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from sys import intern
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.slurm.answers import array_tasks, partitions, states
 
 FIELDS = (
@@ -72,10 +72,10 @@ def _job(
     limit: str, priority: str, features: str, qos: str, reservation: str,
     node_cpus: str, memory: str, end: str, allocated: str, job_wants: str, *wants: str,
 ) -> SlurmJob:  # fmt: skip
-    code = _whole(exit_code, 0)
+    code, found = _whole(exit_code, 0), states(state)
     return SlurmJob(
         id=int(number),
-        states=states(state),
+        states=found,
         user=intern(user),
         account=intern(_text(account)),
         partitions=partitions(partition),
@@ -111,8 +111,8 @@ def _job(
         reservation=intern(_text(reservation)),
         node_cpus=max(_whole(node_cpus, 1), 1),
         node_memory=_memory(memory),
-        end=_time(end),
-        allocated=intern(allocated if allocated not in _NONE else ""),
+        end=_time(end) if found & ENDED else 0.0,
+        allocated=intern("" if nodes in _NONE else " ".join(_given((allocated,)))),
     )
 
 
