@@ -25,15 +25,7 @@ from benchmarks import queue_reading
 from benchmarks.report import Report, Row, bounded, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import (
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Location,
-    Market,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
 
 STATUS_SECONDS, STATUS_LINES, EXPLAIN_LINES = 0.25, 60, 40
 _DOWN_EACH = 100

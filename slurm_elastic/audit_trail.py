@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger import Decision, Ledger
+from slurm_elastic.ledger import Decision
 
 FOLLOWED = 16
 """A job of one of ours' largest requests names hundreds of nodes; more than this say nothing."""
@@ -15,8 +15,6 @@ AFTERMATH = 60.0
 """Seconds after a node's last mention of a job in which decisions on the job alone belong to it."""
 _JOB = "job:"
 _POOL = "pool:"
-DOUBTED = "list-doubted"
-"""Decision: a cloud's list was wrong for long."""
 
 Read = Callable[[str], Sequence[Decision]]
 
@@ -34,12 +32,6 @@ def pool_subject(pool: str) -> str:
 def list_subject(cloud: str) -> str:
     """How a cloud's list is named among the subjects of decisions."""
     return f"list:{cloud}"
-
-
-def list_doubt(ledger: Ledger, cloud: str) -> Decision | None:
-    """The doubt about a cloud's list that neither the list nor a person has ended."""
-    last = ledger.decisions(list_subject(cloud), limit=1)
-    return last[0] if last and last[0].kind == DOUBTED else None
 
 
 def jobs_of(decision: Decision) -> list[int]:

@@ -168,31 +168,37 @@ class Usage(Struct, frozen=True, kw_only=True):
     dollars_per_hour: Mapping[str, float] = field(default_factory=dict)
 
 
-class CoolDown(Struct, frozen=True, kw_only=True):
-    """An offer (``key`` = Offer.key) or a cloud's market (``cloud/*/*/market``) not to be asked;
-    with one part more, a pool's name, for that pool only.
+COOL_DOWN, BREAKER, DOUBT = "cool-down", "breaker", "doubt"
+CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
+"""Why a node is held: no offer is left for it; the site's policies start none now; an operator
+wants nothing new there.
+"""
 
-    ``strikes`` counts consecutive refusals; the next cool-down grows with it.
+
+class Exclusion(Struct, frozen=True, kw_only=True):
+    """Something that is not to be used now: ``scope``, until ``until`` (Unix time), for ``cause``.
+
+    ``kind`` says what the scope is: of COOL_DOWN an offer (``Offer.key``) or, with stars in it, a
+    cloud's market or a cloud, with one part more, a pool's name, for that pool only; of BREAKER a
+    pool, of which so many machines in a row (``count``) did not come up (``until`` 0: it is not
+    paused yet; over: one machine is tried); of CAPACITY a node for which no offer has room; of
+    POLICY and OPERATOR a node, for other reasons (``until`` says nothing then); of DOUBT a cloud
+    whose list of machines was wrong for long (endless: a person or the list ends it), ``about`` has
+    what that lacked: ids, and nodes as ``node:NAME``.
+
+    ``count`` refusals in a row have the next cool-down grow. ``code`` is the cause in a word of the
+    cloud's, ``since`` when it began, ``pool`` the node's.
     """
 
-    key: str
-    until: float
-    code: str
-    reason: str
-    strikes: int = 1
-
-
-class Breaker(Struct, frozen=True, kw_only=True):
-    """Machines of a pool that never registered with Slurm, or that it refused, in a row.
-
-    ``until`` is set where they were too many: the pool is paused until then, and one machine is
-    tried afterwards.
-    """
-
-    pool: str
-    failures: int = 0
-    until: float | None = None
-    reason: str = ""
+    kind: str
+    scope: str
+    until: float = 0.0
+    cause: str = ""
+    code: str = ""
+    count: int = 0
+    since: float = 0.0
+    pool: str = ""
+    about: tuple[str, ...] = ()
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True):

@@ -9,10 +9,12 @@ from ledger_cases import T0, instance, offer, spec
 from slurm_elastic.config import Cluster, Config, PoolSettings
 from slurm_elastic.config.access import Who as Allowed
 from slurm_elastic.config.clouds import InstanceType
-from slurm_elastic.ledger import Decision, Health, Hold, Ledger
+from slurm_elastic.ledger import Decision, Health, Ledger
 from slurm_elastic.model import (
-    Breaker,
-    CoolDown,
+    BREAKER,
+    CAPACITY,
+    COOL_DOWN,
+    Exclusion,
     InstanceState,
     Limits,
     Location,
@@ -134,18 +136,26 @@ def busy_ledger(path: Path) -> Ledger:
     ledger.suspending("aws", ["i-0cccccccccccccc04"], "suspended by Slurm", T0 + 3650)
     ledger.ended("aws", ["i-0ccccccccccccccc5"], "suspended by Slurm", T0 + 2000)
     ledger.intend(spec("g5", ("pub6",), general, spot, (46,)), "req-g5", NOW - 5)
-    ledger.cool_down(
-        CoolDown(
-            key="aws/c6i.xlarge/eu-west-1b/spot",
+    ledger.exclude(
+        Exclusion(
+            kind=COOL_DOWN,
+            scope="aws/c6i.xlarge/eu-west-1b/spot",
             until=NOW + 100,
             code="InsufficientInstanceCapacity",
-            reason="We currently do not have sufficient c6i.xlarge capacity in zones [eu-west-1b]",
-            strikes=2,
+            cause="We currently do not have sufficient c6i.xlarge capacity in zones [eu-west-1b]",
+            count=2,
         )
     )
-    ledger.hold(
-        [
-            Hold(node=n, pool="general", reason="no offer left", since=NOW - 60, until=NOW + 120)
+    ledger.exclude(
+        *[
+            Exclusion(
+                kind=CAPACITY,
+                scope=n,
+                pool="general",
+                cause="no offer left",
+                since=NOW - 60,
+                until=NOW + 120,
+            )
             for n in ("pub7", "pub8")
         ]
     )
@@ -153,8 +163,10 @@ def busy_ledger(path: Path) -> Ledger:
     ledger.report_health(
         Health(name="aws", checked=NOW - 8, error="aws: UnauthorizedOperation: no", code="auth")
     )
-    ledger.set_breaker(Breaker(pool="general", failures=10, until=NOW + 3000, reason="10 in a row"))
-    ledger.set_breaker(Breaker(pool="rack", failures=2))
+    ledger.exclude(
+        Exclusion(kind=BREAKER, scope="general", count=10, until=NOW + 3000, cause="10 in a row")
+    )
+    ledger.exclude(Exclusion(kind=BREAKER, scope="rack", count=2))
     decide(ledger)
     return ledger
 

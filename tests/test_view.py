@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from status_cases import NOW, busy_ledger, busy_slurm, config, job, node
 
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.ledger import Health, Hold, Machine
-from slurm_elastic.model import InstanceState, Market
+from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.model import CAPACITY, POLICY, Exclusion, InstanceState, Market
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
@@ -254,7 +254,11 @@ def test_a_machine_that_serves_nobody_is_shown_with_why(tmp_path: Path) -> None:
     ],
 )
 def test_node_words(states: str, held: bool, has_machine: bool, word: str) -> None:
-    hold = Hold(node="pub1", pool="p", reason="r", since=T0, until=T0) if held else None
+    hold = (
+        Exclusion(kind=CAPACITY, scope="pub1", pool="p", cause="r", since=T0, until=T0)
+        if held
+        else None
+    )
     slurm_node = node("pub1", *states.split())
     assert node_state(slurm_node, hold, has_machine=has_machine) == word
 
@@ -391,7 +395,7 @@ def test_five_thousand_machines_are_joined_quickly(tmp_path: Path) -> None:
 def test_what_a_policy_holds_has_no_end_of_its_own(tmp_path: Path) -> None:
     why = "the budget of $5 a day is spent"
     rows = [
-        Hold(node=f"pub{i}", pool="general", reason=why, since=T0, until=T0 + i, kind="policy")
+        Exclusion(kind=POLICY, scope=f"pub{i}", pool="general", cause=why, since=T0, until=T0 + i)
         for i in (1, 2)
     ]
     (shown,) = status_view(config(tmp_path), Facts(now=NOW, holds=rows)).holds

@@ -21,7 +21,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
-from slurm_elastic.policies.cool_downs import after_interruption
+from slurm_elastic.policies.exclusions import after_interruption
 from slurm_elastic.policies.node_state import (
     Phase,
     is_anothers_address,
@@ -146,9 +146,9 @@ def cool_down(site: Site, fresh: Sequence[RecordedNotice]) -> None:
     for one in {w.offer: w for w in fresh if w.takes}.values():
         cooling = after_interruption(one.offer, one.notice.instance, now, seconds)
         try:
-            standing = {c.key: c.until for c in site.ledger.cool_downs(now)}
+            standing = {c.scope: c.until for c in site.ledger.cool_downs(now)}
             if standing.get(one.offer, 0.0) < cooling.until:
-                site.ledger.cool_down(cooling)
+                site.ledger.exclude(cooling)
         except sqlite3.Error as error:
             log.warning("offer does not cool down key=%s error=%s", one.offer, error)
 

@@ -21,7 +21,7 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import DAEMON, latest, read_mark
 from slurm_elastic.model_slurm import SlurmJob
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_elastic.audit_trail import list_doubt, list_subject, pool_subject
+from slurm_elastic.audit_trail import list_subject, pool_subject
 from slurm_elastic.cli.clear_gone import gone
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config import Config, domain_pools
@@ -21,8 +21,8 @@ from slurm_elastic.config.configfile import load
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger
-from slurm_elastic.model import Pool
-from slurm_elastic.policies.ranking import touches
+from slurm_elastic.model import BREAKER, COOL_DOWN, DOUBT, Pool
+from slurm_elastic.policies.exclusions import touches
 from slurm_elastic.slurm.account import account
 
 
@@ -109,12 +109,14 @@ def clear(
     """
     pools = domain_pools(config, expand)
     clouds = [c.name for c in config.clouds if subjects is None or c.name in subjects]
-    doubted = [name for name in clouds if list_doubt(ledger, name)]
-    keys = [c.key for c in ledger.cool_downs(now)]
-    paused = [b.pool for b in ledger.breakers()]
+    doubted = [name for name in clouds if ledger.readmit(DOUBT, name)]
+    keys = [c.scope for c in ledger.cool_downs(now)]
+    paused = [b.scope for b in ledger.breakers()]
     chosen = _chosen(subjects, pools, {c.name for c in config.clouds}, keys, paused)
-    lines = [f"cool-down of {key}" for key in keys if key in chosen and ledger.clear_cool_down(key)]
-    ended = [name for name in paused if name in chosen and ledger.clear_breaker(name)]
+    lines = [
+        f"cool-down of {key}" for key in keys if key in chosen and ledger.readmit(COOL_DOWN, key)
+    ]
+    ended = [name for name in paused if name in chosen and ledger.readmit(BREAKER, name)]
     lines += [f"failed boots of pool {name}" for name in ended]
     lines += [f"doubt about the list of cloud {name}" for name in doubted]
     for pool in pools:
@@ -126,7 +128,7 @@ def clear(
         names = {*paused, *(pool.name for pool in pools)}
         mine = (pool_subject(one) if one in names else one for one in sorted(chosen))
         lists = (list_subject(name) for name in doubted)
-        about = (*mine, *lists, *(row.node for row in ledger.holds() if row.pool in chosen))
+        about = (*mine, *lists, *(row.scope for row in ledger.holds() if row.pool in chosen))
         ledger.record(
             Decision(at=now, correlation="clear", kind="cleared", subjects=about, reason=why)
         )

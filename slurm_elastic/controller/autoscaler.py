@@ -31,7 +31,7 @@ from slurm_elastic.controller.observe import (
 )
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger.rows import POLICY
+from slurm_elastic.model import POLICY
 from slurm_elastic.policies.account_budgets import parts
 from slurm_elastic.policies.scaling import (
     GroupSnapshot,
@@ -81,7 +81,7 @@ class Autoscaler:
         """The configuration has no policies any more: what they held is let go, once; jobs that are
         set aside, when they can be.
         """
-        rows = [row.node for row in self._site.ledger.holds() if row.kind == POLICY]
+        rows = [row.scope for row in self._site.ledger.holds() if row.kind == POLICY]
         if rows:
             holds.release(self._site, rows, "there are no policies any more", POLICY)
         if self._site.ledger.asides():
@@ -191,7 +191,7 @@ class Autoscaler:
         """Let go of them by what slurmctld says now: one that is powered up drained stays so."""
         if not nodes:
             return
-        back = {row.node for row in self._site.ledger.holds() if row.kind == POLICY}
+        back = {row.scope for row in self._site.ledger.holds() if row.kind == POLICY}
         held = [node for node in nodes if node in back]
         if held:
             holds.release(self._site, held, "the policies start it", POLICY)

@@ -1,4 +1,4 @@
-"""Who has registered and who never did: the pools' breakers (``policies.boot_breaker``)."""
+"""Who has registered and who never did: the pools' breakers (``policies.exclusions``)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.suspend import SUSPENDED, terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
-from slurm_elastic.model import Breaker, Instance, Pool
+from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.boot_breaker import (
+from slurm_elastic.policies.boots import given_up_after, longest_wait
+from slurm_elastic.policies.exclusions import (
     NEVER_REGISTERED,
     TAKEN_OUT,
     Boot,
     after_failures,
-    given_up_after,
-    longest_wait,
     paused,
+    rest_key,
     sickly,
     to_rest,
 )
 from slurm_elastic.policies.node_state import Phase, ill, is_down, phase
-from slurm_elastic.policies.ranking import rest_key
 from slurm_elastic.spool import Request, Spool, received_at
 
 log = logging.getLogger(__name__)
@@ -82,7 +81,7 @@ def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     has been in service for a while (``SOUND``), or was until Slurm powered it down: a Prolog fails
     at the first job only.
     """
-    sick = {b.pool for b in site.ledger.breakers() if sickly(b)}
+    sick = {b.scope for b in site.ledger.breakers() if sickly(b)}
     if not sick:
         return
     user, now = site.config.slurm.user, site.now()
@@ -117,16 +116,16 @@ def _left_in_peace(machine: Machine) -> bool:
 
 def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = False) -> None:
     """The pool's cool-downs and pause for its failed machines are over."""
-    breaker = next((b for b in site.ledger.breakers() if b.pool == name), None)
+    breaker = next((b for b in site.ledger.breakers() if b.scope == name), None)
     if breaker is None or (sickly(breaker) and not sound):
         return
-    site.ledger.clear_breaker(name)
-    rested = name in site.pools and site.ledger.clear_cool_down(rest_key(site.pools[name]))
-    if breaker.until is not None:
+    site.ledger.readmit(BREAKER, name)
+    rested = name in site.pools and site.ledger.readmit(COOL_DOWN, rest_key(site.pools[name]))
+    if breaker.until:
         why = f"a machine of pool {name} has registered: it works again"
         log.warning("breaker closed pool=%s nodes=%s", name, compress(nodes))
         site.record("boots", "breaker-closed", [*nodes, pool_subject(name)], why)
-    if rested or breaker.until is not None:
+    if rested or breaker.until:
         site.ledger.review_holds(name, site.now())
 
 
@@ -194,8 +193,8 @@ def _count(
 ) -> str:
     """The breaker and the rest of one pool; why its nodes are kept from Slurm."""
     subjects = [*_nodes_of(failed), pool_subject(pool.name), *about]
-    known = {b.pool: b for b in site.ledger.breakers()}
-    before, now = known.get(pool.name, Breaker(pool=pool.name)), site.now()
+    known = {b.scope: b for b in site.ledger.breakers()}
+    before, now = known.get(pool.name, Exclusion(kind=BREAKER, scope=pool.name)), site.now()
     timings = site.config.timings
     after = after_failures(
         before,
@@ -205,8 +204,8 @@ def _count(
         cool_down=timings.boot_cooldown,
         words=f"{TAKEN_OUT}{taken_out}" if taken_out else NEVER_REGISTERED,
     )
-    site.ledger.set_breaker(after)
-    row = f"{after.failures} in a row in pool {pool.name}"
+    site.ledger.exclude(after)
+    row = f"{after.count} in a row in pool {pool.name}"
     how = f"{OUT_OF_SERVICE}{taken_out}" if taken_out else "booted but not registered in time"
     why = f"{how}; {row}{_cause(site, failed)}"
     log.warning(
@@ -218,12 +217,12 @@ def _count(
         why = rest
     if paused(after, now) is None:
         return why
-    why = f"pool {pool.name} is paused: {after.reason}"
+    why = f"pool {pool.name} is paused: {after.cause}"
     if after.until != before.until:
         log.error(
             "pool paused pool=%s seconds=%.0f reason=%s; after that one machine is tried, "
             "or `slurm-elastic clear %s` ends it",
-            pool.name, (after.until or now) - now, after.reason, pool.name,
+            pool.name, after.until - now, after.cause, pool.name,
         )  # fmt: skip
         site.record(correlation, "breaker-open", subjects, why)
     return why
@@ -240,7 +239,7 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
     ]
     keys = to_rest([_boot(m) for m in failed], [_boot(m) for m in others], rest_key(pool))
     now, told = site.now(), []
-    standing = {c.key: c for c in site.ledger.cool_downs(now)}
+    standing = {c.scope: c for c in site.ledger.cool_downs(now)}
     nodes = compress(m.instance.node for m in failed)
     reason = f"the machine of {nodes} did not register{_cause(site, failed)}"
     if taken_out:
@@ -250,9 +249,9 @@ def _rest(site: Site, pool: Pool, failed: Sequence[Machine], taken_out: str) -> 
             cooling = standing[key]
         else:
             cooling = grown(site, key, site.config.timings.capacity_cooldown, CODE, reason)
-            site.ledger.cool_down(cooling)
+            site.ledger.exclude(cooling)
         what = f"pool {pool.name}" if key == rest_key(pool) else key
-        told.append(f"{what} rests for {cooling.until - now:.0f} s: {cooling.reason}")
+        told.append(f"{what} rests for {cooling.until - now:.0f} s: {cooling.cause}")
     return "; ".join(told) or None
 
 
@@ -278,10 +277,10 @@ def _boot(machine: Machine) -> Boot:
 def _rests(site: Site, pool: Pool) -> bool:
     """Whether nothing is bought for the pool now, because its machines did not register."""
     now = site.now()
-    breaker = next((b for b in site.ledger.breakers() if b.pool == pool.name), None)
+    breaker = next((b for b in site.ledger.breakers() if b.scope == pool.name), None)
     key = rest_key(pool)
     return paused(breaker, now) is not None or any(
-        c.key == key for c in site.ledger.cool_downs(now)
+        c.scope == key for c in site.ledger.cool_downs(now)
     )
 
 

@@ -163,9 +163,8 @@ def scope_of(
         cloud_limits={cloud.name: cloud.limits for cloud in changed.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in changed.pools},
         usage=usage(machines, launches, dearest or {}),
-        cool_downs=ledger.cool_downs(now),
+        exclusions=ledger.exclusions(),
         blocked=blocked_clouds(config),
-        breakers={breaker.pool: breaker for breaker in ledger.breakers()},
         booting=booting(machines, launches),
     )
 

@@ -73,7 +73,7 @@ class DeferredUpdates:
     def _settle_holds(self) -> None:
         if self._anew:
             self._anew, self._settled = False, frozenset()
-        held = frozenset((row.node, row.since) for row in self._site.ledger.holds())
+        held = frozenset((row.scope, row.since) for row in self._site.ledger.holds())
         if held - self._settled:
             self._waiting = holds.settle(self._site)
             self._settled = frozenset() if self._waiting else held

@@ -22,8 +22,7 @@ from slurm_elastic.directive import (
     scope_of_cloud,
     scope_of_pool,
 )
-from slurm_elastic.ledger import Hold
-from slurm_elastic.ledger.rows import OPERATOR
+from slurm_elastic.model import OPERATOR
 from slurm_elastic.policies.directives import stopped_nodes, stopped_pools, told
 
 log = logging.getLogger(__name__)
@@ -58,18 +57,15 @@ class Directives:
 
     def _keep(self, closed: Mapping[str, str]) -> None:
         """Hold these nodes, by their reasons, and no others, for operators."""
-        site, now = self._site, self._site.now()
-        rows = {row.node: row for row in site.ledger.holds() if row.kind == OPERATOR}
+        site = self._site
+        rows = {row.scope: row for row in site.ledger.holds() if row.kind == OPERATOR}
         over = [node for node in rows if node not in closed]
         if over:
             holds.release(site, over, "no operator keeps it any more", OPERATOR)
-        new = [n for n, why in closed.items() if n not in rows or rows[n].reason != why]
+        new = [n for n, why in closed.items() if n not in rows or rows[n].cause != why]
         if new:
-            site.ledger.hold([
-                Hold(node=n, pool=site.pool_of[n].name, reason=closed[n], since=now, until=now,
-                     kind=OPERATOR)
-                for n in new
-            ])  # fmt: skip
+            for node in new:
+                holds.hold_back(site, [node], closed[node], OPERATOR)
             holds.settle(site)
 
 

@@ -14,9 +14,7 @@ from slurm_elastic import requeue_setting
 from slurm_elastic.controller.context import Site
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Hold
-from slurm_elastic.ledger.rows import CAPACITY, OPERATOR, POLICY
-from slurm_elastic.model import NodeRequest, Offer, Pool
+from slurm_elastic.model import CAPACITY, OPERATOR, POLICY, Exclusion, NodeRequest, Offer, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
 from slurm_elastic.policies.ranking import serving
@@ -43,19 +41,26 @@ def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:
     now = site.now()
     until = ends_at(site, pool)
     words = hold_reason(why).removeprefix(HOLD_MARK)  # each node's row repeats it
-    site.ledger.hold(
-        [Hold(node=n, pool=pool.name, reason=words, since=now, until=until) for n in nodes]
+    site.ledger.exclude(
+        *(
+            Exclusion(kind=CAPACITY, scope=n, pool=pool.name, cause=words, since=now, until=until)
+            for n in nodes
+        )
     )
 
 
-def hold_back(site: Site, nodes: Sequence[str], why: str) -> None:
-    """Remember that the site's policies keep these nodes from Slurm; ``settle`` carries it out."""
+def hold_back(site: Site, nodes: Sequence[str], why: str, kind: str = POLICY) -> None:
+    """Remember that the site's policies, or an operator (``kind``), keep these nodes from Slurm;
+    ``settle`` carries it out.
+    """
     now = site.now()
-    site.ledger.hold(
-        [
-            Hold(node=n, pool=site.pool_of[n].name, reason=why, since=now, until=now, kind=POLICY)
+    site.ledger.exclude(
+        *(
+            Exclusion(
+                kind=kind, scope=n, pool=site.pool_of[n].name, cause=why, since=now, until=now
+            )
             for n in nodes
-        ]
+        )
     )
 
 
@@ -65,10 +70,10 @@ def ends_at(site: Site, pool: Pool) -> float:
     """
     now = site.now()
     for breaker in site.ledger.breakers():
-        if breaker.pool == pool.name and breaker.until is not None and breaker.until > now:
+        if breaker.scope == pool.name and breaker.until > now:
             return breaker.until
     cooling = [
-        c.until for c in site.ledger.cool_downs(now) if c.key.split("/")[0] in (pool.cloud, "*")
+        c.until for c in site.ledger.cool_downs(now) if c.scope.split("/")[0] in (pool.cloud, "*")
     ]
     return min(cooling, default=now + site.config.timings.capacity_cooldown)
 
@@ -91,7 +96,7 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     due: dict[str, list[str]] = {}
     renamed: dict[str, list[str]] = {}
     waiting = False
-    reasons = {row.node: hold_reason(row.reason) for row in site.ledger.holds()}
+    reasons = {row.scope: hold_reason(row.cause) for row in site.ledger.holds()}
     for name, reason in reasons.items():
         node = view.get(name)
         if node is None:
@@ -116,10 +121,10 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
 def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
     """Let go what can be served again, and keep longer what cannot."""
     now = site.now()
-    by_pool: dict[str, list[Hold]] = {}
+    by_pool: dict[str, list[Exclusion]] = {}
     rows = site.ledger.holds()
     for row in rows:
-        pool = site.pool_of.get(row.node)
+        pool = site.pool_of.get(row.scope)
         if row.kind == CAPACITY and pool is not None and pool.cloud == cloud:
             by_pool.setdefault(pool.name, []).append(row)
     for name, some in by_pool.items():
@@ -127,7 +132,7 @@ def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
             _review_pool(site, site.pools[name], some, view)
     # By the rows from before: in this view the nodes released just now are drained still.
     if not site.ledger.end_only:  # what it lacks then may be in its file
-        _release_unknown(site, cloud, view, {row.node for row in rows})
+        _release_unknown(site, cloud, view, {row.scope for row in rows})
     if cloud == next(iter(site.providers)):  # once a round, not once a cloud
         _forget_strange(site)
 
@@ -144,7 +149,7 @@ def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) ->
 def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     if kind != POLICY:
         _keep_back(site, nodes)
-    still = {row.node for row in site.ledger.holds() if row.kind != kind}
+    still = {row.scope for row in site.ledger.holds() if row.kind != kind}
     free = [n for n in nodes if n not in still]
     view = site.slurm.nodes(free) if free else {}
     ours = [n for n in free if n in view and is_held(view[n])]
@@ -152,7 +157,7 @@ def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
     if ours:
         node_updates.return_to_service(site.slurm, ours)
     reach("release.after-resume")
-    site.ledger.release(nodes, kind)
+    site.ledger.readmit(kind, *nodes)
     reach("release.after-forget")
     log.info("released nodes=%s reason=%s", compress(nodes), why)
     site.record(CORRELATION, "released", nodes, why)
@@ -161,7 +166,7 @@ def _release(site: Site, nodes: Sequence[str], why: str, kind: str) -> None:
 def _keep_back(site: Site, nodes: Sequence[str]) -> None:
     """Nodes that a growth policy starts are not for Slurm to start, also when they can be had."""
     back = [n for n in nodes if n in site.pool_of and holds_back(site.rules_of(n).growth)]
-    known = {row.node for row in site.ledger.holds() if row.kind == POLICY} if back else set()
+    known = {row.scope for row in site.ledger.holds() if row.kind == POLICY} if back else set()
     if set(back) - known:
         hold_back(site, [n for n in back if n not in known], BY_POLICY)
 
@@ -174,10 +179,10 @@ def is_held(node: SlurmNode) -> bool:
 
 
 def _review_pool(
-    site: Site, pool: Pool, rows: Sequence[Hold], view: Mapping[str, SlurmNode]
+    site: Site, pool: Pool, rows: Sequence[Exclusion], view: Mapping[str, SlurmNode]
 ) -> None:
     """Release as many nodes as offers have room for; the others are looked at again later."""
-    nodes = tuple(row.node for row in rows)
+    nodes = tuple(row.scope for row in rows)
     request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
     offers: Sequence[Offer] = ()
     try:
@@ -192,9 +197,9 @@ def _review_pool(
     if free:
         release(site, free, f"{launches[0].offer.key} can be had again")
     lifted = set(free)
-    kept = [row for row in rows if row.node not in lifted]
+    kept = [row for row in rows if row.scope not in lifted]
     if kept:
-        hold(site, pool, [row.node for row in kept], kept[0].reason)
+        hold(site, pool, [row.scope for row in kept], kept[0].cause)
 
 
 def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
@@ -212,7 +217,7 @@ def _forget_strange(site: Site) -> None:
     """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
     for kind in (POLICY, CAPACITY, OPERATOR):
         rows = [row for row in site.ledger.holds() if row.kind == kind]
-        strange = [row.node for row in rows if row.node not in site.pool_of]
+        strange = [row.scope for row in rows if row.scope not in site.pool_of]
         if strange:
             release(site, strange, "no pool of the configuration has it any more", kind)
 
@@ -275,7 +280,7 @@ def quarantine_pool(
     siblings = [n for n in pool.nodes if n not in refused and n in view and can_drain(view[n])]
     siblings = siblings[spare:]
     # Nodes that a policy keeps back are drained already; none of them can be had either.
-    back = {row.node for row in site.ledger.holds() if row.kind == POLICY} - refused
+    back = {row.scope for row in site.ledger.holds() if row.kind == POLICY} - refused
     drained = [] if spare else [n for n in pool.nodes if n in back]
     hold(site, pool, [*nodes, *siblings, *drained], why)
     reach("refuse.after-hold")

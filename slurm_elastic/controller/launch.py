@@ -22,8 +22,8 @@ from slurm_elastic.errors import (
 )
 from slurm_elastic.faults import reach
 from slurm_elastic.ledger import Health, Launch
-from slurm_elastic.model import CoolDown, Instance, LaunchSpec, Offer
-from slurm_elastic.policies.cool_downs import after_partial, after_refusal, keys_of
+from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec, Offer
+from slurm_elastic.policies.exclusions import after_partial, after_refusal, keys_of, strikes_of
 from slurm_elastic.policies.sound import sound
 from slurm_elastic.protocols import Chooser
 from slurm_elastic.slurm import node_updates
@@ -174,7 +174,7 @@ def with_retries(site: Site, call: Callable[[], Answer]) -> Answer:
 def _refused(site: Site, spec: LaunchSpec, error: ProviderError, *, in_doubt: bool) -> Launched:
     others = [(o, why) for o, why in refusals(site, spec) if o.key != spec.offer.key]
     for offer, why in (*others, (spec.offer, error)):
-        site.ledger.cool_down(cool_down_for(site, offer, why))
+        site.ledger.exclude(cool_down_for(site, offer, why))
     if isinstance(error, AuthError):
         report_auth(site, error)
     if in_doubt and not isinstance(error, CapacityError | QuotaError):
@@ -203,7 +203,7 @@ def end_far(site: Site) -> None:
         log.warning("the clock was set back: cool-downs and holds over count=%d", ended)
 
 
-def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
+def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> Exclusion:
     """The offers not to ask again, and for how long: it doubles with each refusal in a row."""
     timings = site.config.timings
     of_offer, of_market, of_cloud = keys_of(offer)
@@ -216,10 +216,13 @@ def cool_down_for(site: Site, offer: Offer, error: ProviderError) -> CoolDown:
     return grown(site, key, seconds, error.code, error.message)
 
 
-def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> CoolDown:
+def grown(site: Site, key: str, seconds: float, code: str, reason: str) -> Exclusion:
     """The cool-down of ``key``: ``seconds``, doubled with each one in a row."""
     now = site.now()
-    strikes, longest = site.ledger.strikes(key, now), site.config.timings.cooldown_max
+    strikes, longest = (
+        strikes_of(site.ledger.exclusions(), key, now),
+        site.config.timings.cooldown_max,
+    )
     return after_refusal(key, strikes, now, seconds, longest, code, reason)
 
 
@@ -236,12 +239,10 @@ def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
     """
     refused = refusals(site, spec)
     for offer, error in refused:
-        site.ledger.cool_down(cool_down_for(site, offer, error))
+        site.ledger.exclude(cool_down_for(site, offer, error))
     seconds = site.config.timings.capacity_cooldown
     for offer in () if refused else spec.offers:
-        site.ledger.cool_down(
-            after_partial(offer.key, started, len(spec.nodes), site.now(), seconds)
-        )
+        site.ledger.exclude(after_partial(offer.key, started, len(spec.nodes), site.now(), seconds))
 
 
 def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
@@ -249,5 +250,5 @@ def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None
     gave = {i.offer_key for i in instances}
     for offer in spec.offers:
         for key in keys_of(offer) if offer.key in gave or not spec.alternatives else ():
-            if site.ledger.strikes(key, site.now()):
-                site.ledger.clear_cool_down(key)
+            if strikes_of(site.ledger.exclusions(), key, site.now()):
+                site.ledger.readmit(COOL_DOWN, key)

@@ -29,7 +29,7 @@ from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.base.joining import KEY_MARK
 
 log = logging.getLogger(__name__)

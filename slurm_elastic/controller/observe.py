@@ -12,8 +12,7 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import is_held
 from slurm_elastic.controller.snapshot import all_nodes
 from slurm_elastic.ledger import Machine
-from slurm_elastic.ledger.rows import CAPACITY, POLICY, Hold
-from slurm_elastic.model import Pool
+from slurm_elastic.model import CAPACITY, POLICY, Exclusion, Pool
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import Overdrawn
 from slurm_elastic.policies.capacity import AnyGrowth, SemiElastic
@@ -62,7 +61,7 @@ class Observation(Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, SlurmNode]
     jobs: Sequence[SlurmJob]
     machines: Mapping[str, Machine]
-    policy: Mapping[str, Hold]
+    policy: Mapping[str, Exclusion]
     capacity: frozenset[str]
     stops: Mapping[str, str]
     over: Mapping[str, Overdrawn]
@@ -78,8 +77,8 @@ def observe(site: Site) -> Observation:
         nodes=nodes,
         jobs=jobs,
         machines={m.instance.node: m for m in site.serving()},
-        policy={row.node: row for row in rows if row.kind == POLICY},
-        capacity=frozenset(row.node for row in rows if row.kind == CAPACITY),
+        policy={row.scope: row for row in rows if row.kind == POLICY},
+        capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
         stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),
         over=barred(site.config, site.ledger, now),
         pool_nodes={p.name: p.max_nodes for p in limits_now(site.config, site.ledger, now).pools},
@@ -237,7 +236,7 @@ class _Pool:
             if row is None:
                 self.unheld.append(name)
             else:
-                self.held[name] = row.reason
+                self.held[name] = row.cause
             if where is Phase.POWERED_DOWN and not full:
                 self.off.append(name)
         elif "POWER_DOWN" not in node.states:  # else it gets no job any more

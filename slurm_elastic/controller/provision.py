@@ -30,7 +30,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Instance, LaunchSpec, NodeRequest, Offer, Placement, Pool
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.boot_breaker import may_wait
+from slurm_elastic.policies.boots import may_wait
 from slurm_elastic.policies.grouping import braces, grouped, sentence
 from slurm_elastic.policies.next_launch import (
     Gang,

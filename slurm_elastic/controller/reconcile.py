@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.audit_trail import DOUBTED, list_doubt, list_subject
+from slurm_elastic.audit_trail import list_subject
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.controller import boots, holds
 from slurm_elastic.controller.context import Site, generation_time
@@ -30,8 +29,8 @@ from slurm_elastic.controller.suspend import (
 from slurm_elastic.controller.usage_record import record_drains
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Decision, Health, Machine
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.ledger import Health, Machine
+from slurm_elastic.model import DOUBT, Exclusion, Instance, InstanceState
 from slurm_elastic.model_slurm import NOWHERE, SlurmNode
 from slurm_elastic.policies import actions
 from slurm_elastic.policies.actions import (
@@ -276,7 +275,7 @@ class Round:
             provision(site, self._cloud, CORRELATION, wanted, jobs)
 
     def _give_back(self, some: Sequence[actions.GiveBack]) -> None:
-        reasons = {row.node: row.reason for row in capacity_holds(self._site)}
+        reasons = {row.scope: row.cause for row in capacity_holds(self._site)}
         nodes = [a.node for a in some]
         why = reasons.get(nodes[0], some[0].reason)
         power_down_and_requeue(self._site, nodes, self._site.slurm.nodes(nodes), why, CORRELATION)
@@ -505,51 +504,55 @@ class Believed:
 # clears it.
 #
 # That a doubt goes away proves nothing: one gap in slurmctld's pings, and rows end by a list that
-# is still wrong; what runs then is paid and in no row. So it is kept, among the decisions.
+# is still wrong; what runs then is paid and in no row. So it is kept, as an exclusion.
 
 
 SAMPLE = 100
 """Machines, and nodes, that are remembered of what a list lacks."""
-
-
-class _Lacked(Struct, frozen=True, kw_only=True):
-    """Some of what the list lacked: machines by id, and nodes whose machine is not known."""
-
-    machines: tuple[str, ...]
-    nodes: tuple[str, ...]
+NODE = "node:"
+"""Before the name of a node among them."""
 
 
 def keep_doubt(site: Site, cloud: str, listing: InventoryReport) -> None:
     """The doubt about this list has stood for long: it lasts from now on."""
-    if list_doubt(site.ledger, cloud) is not None:
+    if _doubt_of(site, cloud) is not None:
         return
-    detail: dict[str, object] = {
-        "machines": sorted(listing.lacked)[:SAMPLE],
-        "nodes": sorted(listing.unserved)[:SAMPLE],
-    }
-    site.record(CORRELATION, DOUBTED, (list_subject(cloud),), listing.doubt, detail)
+    lacked, nodes = sorted(listing.lacked)[:SAMPLE], sorted(listing.unserved)[:SAMPLE]
+    about = (*lacked, *(f"{NODE}{name}" for name in nodes))
+    site.ledger.exclude(
+        Exclusion(kind=DOUBT, scope=cloud, until=inf, cause=listing.doubt, since=site.now(),
+                  about=about)
+    )  # fmt: skip
+    detail: dict[str, object] = {"machines": lacked, "nodes": nodes}
+    site.record(CORRELATION, "list-doubted", (list_subject(cloud),), listing.doubt, detail)
+
+
+def _doubt_of(site: Site, cloud: str) -> Exclusion | None:
+    """The doubt about a cloud's list that neither the list nor a person has ended."""
+    rows = site.ledger.exclusions()
+    return next((one for one in rows if (one.kind, one.scope) == (DOUBT, cloud)), None)
 
 
 def lasting_doubt(site: Site, cloud: str, seen: Sequence[Instance]) -> str | None:
     """The doubt that still stands though nothing speaks against this list any more."""
-    doubt = list_doubt(site.ledger, cloud)
+    doubt = _doubt_of(site, cloud)
     if doubt is None:
         return None
     back = _shown_again(doubt, seen)
     if back is None:
-        return f"{doubt.reason} It has shown none of them since; `clear {cloud}` if they are gone"
+        return f"{doubt.cause} It has shown none of them since; `clear {cloud}` if they are gone"
     log.info("list is right again cloud=%s id=%s", cloud, back)
+    site.ledger.readmit(DOUBT, cloud)
     why = f"the list has {back} again"
     site.record(CORRELATION, "list-right-again", (list_subject(cloud),), why)
     return None
 
 
-def _shown_again(doubt: Decision, seen: Sequence[Instance]) -> str | None:
-    lacked = msgspec.convert(doubt.detail, _Lacked)
-    machines, nodes = frozenset(lacked.machines), frozenset(lacked.nodes)
+def _shown_again(doubt: Exclusion, seen: Sequence[Instance]) -> str | None:
+    lacked = frozenset(doubt.about)
     for one in seen:
-        was_there = generation_time(one.generation) < doubt.at
-        if one.id in machines or (one.node in nodes and was_there):
+        was_there = generation_time(one.generation) < doubt.since
+        if one.id in lacked or (f"{NODE}{one.node}" in lacked and was_there):
             return one.id
     return None
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from slurm_elastic.controller.context import Site, generation_time
 from slurm_elastic.controller.suspend import boots_still, oldest_boot
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Hold, Machine
-from slurm_elastic.ledger.rows import CAPACITY
-from slurm_elastic.model import Instance
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import CAPACITY, Exclusion, Instance
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, at_anothers_address, phase
 from slurm_elastic.policies.reconcile_rules import CloudView, Intent, TrackedInstance, is_pinged
@@ -29,7 +28,7 @@ def machines_of(site: Site, cloud: str) -> list[Machine]:
     return [m for m in site.ledger.machines() if m.instance.cloud == cloud]
 
 
-def capacity_holds(site: Site) -> list[Hold]:
+def capacity_holds(site: Site) -> list[Exclusion]:
     """Holds of nodes for which no offer was left."""
     return [row for row in site.ledger.holds() if row.kind == CAPACITY]
 
@@ -55,7 +54,7 @@ def cloud_view(
         known=tuple(_known(site, m, at_home, unshown) for m in mine),
         intents=intents,
         seen=seen,
-        held=frozenset(row.node for row in capacity_holds(site)),
+        held=frozenset(row.scope for row in capacity_holds(site)),
         elsewhere=_elsewhere(site, cloud, view, machines),
         at_others=at_anothers_address([m.instance for m in machines], view.values()),
         pings=is_pinged(site.slurm.slurmd_timeout()),

@@ -27,9 +27,9 @@ from slurm_elastic.heartbeat import (
 )
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Breaker, Finding, Level, Location
+from slurm_elastic.model import Exclusion, Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
-from slurm_elastic.policies.boot_breaker import sickly
+from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.policies.node_state import ill
 from slurm_elastic.protocols import NO_NODE, Slurm
@@ -199,9 +199,9 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
                         advice=_STRAYS if health.code == CODE else "",
                     )
             for breaker in ledger.breakers():
-                if breaker.until is not None:
+                if breaker.until:
                     yield _paused(breaker)
-            cooling = [c.key for c in ledger.cool_downs(now)]
+            cooling = [c.scope for c in ledger.cool_downs(now)]
             if cooling:
                 found = ", ".join(cooling)
                 yield Finding(what="cool-downs", level=Level.NOTE, found=found)
@@ -238,18 +238,18 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
         )
 
 
-def _paused(breaker: Breaker) -> Finding:
+def _paused(breaker: Exclusion) -> Finding:
     """The remedy is a part of the reason where Slurm took the machines out of service."""
-    found, _, remedy = breaker.reason.partition("; do: ")
+    found, _, remedy = breaker.cause.partition("; do: ")
     looks = "look at a machine's console: image, network to slurmctld, munge key"
     if sickly(breaker) and not remedy:
         looks = "look into slurmd's log on a machine of the pool"
     return Finding(
-        what=f"pool {breaker.pool}",
+        what=f"pool {breaker.scope}",
         level=Level.WRONG,
         found=f"paused: {found}",
         expected="machines that register with Slurm, and that it takes as they are",
-        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.pool}",
+        advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
     )
 
 

@@ -18,7 +18,7 @@ from slurm_elastic.door.asks import Bar
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Market, NodeRequest, Offer, Pool
-from slurm_elastic.policies.boot_breaker import paused
+from slurm_elastic.policies.exclusions import Excluded
 from slurm_elastic.policies.ranking import shortfall
 
 ANY = "any"
@@ -41,7 +41,7 @@ def bars(config: Config, ledger: Ledger, wants: int, now: float) -> tuple[Bar, .
         if why:
             told = (
                 blocked.get(pool.cloud),
-                paused(scope.breakers.get(pool.name), now),
+                Excluded(pool, scope.exclusions, now).pause,
                 closed.get(pool.name),
             )
             found.append(Bar(pool=pool.name, reason=why, private=why not in told))

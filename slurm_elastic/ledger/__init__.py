@@ -11,9 +11,8 @@ seconds, prices dollars an hour, lists and offers JSON::
       cloud and id (key), node, generation, instance_type, zone, market, price, state, launched,
       address, pool, jobs, last_seen, misses, suspending, ended, why, worst_price, registered,
       accounts (who pays it: policies.account_budgets)
-    cool_downs         key, until, code, reason, strikes; kept a while after they are over
-    holds              node and kind (key), pool, reason, since, until
-    breakers           pool (key), failures, until, reason: machines that never registered
+    exclusions         kind and scope (key), until, cause, code, count, since, pool, about: what is
+                       not to be used now (model.Exclusion); cool-downs are kept a while after it
     directives         number (key), word, who, since, starts, until, reason: operators' words
     wanted_by          node (key), accounts, at: for whom its next machine is started
     set_aside          job (key), account, partitions, begin, until: kept from public clouds
@@ -40,7 +39,6 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import retention
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.machines import IN_ORDER, Machines
-from slurm_elastic.ledger.marks import STRIKES_KEPT
 from slurm_elastic.ledger.rows import (
     DECISION_COLUMNS,
     DONE,
@@ -49,7 +47,6 @@ from slurm_elastic.ledger.rows import (
     LAUNCH_COLUMNS,
     Decision,
     Health,
-    Hold,
     Launch,
     Machine,
     decision_from,
@@ -61,10 +58,11 @@ from slurm_elastic.ledger.rows import (
     same_call,
     to_json,
 )
-from slurm_elastic.model import Instance, LaunchSpec
+from slurm_elastic.model import COOL_DOWN, Instance, LaunchSpec
+from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
 
-__all__ = ["Decision", "Health", "Hold", "Launch", "Ledger", "Machine"]
+__all__ = ["Decision", "Health", "Launch", "Ledger", "Machine"]
 
 
 COMPACTED = 10_000
@@ -85,8 +83,7 @@ class Ledger(Machines):
     """
 
     REMEMBERED = (
-        "machines", "launches", "holds", "cool_downs", "breakers", "complete", "health",
-        "directives",
+        "machines", "launches", "exclusions", "complete", "health", "directives",
     )  # fmt: skip
 
     @property
@@ -267,8 +264,9 @@ class Ledger(Machines):
 
         Launches and machines stay, as what was paid: see ``compact``.
         """
-        with self._transaction("cool_downs") as db:
-            db.execute("delete from cool_downs where until < ?", (before - STRIKES_KEPT,))
+        with self._transaction("exclusions") as db:
+            old = (COOL_DOWN, before - STRIKES_KEPT)
+            db.execute("delete from exclusions where kind = ? and until < ?", old)
             db.execute(
                 "delete from decision_subjects where decision in "
                 "(select id from decisions where at < ?)",

@@ -10,27 +10,21 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive
 from slurm_elastic.ledger.rows import (
-    CAPACITY,
     DIRECTIVE_COLUMNS,
+    EXCLUSION_COLUMNS,
     Aside,
-    Hold,
     aside_from,
-    breaker_from,
-    cool_down_from,
     directive_from,
     directive_row,
-    hold_from,
+    exclusion_from,
+    exclusion_row,
     to_json,
 )
 from slurm_elastic.ledger.runs import Runs
-from slurm_elastic.model import Breaker, CoolDown
-
-STRIKES_KEPT = 3600.0
-"""How long (s) after its end a cool-down still counts for the length of the next."""
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 
 MINIMUM = 60.0
 """Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""
@@ -60,34 +54,27 @@ the same accounts pay in the same parts.
 class Marks(Runs):
     """All methods are one transaction each; ``_db`` is opened by the ledger."""
 
-    def cool_down(self, cool_down: CoolDown) -> None:
-        """Do not ask ``cool_down.key`` until then; takes the place of an earlier one."""
-        sql = (
-            "insert or replace into cool_downs (key, until, code, reason, strikes) "
-            "values (?, ?, ?, ?, ?)"
-        )
-        self._put("cool_downs", sql, *astuple(cool_down))
+    def exclude(self, *exclusions: Exclusion) -> None:
+        """Not to be used until then; each takes the place of an earlier of its kind and scope."""
+        columns = EXCLUSION_COLUMNS
+        sql = f"insert or replace into exclusions ({columns}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        with self._transaction("exclusions") as db:
+            db.executemany(sql, [exclusion_row(one) for one in exclusions])
 
-    def cool_downs(self, now: float) -> tuple[CoolDown, ...]:
+    def exclusions(self) -> tuple[Exclusion, ...]:
+        """All of them, over or not, by scope; of one node POLICY before CAPACITY."""
+        sql = f"select {EXCLUSION_COLUMNS} from exclusions order by scope, kind desc"
+        return self._remembered("exclusions", sql, exclusion_from)
+
+    def readmit(self, kind: str, *scopes: str) -> bool:
+        """Forget these exclusions, and how often each refused; whether there was any."""
+        with self._transaction("exclusions") as db:
+            sql = "delete from exclusions where kind = ? and scope = ?"
+            return db.executemany(sql, [(kind, one) for one in scopes]).rowcount > 0
+
+    def cool_downs(self, now: float) -> tuple[Exclusion, ...]:
         """The cool-downs that are not over at ``now``, by key."""
-        return tuple(c for c in self._all_cool_downs() if c.until > now)
-
-    def strikes(self, key: str, now: float) -> int:
-        """Consecutive refusals so far: those of the last cool-down of ``key``, unless that was
-        over an hour ago or longer.
-        """
-        since = now - STRIKES_KEPT
-        known = (c.strikes for c in self._all_cool_downs() if c.key == key and c.until > since)
-        return next(known, 0)
-
-    def _all_cool_downs(self) -> tuple[CoolDown, ...]:
-        sql = "select * from cool_downs order by key"
-        return self._remembered("cool_downs", sql, cool_down_from)
-
-    def clear_cool_down(self, key: str) -> bool:
-        """Forget the cool-down of ``key`` and its strikes; whether there was one."""
-        with self._transaction("cool_downs") as db:
-            return db.execute("delete from cool_downs where key = ?", (key,)).rowcount > 0
+        return tuple(c for c in self.exclusions() if c.kind == COOL_DOWN and c.until > now)
 
     def direct(self, directive: Directive) -> Directive:
         """Write an operator's word down; returns it with its number."""
@@ -106,66 +93,32 @@ class Marks(Runs):
         with self._transaction("directives") as db:
             return db.execute("delete from directives where number = ?", (number,)).rowcount > 0
 
-    def set_breaker(self, breaker: Breaker) -> None:
-        """Takes the place of what was known of the pool."""
-        sql = "insert or replace into breakers (pool, failures, until, reason) values (?, ?, ?, ?)"
-        self._put("breakers", sql, *astuple(breaker))
-
-    def breakers(self) -> tuple[Breaker, ...]:
+    def breakers(self) -> tuple[Exclusion, ...]:
         """The breakers of all pools whose last machines never registered, by name."""
-        sql = "select pool, failures, until, reason from breakers order by pool"
-        return self._remembered("breakers", sql, breaker_from)
+        return tuple(b for b in self.exclusions() if b.kind == BREAKER)
 
-    def clear_breaker(self, pool: str) -> bool:
-        """The pool starts with a clean sheet; whether there was anything on it."""
-        with self._transaction("breakers") as db:
-            return db.execute("delete from breakers where pool = ?", (pool,)).rowcount > 0
-
-    def hold(self, holds: Sequence[Hold]) -> None:
-        """Remember these holds; a node's new hold takes the place of an earlier of its kind."""
-        with self._transaction("holds") as db:
-            db.executemany(
-                "insert or replace into holds (node, pool, reason, since, until, kind) "
-                "values (?, ?, ?, ?, ?, ?)",
-                [astuple(h) for h in holds],
-            )
-
-    def holds(self) -> tuple[Hold, ...]:
-        """All holds, over or not, by node; of one node POLICY before CAPACITY before OPERATOR."""
-        return self._remembered("holds", "select * from holds order by 1, 2 desc", hold_from)
+    def holds(self) -> tuple[Exclusion, ...]:
+        """All holds of nodes, over or not, by node; of one node POLICY before CAPACITY before
+        OPERATOR.
+        """
+        return tuple(h for h in self.exclusions() if h.kind in (POLICY, CAPACITY, OPERATOR))
 
     def review_holds(self, pool: str, now: float) -> int:
         """Have the daemon look at the holds of ``pool`` with its next round; how many there are."""
-        with self._transaction("holds") as db:
-            sql = "update holds set until = min(until, ?) where pool = ? and kind = 'capacity'"
-            return db.execute(sql, (now, pool)).rowcount
+        with self._transaction("exclusions") as db:
+            sql = "update exclusions set until = min(until, ?) where pool = ? and kind = ?"
+            return db.execute(sql, (now, pool, CAPACITY)).rowcount
 
     def end_far(self, now: float, longest: float) -> int:
         """Have all be over that is to last for more than ``longest`` seconds from ``now``, which
         nothing is set for: the clock was set back since. How many cool-downs, pauses and holds.
         """
-        far = now + longest
-        cool_downs = (c.until > far for c in self._all_cool_downs())
-        breakers = (b.until is not None and b.until > far for b in self.breakers())
-        holds = (h.kind == CAPACITY and h.until > far for h in self.holds())
-        if not any((*cool_downs, *breakers, *holds)):
+        far, timed = now + longest, (COOL_DOWN, BREAKER, CAPACITY)
+        if not any(one.until > far and one.kind in timed for one in self.exclusions()):
             return 0
-        with self._transaction("cool_downs", "breakers", "holds") as db:
-            ended = (
-                db.execute(sql, (now, now + longest)).rowcount
-                for sql in (
-                    "update cool_downs set until = ? where until > ?",
-                    "update breakers set until = ? where until > ?",
-                    "update holds set until = ? where until > ? and kind = 'capacity'",
-                )
-            )
-            return sum(ended)
-
-    def release(self, nodes: Sequence[str], kind: str = CAPACITY) -> None:
-        """Forget the holds of that kind of these nodes."""
-        rows = [(node, kind) for node in nodes]
-        with self._transaction("holds") as db:
-            db.executemany("delete from holds where node = ? and kind = ?", rows)
+        with self._transaction("exclusions") as db:
+            sql = "update exclusions set until = ? where until > ? and kind in (?, ?, ?)"
+            return db.execute(sql, (now, far, *timed)).rowcount
 
     def dollars(self, cloud: str, since: float, now: float, lease: int) -> float:
         """The cost of the cloud's machines from ``since`` until ``now``: see SPENT."""

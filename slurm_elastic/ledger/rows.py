@@ -11,16 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
-from slurm_elastic.model import (
-    Breaker,
-    CoolDown,
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Lease,
-    Market,
-    Offer,
-)
+from slurm_elastic.model import Exclusion, Instance, InstanceState, LaunchSpec, Lease, Market, Offer
 
 INTENT, DONE, FAILED = "intent", "done", "failed"
 
@@ -91,25 +82,6 @@ class Machine(Struct, frozen=True, kw_only=True):
         """The lease of this machine."""
         i = self.instance
         return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
-
-
-CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
-"""Why nodes are held: no offer is left for them; the site's policies start none now; or an operator
-wants nothing new there.
-"""
-
-
-class Hold(Struct, frozen=True, kw_only=True):
-    """A node that is kept from Slurm (DRAIN with our reason) until ``until``, which says nothing
-    where ``kind`` is not CAPACITY. One row a node and kind.
-    """
-
-    node: str
-    pool: str
-    reason: str
-    since: float
-    until: float
-    kind: str = CAPACITY
 
 
 class Aside(Struct, frozen=True, kw_only=True):
@@ -395,12 +367,6 @@ def directive_from(row: sqlite3.Row) -> Directive:
     return Directive(word=word, **{name: row[name] for name in names})
 
 
-def hold_from(row: sqlite3.Row) -> Hold:
-    """A hold row as a value."""
-    names = ("node", "pool", "reason", "since", "until", "kind")
-    return Hold(**{name: row[name] for name in names})
-
-
 def aside_from(row: sqlite3.Row) -> Aside:
     """A row of a job set aside as a value."""
     partitions = msgspec.json.decode(row["partitions"], type=tuple[str, ...])
@@ -408,23 +374,21 @@ def aside_from(row: sqlite3.Row) -> Aside:
     return Aside(partitions=partitions, **{name: row[name] for name in names})
 
 
-def breaker_from(row: sqlite3.Row) -> Breaker:
-    return Breaker(pool=row[0], failures=row[1], until=row[2], reason=row[3])
+EXCLUSION_COLUMNS = "kind, scope, until, cause, code, count, since, pool, about"
+
+
+def exclusion_row(one: Exclusion) -> tuple[object, ...]:
+    """Values for EXCLUSION_COLUMNS."""
+    return (*astuple(one)[:-1], to_json(one.about))
+
+
+def exclusion_from(row: sqlite3.Row) -> Exclusion:
+    """A row of EXCLUSION_COLUMNS as a value."""
+    return Exclusion(**{**dict(row), "about": tuple(msgspec.json.decode(row["about"]))})
 
 
 def health_from(row: sqlite3.Row) -> Health:
     return Health(name=row[0], checked=row[1], error=row[2], code=row[3])
-
-
-def cool_down_from(row: sqlite3.Row) -> CoolDown:
-    """A cool-down row as a value."""
-    return CoolDown(
-        key=row["key"],
-        until=row["until"],
-        code=row["code"],
-        reason=row["reason"],
-        strikes=row["strikes"],
-    )
 
 
 def seen_values(

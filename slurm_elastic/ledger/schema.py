@@ -7,7 +7,7 @@ import sqlite3
 from slurm_elastic.ledger.rows import (
     aside_from,
     directive_from,
-    hold_from,
+    exclusion_from,
     launch_from,
     machine_from,
     run_from,
@@ -224,6 +224,44 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             primary key (node, begin)
         ) without rowid""",
     ),
+    (
+        # All that is not to be used now is one table. What a list lacked was among the decisions.
+        """create table exclusions (
+            kind text not null,
+            scope text not null,
+            until real not null,
+            cause text not null,
+            code text not null,
+            count integer not null,
+            since real not null,
+            pool text not null,
+            about text not null,
+            primary key (kind, scope)
+        ) without rowid""",
+        """insert into exclusions
+            select 'cool-down', key, until, reason, code, strikes, 0, '', '[]' from cool_downs
+            union all
+            select 'breaker', pool, coalesce(until, 0), reason, '', failures, 0, '', '[]'
+            from breakers
+            union all
+            select kind, node, until, reason, '', 0, since, pool, '[]' from holds
+            union all
+            select 'doubt', substr(subject, 6), 9e999, reason, '', 0, at, '', (
+                select json_group_array(value) from (
+                    select value from json_each(detail, '$.machines')
+                    union all
+                    select 'node:' || value from json_each(detail, '$.nodes')
+                )
+            ) from (
+                select subject, reason, at, detail, kind, row_number()
+                    over (partition by subject order by at desc, id desc) as place
+                from decision_subjects join decisions on id = decision
+                where subject >= 'list:' and subject < 'list;'
+            ) where place = 1 and kind = 'list-doubted'""",
+        "drop table cool_downs",
+        "drop table breakers",
+        "drop table holds",
+    ),
 )
 
 LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
@@ -251,9 +289,7 @@ LEDGER_TABLES = (
         reader=machine_from,
         newer=_NEWS,
     ),
-    Table(name="cool_downs", keys=("key",)),
-    Table(name="holds", keys=("node", "kind"), reader=hold_from),
-    Table(name="breakers", keys=("pool",)),
+    Table(name="exclusions", keys=("kind", "scope"), reader=exclusion_from),
     Table(name="directives", keys=("number",), reader=directive_from),
     Table(name="wanted_by", keys=("node",)),
     Table(name="runs", keys=("job", "begin"), where=_RECENT, reader=run_from, newer=("end",)),

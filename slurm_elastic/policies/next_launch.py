@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.model import NodeRequest, Offer, Placement
-from slurm_elastic.policies.boot_breaker import turn
+from slurm_elastic.policies.boots import turn
 from slurm_elastic.policies.ranking import DEFAULT_KEYS, Scope, rank, serving
 
 WORTH_A_CALL = 20

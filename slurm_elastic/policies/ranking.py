@@ -14,8 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model import (
-    Breaker,
-    CoolDown,
+    Exclusion,
     Limits,
     Location,
     Market,
@@ -27,31 +26,28 @@ from slurm_elastic.model import (
     Rejected,
     Usage,
 )
-from slurm_elastic.policies.boot_breaker import paused, trial
+from slurm_elastic.policies.exclusions import Excluded
 from slurm_elastic.protocols import RankingKey
 
 ROUNDED = 1.01
 """A price may be typed with so much less than its digits."""
-_OFFER_PARTS = 4
 _MARKET_ORDER = {Market.RESERVED: 0, Market.SPOT: 1, Market.ON_DEMAND: 2}
 
 
 class Scope(Struct, frozen=True, kw_only=True):
-    """All that bounds a request beside its pool: limits by scope, usage now, cool-downs.
+    """All that bounds a request beside its pool: limits by scope, usage now, exclusions.
 
     ``cloud_limits`` by cloud name; ``pool_nodes``: machines by pool, where that is not the pool's
     own ``max_nodes``. ``blocked`` says for a cloud why nothing may start there.
-    ``breakers`` by pool; ``booting`` counts machines that have not registered (``pool:NAME``,
-    ``cloud:NAME``).
+    ``booting`` counts machines that have not registered (``pool:NAME``, ``cloud:NAME``).
     """
 
     limits: Limits = field(default_factory=Limits)
     cloud_limits: Mapping[str, Limits] = field(default_factory=dict)
     pool_nodes: Mapping[str, int | None] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)
-    cool_downs: tuple[CoolDown, ...] = ()
+    exclusions: tuple[Exclusion, ...] = ()
     blocked: Mapping[str, str] = field(default_factory=dict)
-    breakers: Mapping[str, Breaker] = field(default_factory=dict)
     booting: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -116,10 +112,10 @@ def rank(
     """
     ranked: list[Ranked] = []
     rejected: list[Rejected] = []
-    resting = _Resting(request.pool, scope.cool_downs, now)
+    excluded = Excluded(request.pool, scope.exclusions, now)
     for offer in offers:
-        why = rejection(request.pool, offer, scope, now) or resting.why(offer)
-        room, bound = _room(request, offer, scope)
+        why = _rejection(request.pool, offer, scope, excluded) or excluded.why(offer)
+        room, bound = _room(request, offer, scope, excluded)
         if why is None and room < 1:
             why = bound
         if why is None:
@@ -169,14 +165,14 @@ def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tupl
     """
     bounds: list[str] = []
     misfits: list[str] = []
-    nodes, usage = request.nodes, Usage()
+    nodes, usage, nothing = request.nodes, Usage(), Excluded(request.pool, (), 0.0)
     for offer in sorted(map(_at_best, offers), key=lambda o: (o.worst_price, o.key)):
         calm = Scope(limits=scope.limits, cloud_limits=scope.cloud_limits, usage=usage)
-        why = rejection(request.pool, offer, calm, 0.0)
+        why = _rejection(request.pool, offer, calm, nothing)
         if why is not None:
             misfits.append(why)
             continue
-        room, bound = _room(replace(request, nodes=nodes), offer, calm)
+        room, bound = _room(replace(request, nodes=nodes), offer, calm, nothing)
         bounds.append(bound)
         usage = _used(usage, request.pool, Ranked(offer=offer, room=room, reason=bound))
         nodes = nodes[room:]
@@ -212,7 +208,8 @@ def shortfall(
     if room >= len(request.nodes):
         return ""
     placement = rank(request, offers, scope, now, keys)
-    bounds = [_room(request, ranked.offer, scope)[1] for ranked in placement.ranked]
+    excluded = Excluded(request.pool, scope.exclusions, now)
+    bounds = [_room(request, ranked.offer, scope, excluded)[1] for ranked in placement.ranked]
     why = next(iter([*bounds, *(r.reason for r in placement.rejected)]), "it has no offer")
     return f"{room} of {len(request.nodes)} nodes can be had now: {why}" if room else why
 
@@ -230,18 +227,13 @@ def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
     )
 
 
-def rejection(pool: Pool, offer: Offer, scope: Scope, now: float) -> str | None:
+def _rejection(pool: Pool, offer: Offer, scope: Scope, excluded: Excluded) -> str | None:
     """Why ``offer`` cannot serve ``pool`` now whatever the limits and cool-downs; None where it
     can.
     """
     if offer.cloud in scope.blocked:
         return scope.blocked[offer.cloud]
-    return (
-        paused(scope.breakers.get(pool.name), now)
-        or _misfit(pool, offer)
-        or mispriced(offer)
-        or _too_dear(pool, offer)
-    )
+    return excluded.pause or _misfit(pool, offer) or mispriced(offer) or _too_dear(pool, offer)
 
 
 def mispriced(offer: Offer) -> str | None:
@@ -289,66 +281,19 @@ def _too_dear(pool: Pool, offer: Offer) -> str | None:
     return None
 
 
-class _Resting:
-    """The cool-downs that are not over, for one pool: most name one offer, and are found by it."""
-
-    def __init__(self, pool: Pool, cool_downs: Iterable[CoolDown], now: float) -> None:
-        lasting = [c for c in cool_downs if c.until > now]
-        self._pool, self._now = pool, now
-        self._wide = [c for c in lasting if "*" in c.key or c.key.count("/") != _OFFER_PARTS - 1]
-        self._of_offer = {c.key: c for c in reversed(lasting)}
-
-    def why(self, offer: Offer) -> str | None:
-        """Why the offer is not asked now; None where it may be."""
-        wide = (c for c in self._wide if _covers(c.key, self._pool, offer))
-        found = next(wide, None) or self._of_offer.get(offer.key)
-        if found is None:
-            return None
-        left = math.ceil(found.until - self._now)
-        return f"cools down for another {left} s after {found.code}: {found.reason}"
-
-
-def rest_key(pool: Pool) -> str:
-    """The key of a cool-down of all offers, but for this pool only."""
-    return f"{pool.cloud}/*/*/*/{pool.name}"
-
-
-def _covers(key: str, pool: Pool, offer: Offer) -> bool:
-    """Whether a cool-down key (parts may be ``*``) names the offer, for that pool."""
-    wanted, actual = key.split("/"), offer.key.split("/")
-    if len(wanted) == len(actual) + 1:
-        actual.append(pool.name)
-    return len(wanted) == len(actual) and all(
-        w in ("*", a) for w, a in zip(wanted, actual, strict=True)
-    )
-
-
-def touches(key: str, pool: Pool) -> bool:
-    """Whether a cool-down key may name offers of the pool."""
-    cloud, instance_type, zone, of_market, only = (*key.split("/"), *"****")[:5]
-    return (
-        cloud in ("*", pool.cloud)
-        and only in ("*", pool.name)
-        and (not pool.instance_types or instance_type in ("*", *pool.instance_types))
-        and (not pool.zones or zone in ("*", *pool.zones))
-        and of_market in ("*", *pool.markets)
-    )
-
-
 def _spot_is_cheaper(offer: Offer) -> bool:
     return offer.on_demand_price is None or offer.price < offer.on_demand_price
 
 
-def _room(request: NodeRequest, offer: Offer, scope: Scope) -> tuple[int, str]:
+def _room(request: NodeRequest, offer: Offer, scope: Scope, excluded: Excluded) -> tuple[int, str]:
     """How many nodes the tightest bound leaves, and that bound in words."""
     bounds: list[tuple[int, str]] = [(len(request.nodes), "")]
     if offer.free is not None:
         words = f": {offer.free_reason}" if offer.free_reason else ""
         bounds.append((offer.free, f"{offer.cloud} has {offer.free} free{words}"))
     pool = request.pool
-    tried = trial(scope.breakers.get(pool.name), scope.booting.get(f"pool:{pool.name}", 0))
-    if tried is not None:
-        bounds.append(tried)
+    if excluded.trial:
+        bounds.append((max(1 - scope.booting.get(f"pool:{pool.name}", 0), 0), excluded.trial))
     used = scope.usage.nodes
     most = scope.pool_nodes.get(pool.name, pool.max_nodes)
     if most is not None:

@@ -20,7 +20,7 @@ from slurm_elastic.config import Config, SlurmSettings
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Ledger, Machine
-from slurm_elastic.ledger.rows import CAPACITY, POLICY
+from slurm_elastic.model import CAPACITY, POLICY
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob
 from slurm_elastic.slurm import fragment
 from slurm_elastic.slurm.cli import SlurmCli
@@ -110,8 +110,8 @@ def forget_holds(config: Config) -> None:
     try:
         with contextlib.closing(Ledger(path)) as ledger:
             for kind in (POLICY, CAPACITY):
-                nodes = [row.node for row in ledger.holds() if row.kind == kind]
-                ledger.release(nodes, kind)
+                nodes = [row.scope for row in ledger.holds() if row.kind == kind]
+                ledger.readmit(kind, *nodes)
     except (sqlite3.Error, SlurmElasticError) as error:
         log.warning("holds stay in the ledger path=%s error=%s", path, error)
 

@@ -13,13 +13,13 @@ from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.directive import Departure, Directive, Pause, limit_changes
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.ledger.rows import CAPACITY, Launch, Machine
-from slurm_elastic.model import Breaker, CoolDown, Pool, Usage
+from slurm_elastic.ledger.rows import Launch, Machine
+from slurm_elastic.model import CAPACITY, Exclusion, Pool, Usage
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
-from slurm_elastic.policies.boot_breaker import TAKEN_OUT
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.directives import told
+from slurm_elastic.policies.exclusions import TAKEN_OUT
 from slurm_elastic.policies.leaked_instances import stray, unending
 from slurm_elastic.view.checkpoints import CheckpointsView, checkpoints_view
 from slurm_elastic.view.next_action import (
@@ -72,7 +72,7 @@ class _Join:
         self._outlooks: dict[str, Outlook] = {}
         self.live = [m for m in facts.machines if m.ended is None]
         self.usage: Usage = usage(self.live, facts.open_launches)
-        self.hold_of = {h.node: h for h in facts.holds}
+        self.hold_of = {h.scope: h for h in facts.holds}
         self.jobs_of: defaultdict[str, list[SlurmJob]] = defaultdict(list)
         for job in facts.jobs:
             for name in job.nodes:
@@ -328,31 +328,31 @@ def _launch(launch: Launch, now: float) -> LaunchView:
     )
 
 
-def _cool_down(cool_down: CoolDown, now: float) -> CoolDownView:
+def _cool_down(cool_down: Exclusion, now: float) -> CoolDownView:
     return CoolDownView(
-        key=cool_down.key,
+        key=cool_down.scope,
         code=cool_down.code,
-        reason=cool_down.reason,
-        strikes=cool_down.strikes,
+        reason=cool_down.cause,
+        strikes=cool_down.count,
         until=cool_down.until,
         left=cool_down.until - now,
     )
 
 
-def _breaker(breaker: Breaker, config: Config, now: float) -> BreakerView:
+def _breaker(breaker: Exclusion, config: Config, now: float) -> BreakerView:
     return BreakerView(
-        pool=breaker.pool,
-        failures=breaker.failures,
+        pool=breaker.scope,
+        failures=breaker.count,
         limit=config.timings.boot_failures,
-        until=breaker.until,
-        left=None if breaker.until is None else max(0.0, breaker.until - now),
+        until=breaker.until or None,
+        left=max(0.0, breaker.until - now) if breaker.until else None,
         how=_how(breaker),
     )
 
 
-def _how(breaker: Breaker) -> str:
+def _how(breaker: Exclusion) -> str:
     """How its machines have failed."""
-    _, taken_out, words = breaker.reason.partition(TAKEN_OUT)
+    _, taken_out, words = breaker.cause.partition(TAKEN_OUT)
     return f"{taken_out}{words}" if taken_out else "booted but never registered"
 
 
@@ -360,7 +360,7 @@ def _holds(facts: Facts) -> tuple[HoldView, ...]:
     groups: defaultdict[tuple[str, str, float, str], list[str]] = defaultdict(list)
     for hold in facts.holds:
         until = hold.until if hold.kind == CAPACITY else 0.0
-        groups[hold.pool, hold.reason, until, hold.kind].append(hold.node)
+        groups[hold.pool, hold.cause, until, hold.kind].append(hold.scope)
     return tuple(
         HoldView(
             pool=pool,

@@ -36,9 +36,9 @@ def narrowed(
             if m.instance.cloud in names and (pool is None or m.pool in own)
         ],
         open_launches=[launch for launch in facts.open_launches if launch.pool in own],
-        cool_downs=[c for c in facts.cool_downs if c.key.partition("/")[0] in names],
+        cool_downs=[c for c in facts.cool_downs if c.scope.partition("/")[0] in names],
         holds=[hold for hold in facts.holds if hold.pool in own],
-        breakers=[breaker for breaker in facts.breakers if breaker.pool in own],
+        breakers=[breaker for breaker in facts.breakers if breaker.scope in own],
         health=[health for health in facts.health if health.name not in others],
         spent={name: spent for name, spent in facts.spent.items() if name in names},
         accounts={},

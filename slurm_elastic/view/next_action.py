@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe, rules_of
-from slurm_elastic.ledger.rows import CAPACITY, Hold, Machine
+from slurm_elastic.ledger.rows import Machine
+from slurm_elastic.model import CAPACITY, Exclusion
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import (
     Phase,
     ill,
@@ -47,7 +48,7 @@ def brief(seconds: float) -> str:
     return f"{first}{'d' if days else 'h'}" + (f" {second}{'h' if days else 'm'}" if second else "")
 
 
-def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) -> str:
+def node_state(node: SlurmNode | None, hold: Exclusion | None, *, has_machine: bool) -> str:
     """One word (or two) for a node of ours, by Slurm and by the ledger."""
     if node is None:
         return UNKNOWN
@@ -70,14 +71,14 @@ def node_state(node: SlurmNode | None, hold: Hold | None, *, has_machine: bool) 
     return IDLE if has_machine else NO_MACHINE
 
 
-def node_note(state: str, node: SlurmNode | None, hold: Hold | None, now: float) -> str:
+def node_note(state: str, node: SlurmNode | None, hold: Exclusion | None, now: float) -> str:
     """Why a node is in that state, where there is something to say."""
     if state == HELD and hold is not None:
         if hold.kind != CAPACITY:
-            return hold.reason
+            return hold.cause
         left = hold.until - now
         when = f"released in {brief(left)}" if left > 0 else "about to be released"
-        return f"{hold.reason}; {when}"
+        return f"{hold.cause}; {when}"
     if state == NO_MACHINE:
         return "Slurm has it up, the ledger has no machine for it"
     if state == UNKNOWN:

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from slurm_elastic.directive import Directive
 from slurm_elastic.heartbeat import Mark
-from slurm_elastic.ledger.rows import Health, Hold, Launch, Machine
-from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.ledger.rows import Health, Launch, Machine
+from slurm_elastic.model import Exclusion
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view.checkpoints import CheckpointFacts, CheckpointsView
@@ -39,9 +39,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     ledger_error: str | None = None
     machines: Sequence[Machine] = ()
     open_launches: Sequence[Launch] = ()
-    cool_downs: Sequence[CoolDown] = ()
-    holds: Sequence[Hold] = ()
-    breakers: Sequence[Breaker] = ()
+    cool_downs: Sequence[Exclusion] = ()
+    holds: Sequence[Exclusion] = ()
+    breakers: Sequence[Exclusion] = ()
     health: Sequence[Health] = ()
     heartbeat: tuple[float, int] | None = None
     process_found: bool | None = None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller.requeues import PATIENCE
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
 

@@ -14,7 +14,8 @@ from slurm_elastic.cli import clear
 from slurm_elastic.cli.main import main
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion
+from slurm_elastic.policies.exclusions import strikes_of
 
 SPOT = "aws/c6i.xlarge/eu-west-1b/spot"
 QUOTA = "aws/*/*/on-demand"
@@ -25,20 +26,24 @@ NEAR = "onprem/local/rack1/reserved"
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
     made = busy_ledger(tmp_path / "ledger.db")
     for key in (QUOTA, NEAR):
-        made.cool_down(CoolDown(key=key, until=NOW + 900, code="Quota", reason="8 of 8", strikes=3))
+        made.exclude(
+            Exclusion(
+                kind=COOL_DOWN, scope=key, until=NOW + 900, code="Quota", cause="8 of 8", count=3
+            )
+        )
     yield made
     made.close()
 
 
 def cooling(ledger: Ledger) -> set[str]:
-    return {c.key for c in ledger.cool_downs(NOW)}
+    return {c.scope for c in ledger.cool_downs(NOW)}
 
 
 def test_one_offer(tmp_path: Path, ledger: Ledger) -> None:
     lines = clear.clear(config(tmp_path), ledger, [SPOT], NOW)
     assert lines[0] == f"cool-down of {SPOT}"
     assert cooling(ledger) == {QUOTA, NEAR}
-    assert ledger.strikes(SPOT, NOW) == 0, "the next one starts anew"
+    assert strikes_of(ledger.exclusions(), SPOT, NOW) == 0, "the next one starts anew"
     assert {h.until for h in ledger.holds()} == {NOW}, "held nodes are looked at"
     assert len(ledger.breakers()) == 2
 
@@ -47,7 +52,7 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
     lines = clear.clear(config(tmp_path), ledger, ["general"], NOW)
     assert "failed boots of pool general" in lines
     assert cooling(ledger) == {NEAR}
-    assert [b.pool for b in ledger.breakers()] == ["rack"]
+    assert [b.scope for b in ledger.breakers()] == ["rack"]
     assert "2 held node(s) of pool general: looked at anew" in lines
     assert [d.kind for d in ledger.decisions("pub7")] == ["cleared"]
     assert [d.kind for d in ledger.decisions("pool:general")] == ["cleared"]
@@ -56,7 +61,7 @@ def test_a_pool_with_its_offers(tmp_path: Path, ledger: Ledger) -> None:
 def test_a_cloud_with_all_of_its_pools(tmp_path: Path, ledger: Ledger) -> None:
     clear.clear(config(tmp_path), ledger, ["aws"], NOW)
     assert cooling(ledger) == {NEAR}
-    assert [b.pool for b in ledger.breakers()] == ["rack"]
+    assert [b.scope for b in ledger.breakers()] == ["rack"]
 
 
 def test_all(tmp_path: Path, ledger: Ledger) -> None:
@@ -69,7 +74,7 @@ def test_all(tmp_path: Path, ledger: Ledger) -> None:
 
 
 def test_a_pool_that_the_configuration_has_no_more(tmp_path: Path, ledger: Ledger) -> None:
-    ledger.set_breaker(Breaker(pool="former", failures=10, until=NOW + 5))
+    ledger.exclude(Exclusion(kind=BREAKER, scope="former", count=10, until=NOW + 5))
     assert clear.clear(config(tmp_path), ledger, ["former"], NOW) == (
         "failed boots of pool former",
     )

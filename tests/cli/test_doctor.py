@@ -23,7 +23,7 @@ from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import Breaker, CoolDown, Finding, Level, Limits
+from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -117,8 +117,12 @@ def test_a_cloud_that_does_not_answer_is_the_only_thing_wrong(
 def test_what_the_daemon_has_met_is_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
     ledger.beat("slurm-elasticd", T0 - 500, os.getpid())
     ledger.report_health(Health(name="near", checked=T0, error="near: AuthFailure: no", code="a"))
-    ledger.set_breaker(Breaker(pool="rack", failures=10, until=T0 + 9, reason="10 in a row"))
-    ledger.cool_down(CoolDown(key="near/*/*/*", until=T0 + 9, code="x", reason="y"))
+    ledger.exclude(
+        Exclusion(kind=BREAKER, scope="rack", count=10, until=T0 + 9, cause="10 in a row")
+    )
+    ledger.exclude(
+        Exclusion(kind=COOL_DOWN, scope="near/*/*/*", until=T0 + 9, code="x", cause="y", count=1)
+    )
     found = wrong(config, slurm)
     assert found["head node: daemon"].found == "last heartbeat 500 s ago"
     assert "slurm-elastic clear rack" in found["head node: pool rack"].advice

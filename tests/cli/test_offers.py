@@ -16,7 +16,7 @@ from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Breaker, CoolDown
+from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion
 from slurm_elastic.slurm.fake import FakeSlurm
 
 YAML = """
@@ -98,13 +98,22 @@ def test_a_pools_offers_are_ranked_and_cut_at_the_worst_price(
 def test_what_cools_down_or_is_paused_is_rejected_with_why(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
-    cool = CoolDown(key=SPOT, until=T0 + 60, code="InsufficientCapacity", reason="none left")
-    ledger.cool_down(cool)
+    cool = Exclusion(
+        kind=COOL_DOWN,
+        scope=SPOT,
+        until=T0 + 60,
+        code="InsufficientCapacity",
+        cause="none left",
+        count=1,
+    )
+    ledger.exclude(cool)
     (pool,) = offers.gather(config, slurm, T0, pool="wide", nodes=2).pools
     assert [(r.offer, r.reason) for r in pool.rejected] == [
         (SPOT, "cools down for another 60 s after InsufficientCapacity: none left")
     ]
-    ledger.set_breaker(Breaker(pool="wide", failures=10, until=T0 + 9, reason="10 in a row"))
+    ledger.exclude(
+        Exclusion(kind=BREAKER, scope="wide", count=10, until=T0 + 9, cause="10 in a row")
+    )
     (pool,) = offers.gather(config, slurm, T0, pool="wide").pools
     assert pool.ranked == ()
     assert {r.reason for r in pool.rejected} == {"pool wide is paused for another 9 s: 10 in a row"}

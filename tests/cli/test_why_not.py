@@ -24,7 +24,7 @@ from slurm_elastic.door.records import read_chain
 from slurm_elastic.door.sight import Viewer, seen_chain
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Breaker, Limits
+from slurm_elastic.model import BREAKER, Exclusion, Limits
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.slurm import submit_filter
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -121,7 +121,9 @@ def test_a_filter_that_is_called_is_no_trouble(site: Config) -> None:
 
 def test_bounds_of_the_ledger_are_told(site: Config, tmp_path: Path) -> None:
     with_breaker = Ledger(tmp_path / "ledger.db")
-    with_breaker.set_breaker(Breaker(pool="general", failures=3, until=4e9, reason="no answer"))
+    with_breaker.exclude(
+        Exclusion(kind=BREAKER, scope="general", count=3, until=4e9, cause="no answer")
+    )
     with_breaker.close()
     assert told(site).startswith("bound: ")
     assert "no answer" in told(site)

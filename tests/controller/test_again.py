@@ -9,8 +9,8 @@ import pytest
 from slurm_elastic.controller.launch import end_far
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model import CoolDown
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.model import COOL_DOWN, Exclusion
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import World
 
@@ -246,7 +246,7 @@ def test_no_node_is_held_for_longer_because_the_clock_was_set_back(world: World)
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     world.slurm.finish(1)
-    assert {row.node for row in world.ledger.holds()} == {"pub1", "pub2", "pub3"}
+    assert {row.scope for row in world.ledger.holds()} == {"pub1", "pub2", "pub3"}
     world.clouds["pub"].limit("*", None)
     set_back(world, 36000.0)
     world.advance(600)
@@ -329,7 +329,9 @@ def test_the_longest_cool_down_outlives_a_small_step_of_the_clock(
 ) -> None:
     longest = world.config.timings.cooldown_max
     until = world.site.now() + longest
-    world.ledger.cool_down(CoolDown(key="pub/*/*/*", until=until, code="x", reason="y", strikes=9))
+    world.ledger.exclude(
+        Exclusion(kind=COOL_DOWN, scope="pub/*/*/*", until=until, code="x", cause="y", count=9)
+    )
     set_back(world, step + 0.01)
     end_far(world.site)
     (cool_down,) = world.ledger.cool_downs(world.site.now())

@@ -15,8 +15,7 @@ from slurm_elastic.config.rules import fail_safe
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.observe import CoveredJobs, observe, pool_groups
 from slurm_elastic.ledger import Decision
-from slurm_elastic.ledger.rows import POLICY
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import POLICY, Limits, Location, Market
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.scaling import GroupSnapshot, ScalingPlan
@@ -248,7 +247,7 @@ def test_an_admins_drain_stays_and_counts_as_no_room(make: Callable[..., World])
     assert running(world) == [1]
     assert world.slurm.node("pub1").reason == "fan is broken"
     assert is_drained(world.slurm.node("pub1"))
-    assert "pub1" not in {row.node for row in world.ledger.holds()}
+    assert "pub1" not in {row.scope for row in world.ledger.holds()}
 
 
 def test_a_pool_without_capacity_is_left_alone_until_it_has_some(

@@ -10,7 +10,7 @@ import pytest
 from slurm_elastic.config import Timings
 from slurm_elastic.errors import SlurmError, TransientError
 from slurm_elastic.model import Instance
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import BOOT, ONP, PUB, World
 
@@ -90,7 +90,7 @@ def test_the_pool_rests_and_is_used_again_after_that(world: World) -> None:
     mute(world, "op1")
     world.slurm.submit(1, ONP)
     world.advance(LATE + 10, step=1)
-    assert [c.key for c in world.ledger.cool_downs(world.now)] == [REST]
+    assert [c.scope for c in world.ledger.cool_downs(world.now)] == [REST]
     assert is_drained(world.slurm.node("op2")), "else its job would walk into it"
     assert "PENDING" in world.slurm.queue()[1].states
     world.advance(260)
@@ -104,8 +104,8 @@ def test_where_others_register_only_the_node_is_left_alone(world: World) -> None
     world.slurm.submit(2, ("op2",))
     world.advance(LATE + 10, step=1)
     assert world.ledger.cool_downs(world.now) == ()
-    assert world.ledger.breakers()[0].until is None
-    assert [row.node for row in world.ledger.holds()] == ["op1"]
+    assert not world.ledger.breakers()[0].until
+    assert [row.scope for row in world.ledger.holds()] == ["op1"]
     assert "boot-failed" in world.kinds("pool:rack")
 
 
@@ -165,7 +165,7 @@ def test_while_slurm_does_not_answer_it_is_tried_again_and_counted_once(world: W
     world.slurm.update_nodes = sick  # type: ignore[method-assign]
     world.advance(30, step=1)
     assert next(refusals, None) is None
-    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.breakers()] == [1]
     assert world.slurm.queue()[1].nodes == ("pub1",)
 
 
@@ -183,7 +183,7 @@ def test_a_failure_is_counted_once_although_no_other_node_can_be_drained(world: 
 
     world.slurm.update_nodes = sick  # type: ignore[method-assign]
     world.advance(30, step=1)
-    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.breakers()] == [1]
     assert world.slurm.queue()[1].nodes == ("pub1",)
 
 
@@ -206,7 +206,7 @@ def test_a_failure_that_slurm_tells_is_counted_although_its_jobs_cannot_be_read_
     world.slurm.jobs = sick  # type: ignore[method-assign, assignment]
     world.advance(30, step=1)
     assert next(refusals, None) is None
-    assert [b.failures for b in world.ledger.breakers()] == [1]
+    assert [b.count for b in world.ledger.breakers()] == [1]
     assert world.alive("onp") == []
 
 
@@ -230,7 +230,7 @@ def test_a_node_whose_launch_never_got_an_answer_is_given_back_too(world: World)
     world.advance(LATE + 20, step=1)
     assert "RUNNING" in world.slurm.queue()[1].states
     assert world.slurm.queue()[1].nodes == ("pub1",)
-    assert "its launch has no answer" in world.ledger.holds()[0].reason
+    assert "its launch has no answer" in world.ledger.holds()[0].cause
     assert world.ledger.breakers() == (), "nothing is known to have booted"
 
 
@@ -248,4 +248,4 @@ def test_where_slurm_was_first_its_jobs_are_hurried_all_the_same(world: World) -
     assert "RUNNING" in world.slurm.queue()[1].states
     assert world.alive("onp") == []
     assert "boot-failed" in world.kinds("job:1")
-    assert [c.key for c in world.ledger.cool_downs(world.now)] == [REST]
+    assert [c.scope for c in world.ledger.cool_downs(world.now)] == [REST]

@@ -18,9 +18,9 @@ from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.holds import power_down_and_requeue, reject_nodes
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.ledger import Hold
-from slurm_elastic.model import CoolDown, NodeRequest
+from slurm_elastic.model import CAPACITY, COOL_DOWN, Exclusion, NodeRequest
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.exclusions import strikes_of
 from tests.controller.world import ONP, PUB, Inline, Silent, World
 
 SPOT = "pub/small/zone-1/spot"
@@ -71,13 +71,15 @@ def test_a_machine_younger_than_the_suspend_is_kept(world: World) -> None:
 
 
 def strikes(world: World, key: str = SPOT) -> int:
-    return world.ledger.strikes(key, world.now)
+    return strikes_of(world.ledger.exclusions(), key, world.now)
 
 
 def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: World) -> None:
     for key in (SPOT, "pub/*/*/spot", "pub/*/*/*"):
-        over = CoolDown(key=key, until=world.now - 1, code="X", reason="none", strikes=4)
-        world.ledger.cool_down(over)
+        over = Exclusion(
+            kind=COOL_DOWN, scope=key, until=world.now - 1, code="X", cause="none", count=4
+        )
+        world.ledger.exclude(over)
     world.slurm.submit(1, PUB)
     world.advance(10)
     assert [strikes(world, k) for k in (SPOT, "pub/*/*/spot", "pub/*/*/*")] == [0, 0, 0]
@@ -85,8 +87,10 @@ def test_an_offer_that_gives_again_starts_from_the_shortest_cool_down(world: Wor
 
 def test_another_offers_refusals_are_not_forgiven(world: World) -> None:
     other = "pub/small/zone-1/on-demand"
-    over = CoolDown(key=other, until=world.now - 1, code="X", reason="none", strikes=4)
-    world.ledger.cool_down(over)
+    over = Exclusion(
+        kind=COOL_DOWN, scope=other, until=world.now - 1, code="X", cause="none", count=4
+    )
+    world.ledger.exclude(over)
     world.slurm.submit(1, PUB)
     world.advance(10)
     assert strikes(world, other) == 4
@@ -95,8 +99,10 @@ def test_another_offers_refusals_are_not_forgiven(world: World) -> None:
 def test_an_offer_that_gave_some_cools_down_no_longer_for_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    over = CoolDown(key=SPOT, until=world.now - 1, code="X", reason="none", strikes=4)
-    world.ledger.cool_down(over)
+    over = Exclusion(
+        kind=COOL_DOWN, scope=SPOT, until=world.now - 1, code="X", cause="none", count=4
+    )
+    world.ledger.exclude(over)
     cloud = world.clouds["pub"]
     cloud.limit("small/zone-1/spot", 1)
     offers = cloud.offers  # a cloud that does not say how many it has
@@ -106,7 +112,7 @@ def test_an_offer_that_gave_some_cools_down_no_longer_for_it(
     world.slurm.submit(1, PUB, 2)
     world.tick()
     (cool,) = world.ledger.cool_downs(world.now)
-    assert (cool.key, cool.code) == (SPOT, "Partial")
+    assert (cool.scope, cool.code) == (SPOT, "Partial")
     assert cool.until <= world.now + world.config.timings.capacity_cooldown
     assert strikes(world) == 0
 
@@ -135,7 +141,7 @@ def test_a_blocked_clouds_nodes_are_only_held_where_a_job_walks_into_them(tmp_pa
     assert world.ledger.holds() == ()
     world.slurm.submit(1, PUB)
     world.advance(60)
-    assert {row.node for row in world.ledger.holds()} == set(PUB)
+    assert {row.scope for row in world.ledger.holds()} == set(PUB)
     assert all("DRAIN" in world.slurm.node(n).states for n in PUB)
     assert all("DRAIN" not in world.slurm.node(n).states for n in ONP)
     world.close()
@@ -262,8 +268,15 @@ def test_settling_takes_a_sixth_of_a_slow_slurms_time(world: World) -> None:
         return nodes(names)
 
     world.slurm.set_node("pub1", "IDLE", "CLOUD", "POWER_DOWN")
-    hold = Hold(node="pub1", pool="burst", reason="none", since=world.now, until=world.now + 900)
-    world.ledger.hold([hold])
+    hold = Exclusion(
+        kind=CAPACITY,
+        scope="pub1",
+        pool="burst",
+        cause="none",
+        since=world.now,
+        until=world.now + 900,
+    )
+    world.ledger.exclude(*[hold])
     world.slurm.nodes = slow  # type: ignore[method-assign]
     settler = DeferredUpdates(world.site, Inline())
     end = world.now + 240

@@ -12,8 +12,7 @@ from slurm_elastic.directive import LimitChange, Pause, Word
 from slurm_elastic.door.asks import DirectAsk, EndAsk
 from slurm_elastic.door.orders import carry_out
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.ledger.rows import OPERATOR
-from slurm_elastic.model import Limits
+from slurm_elastic.model import OPERATOR, Limits
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from tests.controller.world import ONP, PUB, World
 
@@ -202,7 +201,7 @@ def test_nodes_that_are_up_are_left_alone(world: World) -> None:
     say(world, Pause(scope="pool:burst"))
     world.advance(60)
     assert phase(world.slurm.node("pub1")) is Phase.UP
-    assert {h.node for h in world.ledger.holds() if h.kind == OPERATOR} == set(PUB)
+    assert {h.scope for h in world.ledger.holds() if h.kind == OPERATOR} == set(PUB)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.controller import holds
-from slurm_elastic.ledger import Hold
+from slurm_elastic.model import CAPACITY, Exclusion
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import is_drained
 from tests.controller.world import PUB, World
@@ -22,10 +22,17 @@ def hold(
     world: World, nodes: Sequence[str] = PUB, why: str = "none left", until: float = 50
 ) -> None:
     rows = [
-        Hold(node=n, pool="burst", reason=why, since=world.now, until=world.now + until)
+        Exclusion(
+            kind=CAPACITY,
+            scope=n,
+            pool="burst",
+            cause=why,
+            since=world.now,
+            until=world.now + until,
+        )
         for n in nodes
     ]
-    world.ledger.hold(rows)
+    world.ledger.exclude(*rows)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +83,7 @@ def test_only_as_many_are_released_as_all_offers_together_have_room_for(world: W
     hold(world)
     world.advance(120)
     assert drained(world) == ["pub3"]
-    assert [row.node for row in world.ledger.holds()] == ["pub3"]
+    assert [row.scope for row in world.ledger.holds()] == ["pub3"]
 
 
 def test_slurm_is_left_alone_while_holds_stand(world: World) -> None:
@@ -132,8 +139,10 @@ def test_while_the_cloud_tells_no_offers_nodes_stay_held(
 def test_holds_of_a_pool_that_is_no_more_end(world: World) -> None:
     world.slurm.set_node("old1", "IDLE", "CLOUD", "POWERED_DOWN")
     world.slurm._since["old1"] = world.now
-    row = Hold(node="old1", pool="gone", reason="x", since=world.now, until=world.now + 1e6)
-    world.ledger.hold([row, replace(row, node="old2")])
+    row = Exclusion(
+        kind=CAPACITY, scope="old1", pool="gone", cause="x", since=world.now, until=world.now + 1e6
+    )
+    world.ledger.exclude(*[row, replace(row, scope="old2")])
     world.slurm.update_nodes(["old1"], state="DRAIN", reason="slurm-elastic:hold:x")
     world.advance(40)
     assert world.ledger.holds() == ()

@@ -104,7 +104,7 @@ def test_a_refusal_cools_down_what_it_is_about(
     result = launch(world.site, spec_for(world, "pub1"), "r1")
     assert result.outcome is Outcome.REFUSED
     (cool_down,) = world.ledger.cool_downs(world.now)
-    assert (cool_down.key, cool_down.until) == (key, world.now + seconds)
+    assert (cool_down.scope, cool_down.until) == (key, world.now + seconds)
     assert world.ledger.open_launches() == ()
     assert world.alive() == []
 

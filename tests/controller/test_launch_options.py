@@ -57,7 +57,7 @@ def launches(world: World) -> list[int]:
 
 
 def cooled(world: World) -> set[str]:
-    return {c.key for c in world.ledger.cool_downs(world.now)}
+    return {c.scope for c in world.ledger.cool_downs(world.now)}
 
 
 def test_one_launch_may_use_all_offers_of_its_market(world: World) -> None:

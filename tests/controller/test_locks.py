@@ -19,8 +19,7 @@ from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
-from slurm_elastic.ledger import Hold
-from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.model import CAPACITY, Exclusion, Limits, Location, Market
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, Inline, World
@@ -175,8 +174,15 @@ def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.ledger.read_whole("pub", world.now)
-    row = Hold(node="pub1", pool="burst", reason="none left", since=world.now, until=world.now)
-    world.ledger.hold([row])
+    row = Exclusion(
+        kind=CAPACITY,
+        scope="pub1",
+        pool="burst",
+        cause="none left",
+        since=world.now,
+        until=world.now,
+    )
+    world.ledger.exclude(*[row])
     settle_while(world, monkeypatch, lambda site: holds.review(site, "pub", site.slurm.nodes()))
     assert world.ledger.holds() == ()
     assert drained(world) == []

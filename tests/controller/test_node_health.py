@@ -13,6 +13,7 @@ from slurm_elastic.config import Timings
 from slurm_elastic.controller.boots import SOUND
 from slurm_elastic.controller.node_health import recycle
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import COOL_DOWN
 from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import BOOT, World
@@ -54,7 +55,7 @@ def reasons(world: World, subject: str) -> str:
 
 
 def failures(world: World, pool: str = "burst") -> int:
-    return next((b.failures for b in world.ledger.breakers() if b.pool == pool), 0)
+    return next((b.count for b in world.ledger.breakers() if b.scope == pool), 0)
 
 
 def test_a_rebooted_machine_is_replaced_and_counts_against_nobody(world: World) -> None:
@@ -124,7 +125,7 @@ def test_a_pool_that_promises_too_much_stops_buying_and_its_jobs_go_elsewhere(
     world.advance(900)
     (breaker,) = world.ledger.breakers()
     assert breaker.until is not None
-    assert REMEDY in breaker.reason
+    assert REMEDY in breaker.cause
     bought = len(world.ledger.machines(ended_since=0.0))
     world.advance(600)
     assert len(world.ledger.machines(ended_since=0.0)) == bought, "none is bought while it rests"
@@ -165,7 +166,7 @@ def test_machines_whose_prolog_fails_count_though_each_has_registered(world: Wor
         world.advance(60)
         assert failures(world) == count
         world.advance(240)
-    world.ledger.clear_cool_down("pub/*/*/*/burst")
+    world.ledger.readmit(COOL_DOWN, "pub/*/*/*/burst")
     up(world, "pub3", 7)
     assert failures(world) == 2
     world.advance(SOUND + 60)
@@ -186,7 +187,7 @@ def test_machines_that_serve_until_slurm_suspends_them_prove_that_their_pool_wor
         take_out(world, node, "Prolog error", "IDLE", "DRAIN")
         world.slurm.remove_job(count)
         world.advance(60)
-        world.ledger.clear_cool_down("pub/*/*/*/burst")
+        world.ledger.readmit(COOL_DOWN, "pub/*/*/*/burst")
     assert failures(world) == 2
     world.advance(300)
     up(world, "pub3", 7)

@@ -104,7 +104,7 @@ def test_what_could_be_had_is_not_held_for_the_job_that_is_too_large(tmp_path: P
     del world.clouds["pub"].offers  # type: ignore[attr-defined]  # which say what there is
     together(world, MANY[:4])
     world.advance(30)
-    held = {row.node for row in world.ledger.holds()}
+    held = {row.scope for row in world.ledger.holds()}
     assert len(set(MANY) - held) == 2
     world.slurm.submit(9, MANY, 2)
     world.advance(30)

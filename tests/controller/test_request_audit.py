@@ -20,7 +20,7 @@ from slurm_elastic.model import LaunchSpec, Limits, Location, Market
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import World
 
-KEPT = ("decisions", "decision_subjects", "holds", "launches")
+KEPT = ("decisions", "decision_subjects", "exclusions where kind = 'capacity'", "launches")
 ZONES = ("eu-west-1a", "eu-west-1b", "eu-west-1c")
 
 

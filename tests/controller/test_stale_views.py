@@ -48,7 +48,7 @@ def test_a_hold_that_an_admin_takes_over_is_not_let_go(world: World) -> None:
     world.slurm.submit(1, ("pub1",))
     world.advance(60)
     world.slurm.finish(1)
-    assert {row.node for row in world.ledger.holds()} >= {"pub1", "pub2"}
+    assert {row.scope for row in world.ledger.holds()} >= {"pub1", "pub2"}
     world.clouds["pub"].limit("*", None)
 
     def once_the_hold_is_over() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_elastic.errors import AuthError, ProviderError, TransientError
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import BOOT, World
 

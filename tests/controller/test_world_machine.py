@@ -28,8 +28,7 @@ from slurm_elastic.errors import (
     TransientError,
 )
 from slurm_elastic.ledger import Ledger, Machine
-from slurm_elastic.ledger.rows import CAPACITY
-from slurm_elastic.model import Instance, InstanceState
+from slurm_elastic.model import CAPACITY, Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.slurm.fake_timed import TimedSlurm
@@ -417,7 +416,7 @@ class Chaos(RuleBasedStateMachine):
     def unrest(self, held: bool) -> str:
         """What is not as it should be; nodes beyond a limit may be ``held``."""
         w = self.world
-        rows = {row.node for row in w.ledger.holds()} if held else set()
+        rows = {row.scope for row in w.ledger.holds()} if held else set()
         return self.trouble(rows, held=held)
 
     def trouble(self, rows: Collection[str], *, held: bool) -> str:

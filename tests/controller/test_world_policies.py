@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from slurm_elastic.config import Timings
 from slurm_elastic.config.policies import Budget, CloudPolicies, SitePolicies
-from slurm_elastic.ledger.rows import CAPACITY
-from slurm_elastic.model import Limits, Location
+from slurm_elastic.model import CAPACITY, Limits, Location
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.chaos import draw
@@ -43,7 +42,7 @@ class PolicyChaos(Chaos):
             node = w.slurm.node(name)
             if phase(node) is Phase.POWERED_DOWN and not is_drained(node):
                 return f"{name} is not kept from Slurm"
-        rows = {row.node for row in w.ledger.holds() if held or row.kind != CAPACITY}
+        rows = {row.scope for row in w.ledger.holds() if held or row.kind != CAPACITY}
         return self.trouble(rows, held=held)
 
 

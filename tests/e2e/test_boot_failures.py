@@ -17,7 +17,7 @@ from slurm_elastic.cli.explain import show
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import load
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.model import Breaker
+from slurm_elastic.model import Exclusion
 from slurm_elastic.sandbox.cluster import Sandbox
 from tests.e2e.world import back_to_zero, ledger, live_ec2, machines, submit_many
 
@@ -54,7 +54,7 @@ def told(site: Sandbox, config: Config, subject: str) -> str:
     return text.getvalue()
 
 
-def breakers(site: Sandbox) -> tuple[Breaker, ...]:
+def breakers(site: Sandbox) -> tuple[Exclusion, ...]:
     with contextlib.closing(ledger(site)) as book:
         return book.breakers()
 

@@ -105,7 +105,7 @@ def assert_held_for_the_cool_down(site: Sandbox, job: int) -> None:
     """
     book = ledger(site)
     try:
-        cool_downs = {c.key: c for c in book.cool_downs(0.0)}
+        cool_downs = {c.scope: c for c in book.cool_downs(0.0)}
     finally:
         book.close()
     told = chain(site, f"job:{job}")

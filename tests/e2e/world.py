@@ -11,6 +11,7 @@ from typing import Any
 
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
+from slurm_elastic.model import COOL_DOWN
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK
@@ -133,7 +134,7 @@ def held(site: Sandbox) -> set[str]:
     marked = {n.name for n in nodes if is_drained(n) and n.reason.startswith(HOLD_MARK)}
     book = ledger(site)
     try:
-        return marked | {row.node for row in book.holds()}
+        return marked | {row.scope for row in book.holds()}
     finally:
         book.close()
 
@@ -159,6 +160,6 @@ def forget_cool_downs(site: Sandbox) -> None:
     book = Ledger(site.layout.dir / "state" / "ledger.db")
     try:
         for cool_down in book.cool_downs(time.time()):
-            book.clear_cool_down(cool_down.key)
+            book.readmit(COOL_DOWN, cool_down.scope)
     finally:
         book.close()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -18,10 +19,19 @@ from msgspec.structs import replace
 from patience import patience
 
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import AT_ONCE, Decision, Health, Hold, Ledger
+from slurm_elastic.ledger import AT_ONCE, Decision, Health, Ledger
 from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.rows import MACHINE_JOBS, Aside, to_json
-from slurm_elastic.model import Breaker, CoolDown, InstanceState
+from slurm_elastic.model import (
+    BREAKER,
+    CAPACITY,
+    COOL_DOWN,
+    DOUBT,
+    POLICY,
+    Exclusion,
+    InstanceState,
+)
+from slurm_elastic.policies.exclusions import strikes_of
 
 
 @pytest.fixture
@@ -149,15 +159,17 @@ def test_a_machine_registers_once(ledger: Ledger) -> None:
 
 
 def test_breakers_and_the_review_of_holds(ledger: Ledger) -> None:
-    ledger.set_breaker(Breaker(pool="burst", failures=3))
-    paused = Breaker(pool="burst", failures=10, until=T0 + 9, reason="10 in a row")
-    ledger.set_breaker(paused)
+    ledger.exclude(Exclusion(kind=BREAKER, scope="burst", count=3))
+    paused = Exclusion(kind=BREAKER, scope="burst", count=10, until=T0 + 9, cause="10 in a row")
+    ledger.exclude(paused)
     assert ledger.breakers() == (paused,)
-    ledger.hold([Hold(node="pub1", pool="burst", reason="x", since=T0, until=T0 + 99)])
+    ledger.exclude(
+        *[Exclusion(kind=CAPACITY, scope="pub1", pool="burst", cause="x", since=T0, until=T0 + 99)]
+    )
     assert ledger.review_holds("burst", T0 + 5) == 1
     assert ledger.holds()[0].until == T0 + 5
     assert ledger.review_holds("other", T0) == 0
-    assert (ledger.clear_breaker("burst"), ledger.clear_breaker("burst")) == (True, False)
+    assert (ledger.readmit(BREAKER, "burst"), ledger.readmit(BREAKER, "burst")) == (True, False)
 
 
 def test_a_launch_keeps_all_the_offers_it_may_use(ledger: Ledger) -> None:
@@ -403,63 +415,69 @@ def test_a_machine_repeats_only_the_first_of_its_launchs_many_jobs(ledger: Ledge
 # cool-downs and holds
 
 
-def cool_down(until: float, strikes: int = 1) -> CoolDown:
+def cool_down(until: float, strikes: int = 1) -> Exclusion:
     key = offer().key
-    return CoolDown(key=key, until=until, code="NoCapacity", reason="none left", strikes=strikes)
+    return Exclusion(
+        kind=COOL_DOWN, scope=key, until=until, code="NoCapacity", cause="none left", count=strikes
+    )
 
 
 def test_cool_downs_end(ledger: Ledger) -> None:
-    ledger.cool_down(cool_down(T0 + 180))
+    ledger.exclude(cool_down(T0 + 180))
     assert ledger.cool_downs(T0 + 179) == (cool_down(T0 + 180),)
     assert ledger.cool_downs(T0 + 180) == ()
-    ledger.cool_down(cool_down(T0 + 500, strikes=2))
+    ledger.exclude(cool_down(T0 + 500, strikes=2))
     assert ledger.cool_downs(T0 + 180) == (cool_down(T0 + 500, strikes=2),)
 
 
 def test_strikes_are_remembered_for_an_hour_after_the_end(ledger: Ledger) -> None:
     key = offer().key
-    assert ledger.strikes(key, T0) == 0
-    ledger.cool_down(cool_down(T0 + 180, strikes=3))
-    assert ledger.strikes(key, T0 + 1) == 3
-    assert ledger.strikes(key, T0 + 180 + 3599) == 3
-    assert ledger.strikes(key, T0 + 180 + 3600) == 0
-    assert ledger.strikes("other", T0) == 0
+    assert strikes_of(ledger.exclusions(), key, T0) == 0
+    ledger.exclude(cool_down(T0 + 180, strikes=3))
+    assert strikes_of(ledger.exclusions(), key, T0 + 1) == 3
+    assert strikes_of(ledger.exclusions(), key, T0 + 180 + 3599) == 3
+    assert strikes_of(ledger.exclusions(), key, T0 + 180 + 3600) == 0
+    assert strikes_of(ledger.exclusions(), "other", T0) == 0
 
 
 def test_clearing_a_cool_down_forgives_its_strikes(ledger: Ledger) -> None:
-    ledger.cool_down(cool_down(T0 + 180, strikes=3))
-    assert ledger.clear_cool_down(offer().key) is True
-    assert ledger.clear_cool_down(offer().key) is False
+    ledger.exclude(cool_down(T0 + 180, strikes=3))
+    assert ledger.readmit(COOL_DOWN, offer().key) is True
+    assert ledger.readmit(COOL_DOWN, offer().key) is False
     assert ledger.cool_downs(T0) == ()
-    assert ledger.strikes(offer().key, T0) == 0
+    assert strikes_of(ledger.exclusions(), offer().key, T0) == 0
 
 
 def test_what_lasts_for_longer_than_anything_is_set_for_is_over(ledger: Ledger) -> None:
     for key, until in (("a", T0 + 100), ("b", T0 + 101)):
-        ledger.cool_down(CoolDown(key=key, until=until, code="X", reason="x", strikes=2))
-        ledger.set_breaker(Breaker(pool=key, failures=3, until=until, reason="x"))
-        row = Hold(node=key, pool="burst", reason="x", since=T0, until=until)
-        ledger.hold([row, replace(row, kind="policy")])
-    ledger.set_breaker(Breaker(pool="closed", failures=1))
+        ledger.exclude(
+            Exclusion(kind=COOL_DOWN, scope=key, until=until, code="X", cause="x", count=2)
+        )
+        ledger.exclude(Exclusion(kind=BREAKER, scope=key, count=3, until=until, cause="x"))
+        row = Exclusion(kind=CAPACITY, scope=key, pool="burst", cause="x", since=T0, until=until)
+        ledger.exclude(*[row, replace(row, kind="policy")])
+    ledger.exclude(Exclusion(kind=BREAKER, scope="closed", count=1))
     assert ledger.end_far(T0, 100) == 3
-    assert [c.key for c in ledger.cool_downs(T0)] == ["a"]
-    assert ledger.strikes("b", T0) == 2, "what was refused was refused"
-    assert [(b.pool, b.until) for b in ledger.breakers()] == [
-        ("a", T0 + 100), ("b", T0), ("closed", None)
+    assert [c.scope for c in ledger.cool_downs(T0)] == ["a"]
+    assert strikes_of(ledger.exclusions(), "b", T0) == 2, "what was refused was refused"
+    assert [(b.scope, b.until) for b in ledger.breakers()] == [
+        ("a", T0 + 100), ("b", T0), ("closed", 0)
     ]  # fmt: skip
-    found = {(row.node, row.kind): row.until for row in ledger.holds()}
+    found = {(row.scope, row.kind): row.until for row in ledger.holds()}
     assert (found["b", "capacity"], found["b", "policy"]) == (T0, T0 + 101)
     assert ledger.end_far(T0, 100) == 0
 
 
 def test_holds_are_per_node(ledger: Ledger) -> None:
-    def hold(node: str, until: float) -> Hold:
-        return Hold(node=node, pool="burst", reason="no capacity", since=T0, until=until)
+    def hold(node: str, until: float) -> Exclusion:
+        return Exclusion(
+            kind=CAPACITY, scope=node, pool="burst", cause="no capacity", since=T0, until=until
+        )
 
-    ledger.hold([hold("pub2", T0 + 1), hold("pub1", T0 + 1)])
-    ledger.hold([hold("pub2", T0 + 9)])
+    ledger.exclude(*[hold("pub2", T0 + 1), hold("pub1", T0 + 1)])
+    ledger.exclude(*[hold("pub2", T0 + 9)])
     assert ledger.holds() == (hold("pub1", T0 + 1), hold("pub2", T0 + 9))
-    ledger.release(["pub1", "unknown"])
+    ledger.readmit(CAPACITY, "pub1", "unknown")
     assert ledger.holds() == (hold("pub2", T0 + 9),)
 
 
@@ -528,11 +546,11 @@ def test_a_decision_on_5000_nodes_is_one_row_and_can_be_pruned(ledger: Ledger) -
 def test_prune_keeps_what_was_paid(ledger: Ledger) -> None:
     launched(ledger, "i-1")
     ledger.ended("aws", ["i-1"], "x", T0 + 1)
-    ledger.cool_down(cool_down(T0 + 2))
+    ledger.exclude(cool_down(T0 + 2))
     assert ledger.prune(T0 + 1e6) == 0
     assert len(ledger.machines(ended_since=0)) == 1
     assert ledger.launch("g1") is not None
-    assert ledger.strikes(offer().key, T0 + 3) == 0
+    assert strikes_of(ledger.exclusions(), offer().key, T0 + 3) == 0
 
 
 def test_heartbeat_and_health_keep_the_last_word(ledger: Ledger) -> None:
@@ -633,12 +651,46 @@ def test_a_ledger_of_an_earlier_release_is_brought_up_to_date(
     )
     assert (machine.misses, machine.suspending, machine.worst_price) == (2, T0 + 3, 0.3)
     assert machine.registered == T0, "it is taken for one that has booted"
-    assert [(row.node, row.reason, row.until, row.kind) for row in ledger.holds()] == [
+    assert [(row.scope, row.cause, row.until, row.kind) for row in ledger.holds()] == [
         ("pub2", "no capacity", 2, "capacity")
     ]
     ledger.lift_requeue(7, 2, T0)
     assert (ledger.lifted_requeues(), ledger.breakers()) == (((7, 2),), ())
     ledger.close()
+
+
+def test_what_an_earlier_release_kept_from_use_is_kept_from_it_still(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        earlier = msgspec.structs.replace(
+            ledger_schema.LEDGER, migrations=ledger_schema.MIGRATIONS[:9]
+        )
+        patched.setattr(ledger_schema, "LEDGER", earlier)
+        Ledger(path).close()
+    lacked = '{"machines": ["i-1"], "nodes": ["pub9"]}'
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("insert into cool_downs values ('aws/t/z/spot', 9, 'ICE', 'none', 4)")
+        db.execute("insert into breakers values ('rack', 2, null, 'silent'), ('std', 9, 7, 'x')")
+        db.execute("insert into holds values ('pub2', 'policy', 'burst', 'budget', 1, 2)")
+        for number, (cloud, kind) in enumerate(
+            (("aws", "list-doubted"), ("aws", "list-right-again"), ("near", "list-doubted"))
+        ):
+            db.execute(
+                "insert into decisions values (?, 5, 'c', ?, '[]', 'it lists 1 of 9', ?)",
+                (number, kind, lacked),
+            )
+            db.execute("insert into decision_subjects values (?, ?)", (f"list:{cloud}", number))
+    with closing(Ledger(path)) as ledger:
+        assert ledger.exclusions() == (
+            Exclusion(kind=COOL_DOWN, scope="aws/t/z/spot", until=9, cause="none", code="ICE",
+                      count=4),
+            Exclusion(kind=DOUBT, scope="near", until=math.inf, cause="it lists 1 of 9", since=5,
+                      about=("i-1", "node:pub9")),
+            Exclusion(kind=POLICY, scope="pub2", until=2, cause="budget", since=1, pool="burst"),
+            Exclusion(kind=BREAKER, scope="rack", cause="silent", count=2),
+            Exclusion(kind=BREAKER, scope="std", until=7, cause="x", count=9),
+        )  # fmt: skip
 
 
 def launch_before(path: Path, generation: str, minimum: int) -> None:
@@ -956,12 +1008,14 @@ def test_the_documented_backup_is_a_whole_ledger(ledger: Ledger, path: Path) -> 
 
 def test_a_node_is_held_for_either_cause(path: Path) -> None:
     ledger = Ledger(path)
-    row = Hold(node="pub1", pool="burst", reason="no capacity", since=T0, until=T0 + 60)
-    policy = msgspec.structs.replace(row, reason="the budget is spent", kind="policy")
-    ledger.hold([row, policy])
+    row = Exclusion(
+        kind=CAPACITY, scope="pub1", pool="burst", cause="no capacity", since=T0, until=T0 + 60
+    )
+    policy = msgspec.structs.replace(row, cause="the budget is spent", kind="policy")
+    ledger.exclude(*[row, policy])
     assert [held.kind for held in ledger.holds()] == ["policy", "capacity"]
-    ledger.release(["pub1"])
+    ledger.readmit(CAPACITY, "pub1")
     assert ledger.holds() == (policy,)
-    ledger.release(["pub1"], "policy")
+    ledger.readmit(POLICY, "pub1")
     assert ledger.holds() == ()
     ledger.close()

@@ -6,38 +6,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import Breaker, CoolDown, Location, Market, Offer
-from slurm_elastic.policies.boot_breaker import (
+from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Location, Market, Offer
+from slurm_elastic.policies.boots import given_up_after, longest_wait, may_wait, turn
+from slurm_elastic.policies.exclusions import (
     Boot,
+    Excluded,
     after_failures,
-    given_up_after,
-    longest_wait,
-    may_wait,
     paused,
+    rest_key,
     to_rest,
-    trial,
-    turn,
+    touches,
 )
-from slurm_elastic.policies.ranking import Scope, rank, rest_key, serving, touches
+from slurm_elastic.policies.ranking import Scope, rank, serving
 from tests.policies import strategies
 
 T0 = 1000.0
-OPEN = Breaker(pool="std", failures=10, until=T0 + 50, reason="10 machines in a row")
+OPEN = Exclusion(kind=BREAKER, scope="std", count=10, until=T0 + 50, cause="10 machines in a row")
+OFFER = Offer(
+    cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a", market=Market.ON_DEMAND,
+    price=0.1, cpus=2, memory=1000,
+)  # fmt: skip
 
 
-def failing(before: Breaker, count: int, now: float) -> Breaker:
+def failing(before: Exclusion, count: int, now: float) -> Exclusion:
     return after_failures(before, count, now, limit=10, cool_down=3600.0)
 
 
 @given(st.lists(st.integers(1, 4), max_size=12))
 def test_a_breaker_opens_with_the_tenth_in_a_row_and_not_before(counts: list[int]) -> None:
-    breaker, opened = Breaker(pool="std"), None
+    breaker, opened = Exclusion(kind=BREAKER, scope="std"), None
     for n, count in enumerate(counts):
         breaker = failing(breaker, count, T0 + n)
         if opened is None and sum(counts[: n + 1]) >= 10:
             opened = T0 + n
-        assert breaker.until == (None if opened is None else opened + 3600), "it is set once"
-        assert breaker.failures == sum(counts[: n + 1])
+        assert breaker.until == (0 if opened is None else opened + 3600), "it is set once"
+        assert breaker.count == sum(counts[: n + 1])
         assert (paused(breaker, T0 + n) is None) == (opened is None)
 
 
@@ -45,25 +48,25 @@ def test_after_the_pause_one_that_fails_opens_it_again() -> None:
     assert paused(OPEN, T0 + 50) is None
     again = failing(OPEN, 1, T0 + 60)
     assert again.until == T0 + 60 + 3600
-    assert again.reason == "11 machines in a row booted but never registered with Slurm"
+    assert again.cause == "11 machines in a row booted but never registered with Slurm"
 
 
 @given(st.integers(0, 5))
 def test_after_the_pause_one_machine_is_on_trial(booting: int) -> None:
-    assert trial(None, booting) is None
-    assert trial(Breaker(pool="std", failures=3), booting) is None
-    found = trial(OPEN, booting)
-    assert found is not None
-    assert found[0] == (0 if booting else 1)
+    request = strategies.request()
+    pool = request.pool
+    counted = Exclusion(kind=BREAKER, scope=pool.name, count=3)
+    assert not Excluded(pool, (), T0).trial
+    assert not Excluded(pool, (counted,), T0).trial
+    scope = Scope(exclusions=(OPEN,), booting={f"pool:{pool.name}": booting})
+    found = rank(request, [OFFER], scope, T0 + 60)
+    assert [r.room for r in found.ranked] == ([] if booting else [1])
 
 
 def test_the_ranking_says_that_a_pool_is_paused_or_on_trial() -> None:
     request = strategies.request()
-    offer = Offer(
-        cloud="aws", location=Location.PUBLIC, instance_type="m5", zone="a",
-        market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
-    )  # fmt: skip
-    shut = Scope(breakers={"std": OPEN})
+    offer = OFFER
+    shut = Scope(exclusions=(OPEN,))
     (rejected,) = rank(request, [offer], shut, T0).rejected
     assert rejected.reason == "pool std is paused for another 50 s: 10 machines in a row"
     tried = serving(request, [offer, replace(offer, zone="b")], shut, T0 + 50)
@@ -117,9 +120,16 @@ def test_a_rest_is_of_its_pool_only() -> None:
         market=Market.ON_DEMAND, price=0.1, cpus=2, memory=1000,
     )  # fmt: skip
     key = rest_key(request.pool)
-    rest = CoolDown(key=key, until=T0 + 9, code="BootFailed", reason="n1 did not register")
-    (rejected,) = rank(request, [offer], Scope(cool_downs=(rest,)), T0).rejected
+    rest = Exclusion(
+        kind=COOL_DOWN,
+        scope=key,
+        until=T0 + 9,
+        code="BootFailed",
+        cause="n1 did not register",
+        count=1,
+    )
+    (rejected,) = rank(request, [offer], Scope(exclusions=(rest,)), T0).rejected
     assert rejected.reason == "cools down for another 9 s after BootFailed: n1 did not register"
     other = replace(request.pool, name="other")
-    assert rank(replace(request, pool=other), [offer], Scope(cool_downs=(rest,)), T0).ranked
+    assert rank(replace(request, pool=other), [offer], Scope(exclusions=(rest,)), T0).ranked
     assert (touches(key, request.pool), touches(key, other)) == (True, False)

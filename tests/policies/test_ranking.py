@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import CoolDown, Limits, Location, Market, Offer, Usage
+from slurm_elastic.model import COOL_DOWN, Exclusion, Limits, Location, Market, Offer, Usage
 from slurm_elastic.policies.ranking import Scope, rank, risk
 from tests.policies.strategies import NOW, offers, request
 
@@ -107,17 +107,21 @@ def test_the_hourly_cap_counts_the_dearest_price_that_is_known() -> None:
 
 @pytest.mark.parametrize("key", [SPOT.key, "aws/*/*/spot", "aws/*/*/*"])
 def test_cool_downs_cover_an_offer_a_market_or_a_cloud(key: str) -> None:
-    cool = CoolDown(key=key, until=NOW + 30.2, code="ICE", reason="no machines")
-    assert reason(SPOT, Scope(cool_downs=(cool,))) == (
+    cool = Exclusion(
+        kind=COOL_DOWN, scope=key, until=NOW + 30.2, code="ICE", cause="no machines", count=1
+    )
+    assert reason(SPOT, Scope(exclusions=(cool,))) == (
         "cools down for another 31 s after ICE: no machines"
     )
     over = replace(cool, until=NOW)
-    assert rank(request(), [SPOT], Scope(cool_downs=(over,)), NOW).ranked
+    assert rank(request(), [SPOT], Scope(exclusions=(over,)), NOW).ranked
 
 
 def test_a_market_cool_down_leaves_the_other_market() -> None:
-    cool = CoolDown(key="aws/*/*/spot", until=NOW + 30, code="quota", reason="limit")
-    placement = rank(request(), [SPOT, OFFER], Scope(cool_downs=(cool,)), NOW)
+    cool = Exclusion(
+        kind=COOL_DOWN, scope="aws/*/*/spot", until=NOW + 30, code="quota", cause="limit", count=1
+    )
+    placement = rank(request(), [SPOT, OFFER], Scope(exclusions=(cool,)), NOW)
     assert [r.offer for r in placement.ranked] == [OFFER]
 
 

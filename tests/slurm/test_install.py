@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.ledger import Hold, Ledger
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import CAPACITY, Exclusion
 from slurm_elastic.slurm import includeline, plan
 from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest
 from slurm_elastic.slurm.uninstall import uninstall
@@ -385,9 +386,18 @@ def test_uninstall_refuses_while_machines_are_paid(host: Host) -> None:
 
 def test_after_an_uninstall_no_node_is_held_any_more(host: Host) -> None:
     host.install()
-    row = Hold(node="pub1", pool="burst", reason="x", since=ledger_cases.T0, until=ledger_cases.T0)
+    row = Exclusion(
+        kind=CAPACITY,
+        scope="pub1",
+        pool="burst",
+        cause="x",
+        since=ledger_cases.T0,
+        until=ledger_cases.T0,
+    )
     with contextlib.closing(Ledger(host.config.state / "ledger.db")) as ledger:
-        ledger.hold([row, replace(row, kind="policy"), replace(row, node="pub2", kind="policy")])
+        ledger.exclude(
+            *[row, replace(row, kind="policy"), replace(row, scope="pub2", kind="policy")]
+        )
         host.uninstall()
         assert ledger.holds() == ()
 

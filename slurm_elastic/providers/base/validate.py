@@ -6,7 +6,7 @@ from typing import Protocol
 
 from slurm_elastic.config.clouds import default_listing_lag
 from slurm_elastic.config.partial import Draft
-from slurm_elastic.policies.boot_breaker import given_up_after
+from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.units import format_duration
 
 

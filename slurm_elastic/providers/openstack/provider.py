@@ -18,16 +18,7 @@ from msgspec.structs import replace
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.clouds import LISTING_LAG, ONE_ZONE
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError
-from slurm_elastic.model import (
-    Finding,
-    Instance,
-    LaunchSpec,
-    Level,
-    Market,
-    Notice,
-    Offer,
-    Pool,
-)
+from slurm_elastic.model import Finding, Instance, LaunchSpec, Level, Market, Notice, Offer, Pool
 from slurm_elastic.providers.base.ownership import Ownership, ownership_of
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
 from slurm_elastic.providers.base.user_data import read_parts

@@ -14,15 +14,7 @@ from providers.contract import UUID
 
 from slurm_elastic.config import Cluster
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
-from slurm_elastic.model import (
-    Instance,
-    InstanceState,
-    LaunchSpec,
-    Level,
-    Location,
-    Market,
-    Pool,
-)
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Level, Location, Market, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.docker.provider import DockerProvider
 from slurm_elastic.providers.docker.settings import DockerCloud, DockerHost, DockerType
