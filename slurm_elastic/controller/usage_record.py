@@ -42,12 +42,13 @@ class UsageRecord:
         self._looks.tick()
 
     def look(self) -> None:
-        """Bring the ledger's runs up to date; nobody is asked while there is no machine."""
-        site = self._site
+        """Bring the ledger's runs up to date; Slurm is not asked while there is no machine, nor was
+        one since the look before.
+        """
+        site, now = self._site, self._site.now()
         before = site.ledger.open_runs()
-        if not before and not site.ledger.machines():
+        if not before and not site.ledger.machines(ended_since=now - 3 * PERIOD):
             return
-        now = site.now()
         site.ledger.write_runs(news(site, before, site.slurm.jobs(ended=True), now))
 
 
