@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slurm_elastic.catalogues import Keeper, tell_used
 from slurm_elastic.cli.service import on_stop, run_service
-from slurm_elastic.config import Config
+from slurm_elastic.config import Config, configfile
+from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
@@ -44,12 +46,25 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    return run_service("slurm-elasticd", ABOUT, "daemon.lock", _serve, argv)
+    return run_service("slurm-elasticd", ABOUT, "daemon.lock", _serve, argv, configfile.read)
 
 
-def _serve(config: Config) -> None:
+def _serve(plain: Config) -> None:
+    """Anew whenever a catalogue tells other types or prices; ``plain`` is as it was read."""
+    ended = threading.Event()
+    while not ended.is_set():
+        _serve_as(plain, from_state(plain, time.time()), ended)
+
+
+def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
+    """Until ``ended``, which SIGTERM sets, or another catalogue."""
     stop = threading.Event()
-    on_stop(stop.set)
+
+    def end() -> None:
+        ended.set()
+        stop.set()
+
+    on_stop(end)
     slurm = open_slurm(config.slurm)
     providers = {c.name: open_provider(c, config.cluster, config) for c in config.clouds}
     with contextlib.ExitStack() as closing:
@@ -64,10 +79,21 @@ def _serve(config: Config) -> None:
             "serving cluster=%s pid=%d state=%s", config.cluster.name, os.getpid(), config.state
         )
         _start(waiter, stop)
+        _keep_catalogues(plain, config, stop, closing)
+        tell_used(config, ledger, time.time())
         _answer_users(config, closing)
         Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
+
+
+def _keep_catalogues(
+    plain: Config, config: Config, stop: threading.Event, closing: contextlib.ExitStack
+) -> None:
+    if any(cloud.catalogued for cloud in plain.clouds):
+        keeper = Keeper(plain, config, stop.set)
+        keeper.start()
+        closing.callback(keeper.stop)
 
 
 def _start(waiter: PrologServer, stop: threading.Event) -> None:

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from slurm_elastic.catalogues import completed
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config.configfile import read
 from slurm_elastic.doctor import bursting, clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
@@ -64,8 +65,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print the diagnosis; 1 where something is wrong."""
-    config = load(Path(args.config))
-    with as_the_services(args.config, config) as environment:
+    typed = read(Path(args.config))
+    with as_the_services(args.config, typed) as environment:
+        config = completed(typed, time.time())
         diagnosis = diagnose(
             config, ProbingCli(config.slurm), time.time(), environment, quick=args.quick
         )

@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.catalogues import completed
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
-from slurm_elastic.config.configfile import load
+from slurm_elastic.config.configfile import read
 from slurm_elastic.config.rules import types_of
 from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import ConfigError, SlurmElasticError
@@ -98,9 +99,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Print the offers; 1 when no cloud that was asked gave an answer."""
-    config = load(Path(args.config))
-    slurm = PromptCli(config.slurm)
-    with as_the_services(args.config, config):
+    typed = read(Path(args.config))
+    slurm = PromptCli(typed.slurm)
+    with as_the_services(args.config, typed):
+        config = completed(typed, time.time())
         found = gather(config, slurm, time.time(), args.job, args.pool, args.nodes)
     if args.json:
         write_json(found)

@@ -36,16 +36,21 @@ def run_service(
     lock: str,
     serve: Callable[[Config], None],
     argv: list[str] | None = None,
+    load: Callable[[Path], Config] = configfile.load,
 ) -> int:
     """Have ``serve`` run under the lock file of that name. Exit 2: the configuration is wrong, or
     the state directory does not fit to it; 75 (EX_TEMPFAIL): a disk, a lock, a database or
     slurmctld stands in the way, which passes by itself.
     """
-    return run_parsed(name, parser_of(name, about).parse_args(argv), lock, serve)
+    return run_parsed(name, parser_of(name, about).parse_args(argv), lock, serve, load)
 
 
 def run_parsed(
-    name: str, args: argparse.Namespace, lock: str | None, serve: Callable[[Config], None]
+    name: str,
+    args: argparse.Namespace,
+    lock: str | None,
+    serve: Callable[[Config], None],
+    load: Callable[[Path], Config] = configfile.load,
 ) -> int:
     """As ``run_service``, with its options (``parser_of``) understood already. Without ``lock`` the
     state directory is only read.
@@ -54,7 +59,7 @@ def run_parsed(
     log_plainly(args.log_level.upper())
     logging.getLogger("botocore").setLevel(logging.WARNING)
     try:
-        config = configfile.load(args.config)
+        config = load(args.config)
         _require(config)
         if lock is None:
             serve(config)

@@ -34,6 +34,7 @@ from slurm_elastic.config.numbers import (
     SuspendSeconds,
 )
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
+from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
@@ -123,7 +124,7 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     real_memory: Mebibytes | None = None
     gres: dict[str, Count] = field(default_factory=dict)
     features: tuple[str, ...] = ()
-    instance_types: tuple[str, ...] = ()
+    instance_types: tuple[str, ...] | Requirements = ()
     zones: tuple[str, ...] = ()
     markets: Annotated[tuple[Market, ...], Meta(min_length=1)] = (Market.ON_DEMAND,)
     max_price: Dollars | None = None
@@ -136,6 +137,12 @@ class PoolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     image: ImageChoice | None = None
     policies: PoolPolicies = field(default_factory=PoolPolicies)
     checkpoint: PoolCheckpoint = field(default_factory=PoolCheckpoint)
+
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        """``instance_types`` as names; none while requirements are not resolved yet."""
+        names = self.instance_types
+        return () if isinstance(names, Requirements) else names
 
     @property
     def slurm_memory(self) -> int:
@@ -259,7 +266,7 @@ def domain_pools(config: Config, expand: Callable[[str], Sequence[str]]) -> tupl
             real_memory=p.slurm_memory,
             gres=p.gres,
             features=p.features,
-            instance_types=p.instance_types,
+            instance_types=p.type_names,
             zones=p.zones,
             markets=_markets(config, p),
             max_price=p.max_price,

@@ -11,7 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.protocols import Provider
 
@@ -43,13 +44,15 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     ``open`` makes a provider from settings, the cluster and, where there is one, the whole
     configuration; it imports the SDK. ``check`` adds what makes no sense in a cloud of the kind, at
     its index in the file, to the draft's problems. ``grant`` writes the least rights that its
-    account needs; None where the cloud knows no rights.
+    account needs; None where the cloud knows no rights. ``known_types`` asks the cloud for its
+    types and prices (any ProviderError); None where it has no catalogue.
     """
 
     settings: type[CloudSettings]
     open: Callable[[Any, Cluster, Config | None], Provider]
     check: Callable[[Draft, int, Any], None] = _no_complaint
     grant: Callable[[Any, Use, Holder], Grant] | None = None
+    known_types: Callable[[Any], Iterable[KnownType]] | None = None
     api: int = API
 
     @property

@@ -20,6 +20,7 @@ from slurm_elastic.config.numbers import (
     SuspendSeconds,
 )
 from slurm_elastic.config.policies import CloudPolicies
+from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.model import Limits, Location, Market
 from slurm_elastic.policies.boots import given_up_after
 
@@ -58,6 +59,16 @@ class CloudSettings(
     """Whether its machines are told how to join by user data; others share a host or an image."""
     reach_advice: ClassVar[str] = "look at the endpoint, the network and the cloud's own state"
     """Doctor's advice where it does not answer."""
+
+    @property
+    def catalogued(self) -> bool:
+        """Whether types and prices that the file leaves out are asked of the cloud."""
+        return bool(getattr(self, "catalogue", False))
+
+    @property
+    def type_class(self) -> type[InstanceType]:
+        """The class of its types."""
+        return InstanceType
 
     @property
     def provider(self) -> str:
@@ -130,6 +141,12 @@ class InstanceType(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     memory: Mebibytes
     price: float
     gres: dict[str, Count] = field(default_factory=dict)
+
+
+def typed(name: str, kind: InstanceType) -> KnownType:
+    """A type of the file, as catalogues have types."""
+    gres = dict(kind.gres)
+    return KnownType(name=name, cpus=kind.cpus, memory=kind.memory, price=kind.price, gres=gres)
 
 
 LISTING_LAG = 60.0

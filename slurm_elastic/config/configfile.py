@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Hashable
 from functools import cache
@@ -21,6 +22,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config, settled
 from slurm_elastic.config import document as yaml_document
+from slurm_elastic.config.catalogue import from_state
 from slurm_elastic.config.check import UUID_FORM, check, is_uuid
 from slurm_elastic.config.cloud_kinds import table
 from slurm_elastic.config.clouds import CloudSettings
@@ -35,6 +37,11 @@ T = TypeVar("T")
 
 
 def load(path: Path) -> Config:
+    """As ``read``, with the types that catalogues in the state directory add."""
+    return from_state(read(path), time.time())
+
+
+def read(path: Path) -> Config:
     """The configuration in ``path``, with the UUID from ``cluster-uuid`` beside it if that exists.
 
     Raises ConfigError for anything that is wrong with either file.

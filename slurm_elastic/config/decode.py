@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 import msgspec.inspect as mi
+from msgspec import Struct
 
 from slurm_elastic.config.document import Document, KeyPath, shown
 from slurm_elastic.errors import ConfigError
@@ -120,6 +121,8 @@ class Shape:
 
     def _convert(self, kind: mi.Type, raw: object, at: KeyPath) -> object:
         unit = _unit(kind)
+        if _extra(kind).get("number") and isinstance(raw, int) and not isinstance(raw, bool):
+            raw = str(raw)
         kind = _bare(kind)
         match kind:
             case mi.StructType() if kind.cls in self._families:
@@ -189,10 +192,12 @@ class Shape:
         return not unknown, meant
 
     def _union(self, kind: mi.UnionType, raw: object, at: KeyPath) -> object:
-        """Either ``X | None`` or structs told apart by their tag field."""
+        """``X | None``, structs told apart by their tag field, or a list or a mapping."""
         if any(isinstance(option, mi.NoneType) for option in kind.types):
             return None if raw is None else self.convert(_options(kind)[0], raw, at)
         tags = _tags(kind)
+        if not tags:
+            return self.convert(_by_form(kind, raw), raw, at)
         tag_field = next(iter(tags.values())).tag_field or ""
         tag = self._tag(tag_field, list(tags), raw, at)
         return BAD if tag is None else self.convert(tags[tag], raw, at)
@@ -292,7 +297,7 @@ def expectation(kind: mi.Type, unit: str = "") -> str:
         case mi.StructType():
             return f"a mapping with the keys {', '.join(_keys(kind))}"
         case mi.UnionType():
-            return expectation(_options(kind)[0])
+            return " or ".join(expectation(option) for option in _options(kind))
         case mi.VarTupleType():
             least = f" with at least {kind.min_length} entry" if kind.min_length else ""
             return f"a list{least}, each entry {_entry(kind.item_type)}"
@@ -376,6 +381,12 @@ def _options(kind: mi.UnionType) -> list[mi.Type]:
     return [option for option in kind.types if not isinstance(option, mi.NoneType)]
 
 
+def _by_form(kind: mi.UnionType, value: object) -> mi.Type:
+    """The option for a mapping or Struct; for all else the first."""
+    structs = [o for o in _options(kind) if isinstance(o, mi.StructType)]
+    return structs[0] if isinstance(value, dict | Struct) and structs else _options(kind)[0]
+
+
 def _tags(kind: mi.UnionType) -> dict[str, mi.StructType]:
     structs = [o for o in _options(kind) if isinstance(o, mi.StructType)]
     return {str(struct.tag): struct for struct in structs if struct.tag is not None}
@@ -399,7 +410,7 @@ def render(kind: mi.Type, value: object) -> object:
         case mi.UnionType() if _tags(kind):
             return render(next(s for s in _tags(kind).values() if s.cls is type(value)), value)
         case mi.UnionType():
-            return render(_options(kind)[0], value)
+            return render(_by_form(kind, value), value)
         case mi.StructType() if kind.cls is not type(value):
             return render(mi.type_info(type(value)), value)  # one of a family
         case mi.StructType():

@@ -10,12 +10,18 @@ from collections.abc import Callable
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
-from slurm_elastic.config.clouds import (
-    CloudSettings,
-)
+from slurm_elastic.config.clouds import CloudSettings, typed
 from slurm_elastic.config.decode import describe, nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
+from slurm_elastic.config.requirements import (
+    RANGE_FORM,
+    RANGES,
+    Requirements,
+    Shape,
+    lacks,
+    parse_range,
+)
 from slurm_elastic.model import Market
 from slurm_elastic.units import format_duration
 
@@ -47,20 +53,48 @@ def _pool_market(draft: Draft) -> None:
             draft.problems.add(("pools", i, "markets", n), shown(market), expected)
 
 
+def _cloud_types(draft: Draft) -> None:
+    for i, cloud in draft.clouds.items():
+        if cloud.needs_types and not cloud.shapes and not cloud.catalogued:
+            expected = "a mapping with at least 1 key, or catalogue: true"
+            draft.problems.add(("clouds", i, "types"), "no types of machines", expected)
+
+
 def _pool_types(draft: Draft) -> None:
     for i, pool, cloud in draft.pools_with_clouds:
-        types = cloud.shapes
         at = ("pools", i, "instance_types")
-        if cloud.needs_types and not pool.instance_types:
-            expected = f"at least one of the types of cloud {cloud.name}: {', '.join(types)}"
+        if isinstance(pool.instance_types, Requirements):
+            _requirements(draft, at, pool, cloud, pool.instance_types)
+        elif cloud.needs_types and not pool.instance_types:
+            expected = f"at least one of the types of cloud {cloud.name}: {', '.join(cloud.shapes)}"
             draft.problems.add(at, "no instance types", expected)
-        for n, name in enumerate(pool.instance_types):
-            if types and name not in types:
-                expected = f"a type of cloud {cloud.name}: one of {', '.join(types)}"
-                hint = nearest(name, types)
-                draft.problems.add((*at, n), shown(name), expected, hint)
-            elif types:
+        for n, name in enumerate(pool.type_names):
+            if name in cloud.shapes:
                 _type_fits(draft, (*at, n), pool, cloud, name)
+            elif cloud.shapes and not cloud.catalogued:
+                types = cloud.shapes
+                expected = f"a type of cloud {cloud.name}: one of {', '.join(types)}"
+                draft.problems.add((*at, n), shown(name), expected, nearest(name, types))
+
+
+def _requirements(
+    draft: Draft, at: KeyPath, pool: PoolSettings, cloud: CloudSettings, wanted: Requirements
+) -> None:
+    wrong = False
+    for key, number in RANGES.items():
+        text = getattr(wanted, key)
+        try:
+            if text is not None:
+                parse_range(text, number)
+        except ValueError:
+            wrong = True
+            draft.problems.add((*at, key), shown(text), RANGE_FORM)
+    if not cloud.catalogued and cloud.shapes and not wrong:
+        types = [typed(name, kind) for name, kind in cloud.shapes.items()]
+        node = Shape(cpus=pool.cpus, memory=pool.slurm_memory, gres=pool.gres)
+        if all(lacks(one, wanted, node) for one in types):
+            expected = f"such as a type of cloud {cloud.name} meets, or its catalogue: true"
+            draft.problems.add(at, "requirements that none meets", expected)
 
 
 def _type_fits(
@@ -160,6 +194,7 @@ def _who_times(draft: Draft) -> None:
 FITS: tuple[Callable[[Draft], None], ...] = (
     _pool_size,
     _pool_market,
+    _cloud_types,
     _pool_types,
     _pool_zones,
     _ports,

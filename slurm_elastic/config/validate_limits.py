@@ -94,7 +94,7 @@ def _cheapest(pool: PoolSettings, cloud: CloudSettings) -> tuple[float, str] | N
     """The pool's cheapest machine at its full price ($/h) and its name; None if not known."""
     if cloud.flat_price is not None:
         return cloud.flat_price, "machine"
-    names, types = pool.instance_types or tuple(cloud.shapes), cloud.shapes
+    names, types = pool.type_names or tuple(cloud.shapes), cloud.shapes
     prices = [(types[name].price, name) for name in names if name in types]
     return min(prices, default=None)
 

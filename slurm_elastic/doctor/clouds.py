@@ -13,6 +13,7 @@ from msgspec.structs import replace as altered
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import types_of
+from slurm_elastic.doctor import catalogue
 from slurm_elastic.doctor.environment import FILE
 from slurm_elastic.errors import AuthError, ProviderError, SlurmElasticError
 from slurm_elastic.model import Finding, Level, Limits, NodeRequest, Offer, Pool
@@ -31,7 +32,8 @@ def examine(config: Config, cloud: CloudSettings, pools: Sequence[Pool]) -> tupl
         # Both bound the most that pools could ask for.
         bounded = altered(cloud, limits=tighter(cloud.limits, config.limits))
         provider = open_provider(bounded, config.cluster, config)
-        return tuple(look(provider, cloud, pools, config.limits))
+        told = catalogue.examine(config, cloud, pools, time.time())
+        return (*look(provider, cloud, pools, config.limits), *told)
     except Exception as error:  # noqa: BLE001 - another cloud's look must go on
         return (_unexpected("opening it", error),)
 

@@ -27,7 +27,14 @@ from msgspec.structs import replace
 
 from slurm_elastic.errors import SandboxError, SlurmElasticError
 from slurm_elastic.prices.trace import load_trace
-from slurm_elastic.sandbox import ec2_control, ec2_events, ec2_fleet, ec2_moto, ec2_quotas
+from slurm_elastic.sandbox import (
+    ec2_control,
+    ec2_events,
+    ec2_fleet,
+    ec2_moto,
+    ec2_pricelist,
+    ec2_quotas,
+)
 from slurm_elastic.sandbox.ec2_api import (
     Call,
     answer_xml,
@@ -130,6 +137,8 @@ class Front:
             answer = self._control(environ["REQUEST_METHOD"], path, body)
         elif wanted.startswith(ec2_quotas.TARGET):
             answer = self._quota(wanted.removeprefix(ec2_quotas.TARGET), body)
+        elif wanted.startswith(ec2_pricelist.TARGET):
+            answer = self._price_list(wanted.removeprefix(ec2_pricelist.TARGET), body)
         elif wanted.startswith(ec2_events.TARGET):
             answer = self._queues(wanted.removeprefix(ec2_events.TARGET), environ, body)
         else:
@@ -178,6 +187,17 @@ class Front:
         with self._lock:
             answer = self._serve(call, target, environ)
         return self._strike(target, Stage.ANSWER) or answer
+
+    def _price_list(self, action: str, body: bytes) -> Answer:
+        """Another service, too."""
+        with self._lock:
+            self.cloud.calls[action] += 1
+            told = ec2_pricelist.told(body, self.cloud.listed_prices)
+        fault = self.cloud.faults.take(Target(action=action), Stage.ENTRY)
+        error = fault.error("") if fault else None
+        if error is not None:
+            return Answer(error.status, ec2_quotas.error_json(error), ec2_quotas.JSON)
+        return Answer(200, told, ec2_quotas.JSON)
 
     def _queues(self, action: str, environ: Environ, body: bytes) -> Answer:
         """SQS, of which no fault and no limit of EC2's is."""

@@ -154,6 +154,7 @@ class EmulatedCloud:
         self.visible_after = 0.0
         self.buckets = Buckets()
         self.quotas = ec2_quotas.shipped()
+        self.listed_prices: dict[str, float] = {}
         self.events: dict[str, Event] = {}
         self.consoles: dict[str, str] = {}
 

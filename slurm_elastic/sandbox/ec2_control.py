@@ -1,8 +1,8 @@
 """Steering the emulated EC2: the control API under ``/_sandbox/``, both of its ends.
 
 ``GET state``; ``POST faults`` (a Fault, or ``{"clear": true}``), ``stock``, ``prices``, ``quotas``,
-``settings``, ``interrupt``, ``shut-down``, ``console``, ``schedule``, ``buckets``, ``advance``,
-``reset``.
+``listed``, ``settings``, ``interrupt``, ``shut-down``, ``console``, ``schedule``, ``buckets``,
+``advance``, ``reset``.
 Bodies and answers are JSON; an answer other than 200 carries ``{"error": sentence}``.
 """
 
@@ -48,6 +48,11 @@ class _Trace(_Order, frozen=True, kw_only=True):
 class _Quota(_Order, frozen=True, kw_only=True):
     code: str
     vcpus: float | None
+
+
+class _Listed(_Order, frozen=True, kw_only=True):
+    type: str
+    price: float | None
 
 
 class _Settings(_Order, frozen=True, kw_only=True):
@@ -129,6 +134,15 @@ def _quotas(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     return cloud.quotas
 
 
+def _listed(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
+    order = msgspec.json.decode(body, type=_Listed)
+    if order.price is None:
+        cloud.listed_prices.pop(order.type, None)
+    else:
+        cloud.listed_prices[order.type] = order.price
+    return cloud.listed_prices
+
+
 def _settings(cloud: EmulatedCloud, body: bytes, _now: float) -> object:
     cloud.visible_after = msgspec.json.decode(body, type=_Settings).visible_after
     return {"visible_after": cloud.visible_after}
@@ -178,6 +192,7 @@ _ORDERS: Mapping[str, Callable[[EmulatedCloud, bytes, float], object]] = {
     "stock": _stock,
     "prices": _prices,
     "quotas": _quotas,
+    "listed": _listed,
     "settings": _settings,
     "interrupt": _interrupt,
     "shut-down": _shut_down,
@@ -212,6 +227,10 @@ class Ec2Control(Steering):
     def quota(self, code: str, vcpus: float | None) -> None:
         """Have Service Quotas tell so many vCPUs for a quota of EC2; None: it knows no such one."""
         self._ask("POST", "quotas", _Quota(code=code, vcpus=vcpus))
+
+    def list_price(self, type_: str, price: float | None) -> None:
+        """Have the price list tell this price on demand ($/h); None: its own again."""
+        self._ask("POST", "listed", _Listed(type=type_, price=price))
 
     def replay(self, trace: Path, speed: float = 1.0) -> None:
         """Replay a price trace from its beginning, so many of its seconds a second."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from emulated import running_ec2
 from patience import eventually, patience
 
 from slurm_elastic.cli.service import run_service
@@ -242,3 +243,45 @@ def test_while_slurm_is_dead_requests_stay(state: Path) -> None:
 def health(state: Path) -> list[object]:
     with contextlib.closing(Ledger(state / "ledger.db", read_only=True)) as ledger:
         return list(ledger.health())
+
+
+AWS = """
+  - name: aws
+    provider: aws
+    location: public
+    region: us-east-1
+    endpoint: {url}
+    image: ami-12345678
+    zones: [us-east-1a]
+    catalogue: true
+"""
+FLEXIBLE = """
+  - {name: pub, cloud: aws, nodes: "pub[1-2]", cpus: 4, memory: 8G, instance_types: {cpus: 4, most: 3}}
+"""
+
+
+def test_it_serves_anew_when_a_catalogue_has_come(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("AWS_ACCESS_KEY_ID", "a"), ("AWS_SECRET_ACCESS_KEY", "b")):
+        monkeypatch.setenv(name, value)
+    (tmp_path / "ec2").mkdir()
+    path = config(state)
+    with running_ec2(tmp_path / "ec2") as ec2:
+        clouds, pools = AWS.format(url=ec2.url), FLEXIBLE
+        text = path.read_text().replace("pools:\n", f"{clouds.lstrip(chr(10))}pools:\n")
+        path.write_text(text.rstrip() + pools)
+        with serving(path, state) as daemon:
+            ledger = state / "ledger.db"
+
+            def told() -> bool:
+                with contextlib.suppress(sqlite3.Error):
+                    reader = sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)
+                    with contextlib.closing(reader) as db:
+                        rows = db.execute("select reason from decisions where kind='catalogue'")
+                        return any("3 types by the catalogue" in row[0] for row in rows)
+                return False
+
+            eventually(told)
+            daemon.send_signal(signal.SIGTERM)
+            assert daemon.wait(patience(60)) == 0

@@ -24,6 +24,7 @@ from slurm_elastic.config.access import Who
 from slurm_elastic.config.clouds import InstanceType
 from slurm_elastic.config.joining import Join, Ssh
 from slurm_elastic.config.policies import Budget, PoolPolicies, SitePolicies
+from slurm_elastic.config.requirements import Requirements
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.model import ImageChoice, Limits, Location, Market
@@ -159,6 +160,7 @@ STRUCTS = (
     Join,
     Ssh,
     ImageChoice,
+    Requirements,
     checkpoint.CheckpointSettings,
     checkpoint.NoticeSettings,
     checkpoint.PriceSettings,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.aws.settings import AwsCloud
 from slurm_elastic.providers.aws.validate import check
@@ -29,4 +32,12 @@ def _grant(settings: AwsCloud, use: Use, holder: Holder) -> Grant:
     return grant(settings, use, holder)
 
 
-CLOUD = CloudKind(settings=AwsCloud, open=_open, check=check, grant=_grant)
+def _known_types(settings: AwsCloud) -> Iterable[KnownType]:
+    from slurm_elastic.providers.aws.known_types import known_types
+
+    return known_types(settings)
+
+
+CLOUD = CloudKind(
+    settings=AwsCloud, open=_open, check=check, grant=_grant, known_types=_known_types
+)

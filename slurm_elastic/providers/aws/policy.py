@@ -101,6 +101,14 @@ def _services(
             "Resource": arns.role(settings.instance_profile),
             "Condition": {"StringEquals": {"iam:PassedToService": arns.service}},
         }
+    if settings.catalogue:
+        # The price list is not of the region.
+        yield {
+            "Sid": "SeePrices",
+            "Effect": "Allow",
+            "Action": "pricing:GetProducts",
+            "Resource": "*",
+        }
     yield {
         "Sid": "SeeQuotas",
         "Effect": "Allow",
@@ -115,6 +123,8 @@ def _seeing(settings: AwsCloud) -> Iterator[str]:
     yield from ("DescribeSpotInstanceRequests", "DescribeSpotPriceHistory")
     if not (settings.zones or settings.subnets):
         yield "DescribeAvailabilityZones"
+    if settings.catalogue:
+        yield "DescribeInstanceTypes"
     if settings.subnets:
         yield "DescribeSubnets"
     if settings.security_groups:

@@ -46,7 +46,8 @@ class AwsCloud(CloudSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     region: str
     image: str
-    types: Annotated[dict[str, InstanceType], Meta(min_length=1)]
+    types: dict[str, InstanceType] = field(default_factory=dict)
+    catalogue: bool = False
     profile: str | None = None
     endpoint: str | None = None
     subnets: dict[str, str] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def _launches(draft: Draft, i: int, cloud: AwsCloud) -> None:
         expected = "the id (lt-...) or the name of a launch template"
         draft.problems.add((*at, "launch_template"), shown(template), expected)
     for name in cloud.interruption_rates:
-        if name not in cloud.types:
+        if name not in cloud.types and not cloud.catalogue:
             expected = f"a type of the cloud: one of {', '.join(cloud.types)}"
             hint = nearest(name, cloud.types)
             place = (*at, "interruption_rates", name)

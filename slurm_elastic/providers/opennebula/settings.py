@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import CloudSettings, InstanceType, without_spot
 from slurm_elastic.config.numbers import (
@@ -40,7 +40,8 @@ class OpenNebulaCloud(
     """
 
     endpoint: str
-    types: Annotated[dict[str, OneTemplate], Meta(min_length=1)]
+    types: dict[str, OneTemplate] = field(default_factory=dict)
+    catalogue: bool = False
     auth: str | None = None
     ca_file: str | None = None
     user_data: str | None = None
@@ -53,6 +54,11 @@ class OpenNebulaCloud(
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
     shows_console: ClassVar[bool] = False
+
+    @property
+    def type_class(self) -> type[InstanceType]:
+        """The class of its types."""
+        return OneTemplate
 
     @property
     def markets(self) -> frozenset[Market]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
 from slurm_elastic.config.grants import Grant, Holder, Use
+from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.base.joining import program_of
 from slurm_elastic.providers.base.ownership import ownership_of
@@ -29,4 +32,12 @@ def _grant(settings: OpenStackCloud, use: Use, holder: Holder) -> Grant:
     return grant(settings, use, holder)
 
 
-CLOUD = CloudKind(settings=OpenStackCloud, open=_open, check=check, grant=_grant)
+def _known_types(settings: OpenStackCloud) -> Iterable[KnownType]:
+    from slurm_elastic.providers.openstack.known_types import known_types
+
+    return known_types(settings)
+
+
+CLOUD = CloudKind(
+    settings=OpenStackCloud, open=_open, check=check, grant=_grant, known_types=_known_types
+)

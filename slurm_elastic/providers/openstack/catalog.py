@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -121,16 +121,9 @@ class Catalog:
     def _listed_flavors(self) -> Mapping[str, FlavorFound]:
         """All that the project may use, by id and by name."""
         there: dict[str, FlavorFound] = {}
-        path = "/flavors/detail?limit=1000"
-        while path:
-            answer = self._call("compute", "GET", path)
-            page = [_flavor(record) for record in answer["flavors"]]
-            for one in page:
-                there |= {one.id: one, one.name: one}
-            # A site may have nova make smaller pages than were asked for.
-            further = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
-            last = page[-1].id if page and further else ""
-            path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
+        for record in flavor_pages(self._call):
+            one = _flavor(record)
+            there |= {one.id: one, one.name: one}
         return there
 
     @property
@@ -167,6 +160,19 @@ class Catalog:
             text = f"{len(found)} networks are called {name!r}; name one by its id"
             raise ProviderError(self._settings.name, "NoNetwork", text)
         return found[0]
+
+
+def flavor_pages(call: Call) -> Iterator[Mapping[str, Any]]:
+    """All flavors that the project may use, as nova has them."""
+    path = "/flavors/detail?limit=1000"
+    while path:
+        answer = call("compute", "GET", path)
+        page = answer["flavors"]
+        yield from page
+        # A site may have nova make smaller pages than were asked for.
+        further = any(link["rel"] == "next" for link in answer.get("flavors_links", ()))
+        last = str(page[-1]["id"]) if page and further else ""
+        path = f"/flavors/detail?limit=1000&marker={quote(last)}" if last else ""
 
 
 def _lack(kind: Flavor, found: FlavorFound | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from slurm_elastic.config.clouds import ONE_ZONE, CloudSettings, InstanceType, without_spot
 from slurm_elastic.config.numbers import (
@@ -38,7 +38,8 @@ class OpenStackCloud(
 
     cloud: str
     image: str
-    types: Annotated[dict[str, Flavor], Meta(min_length=1)]
+    types: dict[str, Flavor] = field(default_factory=dict)
+    catalogue: bool = False
     clouds_file: str | None = None
     region: str | None = None
     networks: tuple[str, ...] = ()
@@ -54,6 +55,11 @@ class OpenStackCloud(
     needs_types: ClassVar[bool] = True
     has_images: ClassVar[bool] = True
     by_user_data: ClassVar[bool] = True
+
+    @property
+    def type_class(self) -> type[InstanceType]:
+        """The class of its types."""
+        return Flavor
 
     @property
     def markets(self) -> frozenset[Market]:

@@ -70,7 +70,9 @@ def asks(operation: str, request: Mapping[str, Any], known: Known) -> Iterator[A
     service = "ec2" if operation in _EC2_BY_RESOURCE or operation.startswith("Describe") else None
     if operation in ("GetServiceQuota", "GetAWSDefaultServiceQuota"):
         service = "servicequotas"
-    assert service or operation == "DescribeInstanceTypes", operation
+    if operation == "GetProducts":
+        service = "pricing"
+    assert service, operation
     by_resource = _EC2_BY_RESOURCE.get(operation)
     if by_resource is None:
         yield Ask(f"{service}:{operation}", "*", {"aws:RequestedRegion": REGION})

@@ -20,6 +20,7 @@ from providers.aws.bed import REGION, AwsBed, FleetBed
 from providers.aws.judge import Known, actions, asks, granted
 from providers.contract import UUID, LaunchContract, spec_for
 
+from slurm_elastic.catalogues import ask
 from slurm_elastic.config import Cluster
 from slurm_elastic.config.grants import Holder, Use
 from slurm_elastic.errors import ProviderError
@@ -96,6 +97,7 @@ OURS = {
     "DescribeLaunchTemplateVersions", "DescribeSecurityGroups", "DescribeSpotInstanceRequests",
     "DescribeSpotPriceHistory", "DescribeSubnets", "GetAWSDefaultServiceQuota",
     "GetConsoleOutput", "GetServiceQuota", "RunInstances", "TerminateInstances",
+    "DescribeInstanceTypes", "GetProducts",
 }  # fmt: skip
 
 
@@ -136,6 +138,8 @@ def live(bed: AwsBed, **more: object) -> None:
     """All that the services and doctor ask of a cloud, in a machine's life."""
     pool = bed.pool
     provider = bed.open(**more)
+    if more.get("catalogue"):
+        ask(bed.settings(**more), 0.0)
     provider.check()
     provider.examine([pool])
     offer = next(o for o in provider.offers(pool) if o.market is pool.markets[0])
@@ -186,13 +190,17 @@ def image(bed: AwsBed) -> dict[str, object]:
     return {}
 
 
+def catalogue(bed: AwsBed) -> dict[str, object]:
+    return {"catalogue": True}
+
+
 def on_demand(bed: AwsBed) -> dict[str, object]:
     bed.pool = replace(bed.pool, markets=(Market.ON_DEMAND,))
     return {}
 
 
 CASES = [lambda bed: {}, lambda bed: {"zones": ()}, key_and_role, network, template, image,
-         on_demand]  # fmt: skip
+         catalogue, on_demand]  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

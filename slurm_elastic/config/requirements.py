@@ -1,0 +1,115 @@
+"""Types of machines by what they have instead of by name: ``instance_types`` as requirements.
+
+A range is ``4``, ``4..8``, ``4..``, ``..8``, ``>=4`` or ``<=8``, both ends included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from slurm_elastic.config.numbers import Count
+from slurm_elastic.units import parse_size
+
+RangeText = Annotated[str, Meta(extra={"number": True})]
+"""A range as the file has it; a lone number is one, too."""
+RANGE_FORM = "a range such as 4, 4..8, '>=4' or '<=8'"
+
+
+class Range(Struct, frozen=True):
+    """From ``low`` to ``high``, both included."""
+
+    low: float = 0.0
+    high: float = float("inf")
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+class KnownType(Struct, frozen=True, kw_only=True):
+    """A type of machine as a cloud's catalogue has it: ``memory`` in MiB, ``price`` on demand in
+    $/h (None: the catalogue tells none). ``own`` are keys that only its kind of cloud has.
+    """
+
+    name: str
+    cpus: int
+    memory: int
+    price: float | None = None
+    gres: dict[str, int] = {}
+    arch: str = ""
+    generation: int | None = None
+    own: dict[str, str | int] = {}
+
+
+class Requirements(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Each key narrows; at least what the pool's nodes have is asked in any case. ``gpu``: how many
+    (none where the pool has no gres). ``arch``: as the catalogue says it (``x86_64``, ``arm64``).
+    ``exclude``: patterns of names. The ``most`` cheapest are taken.
+    """
+
+    cpus: RangeText | None = None
+    memory: RangeText | None = None
+    gpu: RangeText | None = None
+    arch: str | None = None
+    generation: RangeText | None = None
+    exclude: tuple[str, ...] = ()
+    most: Count = 20
+
+
+def parse_range(text: str, number: Callable[[str], float] = float) -> Range:
+    """ValueError where it is none, or where nothing is in it."""
+    text = text.replace(" ", "")
+    if text.startswith(">="):
+        found = Range(low=number(text[2:]))
+    elif text.startswith("<="):
+        found = Range(high=number(text[2:]))
+    elif ".." in text:
+        low, _, high = text.partition("..")
+        found = Range(number(low) if low else 0.0, number(high) if high else float("inf"))
+    else:
+        found = Range(number(text), number(text))
+    if not 0 <= found.low <= found.high:
+        raise ValueError(f"nothing is in {text}")
+    return found
+
+
+RANGES: dict[str, Callable[[str], float]] = {
+    "cpus": float, "memory": parse_size, "gpu": float, "generation": float,
+}  # fmt: skip
+"""The keys that are ranges, and how their numbers are read."""
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """The least that a pool's nodes need: ``memory`` in MiB as Slurm is told."""
+
+    cpus: int
+    memory: int
+    gres: dict[str, int]
+
+
+def lacks(known: KnownType, wanted: Requirements, node: Shape) -> str:
+    """Why the type is not taken; empty where it is."""
+    typed = sum(n for name, n in known.gres.items() if name.startswith("gpu:"))
+    gpus = known.gres.get("gpu", typed)
+    if known.cpus < node.cpus or known.memory < node.memory:
+        return f"smaller than the node: {known.cpus} cpus, {known.memory} MiB"
+    for name, count in node.gres.items():
+        if known.gres.get(name, 0) < count:
+            return f"{known.gres.get(name, 0)} {name} of {count}"
+    if gpus and not node.gres and wanted.gpu is None:
+        return "it has GPUs that the nodes do not tell of"
+    have: dict[str, float | None] = {
+        "cpus": known.cpus, "memory": known.memory, "gpu": gpus, "generation": known.generation,
+    }  # fmt: skip
+    for key, number in RANGES.items():
+        text, value = getattr(wanted, key), have[key]
+        if text is not None and (value is None or value not in parse_range(text, number)):
+            return f"{key} {value:g}, not {text}" if value is not None else f"unknown {key}"
+    if wanted.arch is not None and known.arch != wanted.arch:
+        return f"arch {known.arch or 'unknown'}"
+    if any(fnmatchcase(known.name, pattern) for pattern in wanted.exclude):
+        return "excluded by name"
+    return "" if known.price is not None else "no price is known"
