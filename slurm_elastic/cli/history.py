@@ -30,7 +30,7 @@ from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.scenario_config import configured
-from slurm_elastic.simulate.site import World, boot_caps_of, caps_of, pools_of, scenario_of
+from slurm_elastic.simulate.site import World, bought_as, pools_of, scenario_of
 from slurm_elastic.simulate.swf import History
 
 LONG = 20_000
@@ -212,8 +212,6 @@ def read(args: argparse.Namespace) -> Setting:
     base = Scenario(
         pools=pools,
         bounds=_bounds(config, notes),
-        caps=caps_of(config, pools),
-        boot_caps=boot_caps_of(config, pools),
         accounts=accounts,
         checkpoints=_checkpoints(args),
         reservations=args.reservations,
@@ -221,6 +219,7 @@ def read(args: argparse.Namespace) -> Setting:
         requeue_delay=args.requeue_delay,
         seed=args.seed,
     )
+    base = bought_as(config, base)
     own, more = configured(config, base, saves=args.checkpoint is None)
     return Setting(
         configured=own,

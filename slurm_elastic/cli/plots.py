@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_elastic.cli.history import Setting
 from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import Offer
 from slurm_elastic.policies.checkpoint import AnyPolicy
 from slurm_elastic.simulate import series
+from slurm_elastic.simulate.market import SpotMarket
 from slurm_elastic.simulate.outcome import Outcome
-from slurm_elastic.simulate.scenario import PoolModel
 from slurm_elastic.simulate.search import Tried
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ td:first-child, th:first-child { text-align: left; }
 svg { max-width: 100%; height: auto; } .note { color: #666; }
 """
 SIZE = (9.5, 3.4)
+MOST_PRICES = 6
+"""Spot offers of a pool that are drawn."""
 Rows = Sequence[Sequence[str]]
 
 
@@ -94,7 +97,12 @@ def report_page(
         parts.append(_machines(policy, outcome, start))
     scenarios = [setting.scenario(policy) for policy, _ in runs]
     policies = list(dict.fromkeys(scenario.checkpoints.policy for scenario in scenarios))
-    parts += [_prices(pool, policies, start) for pool in setting.base.pools if pool.spot]
+    parts += [
+        _prices(pool.name, sold.offer, sold.market, policies, start)
+        for pool in setting.base.pools
+        for sold in pool.sold[:MOST_PRICES]
+        if sold.market is not None
+    ]
     return page(f"Simulation of {Path(setting.source).name}", parts)
 
 
@@ -120,17 +128,18 @@ def _machines(policy: str, outcome: Outcome, start: int) -> str:
     return svg(picture)
 
 
-def _prices(pool: PoolModel, policies: Sequence[AnyPolicy], start: int) -> str:
-    """A pool's spot price, with what takes its machines and what saves their jobs."""
-    if pool.spot is None:
-        return ""
-    curve = pool.spot.curve
-    picture, axes = figure(f"Spot price: {pool.name}", "", "$/h")
+def _prices(
+    pool: str, offer: Offer, market: SpotMarket, policies: Sequence[AnyPolicy], start: int
+) -> str:
+    """A spot offer's price, with what takes its machines and what saves their jobs."""
+    curve, bid = market.curve, market.bid
+    title = f"Spot price: {pool}, {offer.instance_type} in {offer.zone}"
+    picture, axes = figure(title, "", "$/h")
     _line(axes, list(zip(curve.times, curve.prices, strict=True)), start, "spot")
-    axes.axhline(pool.price, color="#c30", linestyle="--", label="on demand")
-    if pool.spot.bid is not None:
-        axes.axhline(pool.spot.bid, color="#06c", linestyle=":", label="lost above (bid)")
-    limits = dict(found for one in policies for found in series.thresholds(one, pool.spot))
+    axes.axhline(offer.on_demand_price or 0.0, color="#c30", linestyle="--", label="on demand")
+    if bid is not None:
+        axes.axhline(bid, color="#06c", linestyle=":", label="lost above (bid)")
+    limits = dict(found for one in policies for found in series.thresholds(one, market))
     for text, steps in limits.items():
         _line(axes, steps, start, f"saved above ({text})")
     axes.legend(fontsize="small")

@@ -151,7 +151,7 @@ def serving(
         booting = scope.booting.get(f"pool:{request.pool.name}", 0) + best.room
         scope = replace(
             scope,
-            usage=_used(scope.usage, request.pool, best),
+            usage=used_by(scope.usage, request.pool, best.offer, best.room),
             booting={**scope.booting, f"pool:{request.pool.name}": booting},
         )
     return tuple(chosen)
@@ -174,7 +174,7 @@ def ceiling(request: NodeRequest, offers: Iterable[Offer], scope: Scope) -> tupl
             continue
         room, bound = _room(replace(request, nodes=nodes), offer, calm, nothing)
         bounds.append(bound)
-        usage = _used(usage, request.pool, Ranked(offer=offer, room=room, reason=bound))
+        usage = used_by(usage, request.pool, offer, room)
         nodes = nodes[room:]
     return len(request.nodes) - len(nodes), next(iter([*bounds, *misfits]), "")
 
@@ -214,9 +214,8 @@ def shortfall(
     return f"{room} of {len(request.nodes)} nodes can be had now: {why}" if room else why
 
 
-def _used(usage: Usage, pool: Pool, bought: Ranked) -> Usage:
-    """``usage`` after a launch of ``bought``."""
-    offer, count = bought.offer, bought.room
+def used_by(usage: Usage, pool: Pool, offer: Offer, count: int) -> Usage:
+    """``usage`` with ``count`` machines of ``offer`` more."""
     cloud = f"cloud:{offer.cloud}"
     scopes = ("", cloud, f"pool:{pool.name}", f"market:{offer.market}", f"{cloud}:{offer.market}")
     cost = count * offer.worst_price

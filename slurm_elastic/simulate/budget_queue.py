@@ -30,9 +30,10 @@ class ApartQueue(Queue):
         self._known: frozenset[str] = frozenset()
         start = self.start
 
-        def start_paid(job: int, pool: int, need: int, now: int) -> None:
-            start(job, pool, need, now)
+        def start_paid(job: int, pool: int, need: int, now: int) -> bool:
+            started = start(job, pool, need, now)
             purses.pay({self.account(job): 1})
+            return started
 
         self.start = start_paid
         return self

@@ -177,6 +177,7 @@ class Engine(Moves):
             self.parked = True
             return
         self.due_looks.discard(now)
+        self.purchases.review(now, waited_for=bool(self.queue.waiting))
         if not self.direct:
             self._launch(now)
             self.grower.flag(self.queue.waiting, len(self.runs.now), now)

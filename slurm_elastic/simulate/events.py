@@ -12,9 +12,9 @@ from slurm_elastic.policies.capacity import Slurm
 from slurm_elastic.simulate.budget_queue import ApartQueue
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
-from slurm_elastic.simulate.limits import machines_of
-from slurm_elastic.simulate.machines import Machines
+from slurm_elastic.simulate.machines import Machines, Sales, machines_of
 from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.purchases import Purchases
 from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scaler import WINDOW_LOOK, Grower
@@ -40,7 +40,8 @@ class Moves:
     def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:
         self.jobs, self.scenario = jobs, scenario
         self.now = 0
-        self.pools = machines_of(scenario, lambda: self.now, self._later)
+        self.pools = machines_of(scenario)
+        self.purchases = Purchases(scenario, self.pools, self._look_at)
         self.needs: list[Sequence[int]] = [
             [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
         ]
@@ -67,9 +68,9 @@ class Moves:
         if end != now:
             return False
         self.runs.finish(run, now)
-        if machines.held and ready == now:
+        if machines.booked and ready == now:
             for batch, _ in pieces:  # a job of no length ends as its machines are ready
-                if batch in machines.held:
+                if batch in machines.booked:
                     self._booted(pool, batch, now)
         if machines.tracks:
             machines.unexpect(expected)
@@ -106,8 +107,8 @@ class Moves:
     def _booted(self, pool: int, batch: int, now: int) -> None:
         """Ready, for the job that it was launched for or for any; or lost while it booted."""
         machines = self.pools[pool]
-        if batch in machines.held:
-            machines.held.remove(batch)
+        if batch in machines.booked:
+            machines.booked.remove(batch)
             machines.busy += machines.booted(batch)
         elif batch in machines.coming:
             machines.unexpect(machines.coming.pop(batch))
@@ -123,32 +124,41 @@ class Moves:
         stands_still = len(grower.growing) > 1 and not self.runs.now
         return grower.period is not None or bool(machines.turns) or stands_still
 
-    def _start(self, job: int, pool: int, need: int, now: int) -> None:
-        """On idle machines first; the others are launched for it."""
+    def _start(self, job: int, pool: int, need: int, now: int) -> bool:
+        """On idle machines first; the others are bought for it. False where they are not to be had:
+        Slurm requeues the job then.
+        """
         machines = self.pools[pool]
         idle = machines.idle if self.reuse else 0
         if need <= idle:
             idle, ready, pieces = need, now, machines.take(need, now)
         else:
+            sales = self.purchases.buy(pool, need - idle, now, whole=True)
+            if not sales:
+                return False
             pieces = machines.take(idle, now) if idle else []
-            ready = self._boot_for(machines, pool, need - idle, pieces, now)
+            ready = self._boot_for(machines, pool, sales, pieces, now)
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.tracks:
             machines.expect(expected)
         heappush(self.events, end << 35 | job)
+        return True
 
-    def _boot_for(self, machines: Machines, pool: int, count: int, pieces: Pieces, now: int) -> int:
-        """Launch what a job lacks; when it is ready."""
+    def _boot_for(
+        self, machines: Machines, pool: int, sales: Sales, pieces: Pieces, now: int
+    ) -> int:
+        """Launch what was bought for a job; when it is ready."""
         if machines.turns:
-            waves = machines.start(count, now)
+            waves = machines.start(sales, now)
             ready = max(done for done, _ in waves)
             launched = [piece for _, part in waves for piece in part]
         else:
-            ready, launched = machines.launch(count, now)
+            ready, launched = machines.launch(sales, now)
         pieces += launched
+        count = sum([part for _, part in launched])
         if self.counts_boots:
             for batch, _ in launched:
-                machines.held.add(batch)
+                machines.booked.add(batch)
                 self._push(ready, BOOT, batch * POOLS + pool)
         else:
             machines.booting -= count
@@ -162,9 +172,12 @@ class Moves:
         return ready
 
     def boot_ahead(self, pool: int, count: int, now: int) -> None:
-        """Machines that boot for whoever comes first."""
+        """Machines that boot for whoever comes first, as many as can be had."""
         machines = self.pools[pool]
-        for ready, launched in machines.start(count, now):
+        sales = self.purchases.buy(pool, count, now, whole=False)
+        if not sales:
+            return
+        for ready, launched in machines.start(sales, now):
             for batch, part in launched:
                 machines.expect_boot(batch, part, ready)
                 self._push(ready, BOOT, batch * POOLS + pool)
@@ -184,22 +197,26 @@ class Moves:
 
     def _watch(self, pool: int, now: int) -> None:
         """Learn when the next spot machines of a pool are lost."""
-        when = self.pools[pool].watch(now)
-        if when is not None:
-            self._push(when, FALL, pool)
-
-    def _fall(self, pool: int, now: int) -> None:
-        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
         machines = self.pools[pool]
-        market = machines.pool.spot
-        if market is None or machines.fall != now:
+        for offer in machines.spots:
+            when = machines.watch(now, offer)
+            if when is not None:
+                self._push(when, FALL, offer * POOLS + pool)
+
+    def _fall(self, payload: int, now: int) -> None:
+        """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
+        pool, offer = payload % POOLS, payload // POOLS
+        machines = self.pools[pool]
+        if machines.falls[offer] != now:
             return
-        machines.fall = -1
-        over = machines.spot_live - market.room(now)
+        machines.falls[offer] = -1
+        over = machines.over(offer, now)
         batch = len(machines.batch_start)
+        if over > 0:
+            self.purchases.taken(pool, offer, now)
         while over > 0 and batch:
             batch -= 1
-            if machines.batch_spot[batch] and machines.batch_live[batch]:
+            if machines.batch_offer[batch] == offer and machines.batch_live[batch]:
                 lost = self._lose(pool, batch, min(over, machines.batch_live[batch]), now)
                 machines.reclaimed += lost
                 over -= lost
@@ -249,7 +266,7 @@ class Moves:
         machines = run.machines
         machines.busy_area += count * run.ready
         if self.counts_boots:
-            machines.held.discard(batch)
+            machines.booked.discard(batch)
         else:
             machines.busy -= count
             machines.booting += count

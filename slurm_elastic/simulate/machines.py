@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from slurm_elastic.model import Limits, Market, Offer
 from slurm_elastic.policies.release import Delayed, Flagged, Idle, Order
 from slurm_elastic.policies.scaling import spare
 from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
-from slurm_elastic.simulate.market import NEVER
+from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.reservations import Profile
-from slurm_elastic.simulate.scenario import Clock, PoolModel
+from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+
+Sales = list[tuple[int, int]]
+"""(offer, machines): what launches gave."""
 
 _COUNT = (1 << 32) - 1
 _FAR = 1 << 192
@@ -45,6 +49,7 @@ class Machines:
         self.batch_start: list[int] = []
         self.batch_live: list[int] = []
         self.batch_spot = array("b")
+        self.batch_offer = array("h")
         self.batch_due: list[int] = []
         self.lease_batch = array("q")
         self.lease_end = array("q")
@@ -52,9 +57,22 @@ class Machines:
         self.lease_reclaimed = array("b")
         self.expected: list[int] = []
         self.tracks = False
+        self.held = 0
+        # held: nodes kept from Slurm, as no offer could serve them (those in use do not count);
+        # live_of: machines by offer; falls, same_fall: see watch.
+        self.sold = pool.sold
+        self.spots = [i for i, s in enumerate(self.sold) if s.offer.market is Market.SPOT]
+        self.live_of = [0] * len(self.sold)
+        self.falls = [-1] * len(self.sold)
+        self._same_fall = [range(0)] * len(self.sold)
+        self._sharing = [
+            [i for i, s in enumerate(self.sold) if s is one or (one.stock and s.stock == one.stock)]
+            for one in self.sold
+        ]
+        self.rates = [_rate(s.offer) for s in self.sold]
         # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
-        # held: batches that boot for a job, coming: others that boot, with when they are ready;
-        # fall: when spot machines will next be lost (-1: not looked for); due: what may go when;
+        # booked: batches that boot for a job, coming: others that boot, with when they are ready;
+        # due: what may go when;
         # parked: what was due while jobs waited; expected: sorted (when, job or batch, machines),
         # each in one integer, kept once it is asked for (tracks).
         self.parked: list[tuple[int, int]] = []
@@ -62,13 +80,10 @@ class Machines:
         self.launched = self.released = self.launches = self.releases = self.peak = 0
         self.spot_live = self.spot_area = self.reclaimed = self.billed = 0
         self.draining = self.promised = 0
-        self.held: set[int] = set()
+        self.booked: set[int] = set()
         self.coming: dict[int, int] = {}
-        self.fall = -1
         self.dollars = {"on-demand": 0.0, "spot": 0.0}
         self.busy_area = self.up_area = 0
-        self._same_fall = range(0)
-        self._spot_most, self._spot_until = 0, -1
         self._pays_boots = pool.clock is Clock.REQUEST
         self._public, self._billed = pool.public, pool.billing.billed
         self._due, self._stays = pool.release.due, pool.release.stays
@@ -91,7 +106,25 @@ class Machines:
 
     def room(self) -> int:
         """How many more may be launched."""
-        return self.most - self.idle - self.busy - self.booting
+        return self.most - self.idle - self.busy - self.booting - self.held
+
+    def stock(self, offer: int, now: int, sales: Sequence[tuple[int, int]] = ()) -> int:
+        """How many machines of an offer its cloud has left, after these ``sales``."""
+        market, same = self.sold[offer].market, self._sharing[offer]
+        if market is None:
+            return PLENTY
+        there = sum([self.live_of[one] for one in same])
+        return market.room(now) - there - sum([part for one, part in sales if one in same])
+
+    def market_of(self, pieces: Pieces) -> SpotMarket | None:
+        """The spot market of the first of these machines that is of any."""
+        of = self.batch_offer
+        markets = (self.sold[of[batch]].market for batch, _ in pieces if self.batch_spot[batch])
+        return next(markets, None)
+
+    def rate(self, batch: int) -> float:
+        """Dollars an hour of a machine of a batch, at the price on demand."""
+        return self.rates[self.batch_offer[batch]]
 
     def room_now(self) -> int:
         """The same of a growth policy, which does not ask for more than the pool may boot now."""
@@ -123,7 +156,7 @@ class Machines:
     def stand(self, now: int) -> None:
         """The standing machines, there from the first second on: batch 0."""
         if self.pool.standing:
-            batch = self._batch(now, self.pool.standing, spot=False)
+            batch = self._batch(now, self.pool.standing, len(self.sold) - 1)
             self.batch_due[batch] = NEVER
             self.idle += self.pool.standing
             self.free.put(batch, self.pool.standing, 0)
@@ -133,7 +166,7 @@ class Machines:
         """A machine that is there already, idle since ``since``: where a simulation does not begin
         with nothing.
         """
-        batch = self._batch(started, 1, spot=False)
+        batch = self._batch(started, 1, len(self.sold) - 1)
         self.idle += 1
         self.free.put(batch, 1, since if self._sinces else 0)
         if not self._flagged:
@@ -145,33 +178,43 @@ class Machines:
             return self.boot_seconds(count)
         return last_ready(self.turns, count, now, self.boot_seconds) - now
 
-    def start(self, count: int, now: int) -> list[tuple[int, Pieces]]:
+    def start(self, sales: Sales, now: int) -> list[tuple[int, Pieces]]:
         """As ``launch``, wave by wave where not all of them may boot at once."""
         if not self.turns:
-            return [self.launch(count, now)]
-        booked = waves(self.turns, count, now, self.boot_seconds)
-        return [self.launch(part, now, begin) for begin, part in booked]
+            return [self.launch(sales, now)]
+        count, left, started = sum([part for _, part in sales]), list(sales), []
+        for begin, part in waves(self.turns, count, now, self.boot_seconds):
+            wave: Sales = []
+            while part:
+                offer, there = left.pop(0)
+                wave.append((offer, min(part, there)))
+                if there > part:
+                    left.insert(0, (offer, there - part))
+                part -= wave[-1][1]
+            started.append(self.launch(wave, now, begin))
+        return started
 
-    def launch(self, count: int, now: int, turn: int | None = None) -> tuple[int, Pieces]:
-        """Start machines, spot ones while they are cheaper and to be had: when they are ready, and
-        (batch, machines). They count as booting until then. ``turn``: when they begin to boot, if
-        not now.
+    def launch(self, sales: Sales, now: int, turn: int | None = None) -> tuple[int, Pieces]:
+        """Start machines that were bought: when they are ready, and (batch, machines). They count
+        as booting until then. ``turn``: when they begin to boot, if not now.
         """
-        spot = 0 if self.pool.spot is None else self._spot_room(count, now)
+        count = sales[0][1] if len(sales) == 1 else sum([part for _, part in sales])
         request = now if turn is None else turn
         ready = request + self.boot_seconds(count)
         begin = request if self._pays_boots else ready
-        started = []
-        if spot:
-            started.append((self._batch(begin, spot, spot=True), spot))
-        if count > spot:
-            started.append((self._batch(begin, count - spot, spot=False), count - spot))
+        started = [(self._batch(begin, part, offer), part) for offer, part in sales]
         self.launches += len(started)
         self.booting += count
         up = self.idle + self.busy + self.booting
         if up > self.peak:
             self.peak = up
         return ready, started
+
+    def waste(self, sales: Sales, now: int) -> None:
+        """Machines that were bought for a job that could not have all: they end at once."""
+        for offer, count in sales:
+            self.launches += 1
+            self.end(self._batch(now, count, offer), count, now)
 
     def booted(self, batch: int) -> int:
         """A batch is ready; how many of it there are."""
@@ -227,6 +270,7 @@ class Machines:
         self.lease_count.append(count)
         self.lease_reclaimed.append(reclaimed)
         self.batch_live[batch] -= count
+        self.live_of[self.batch_offer[batch]] -= count
         self.released += count
         start, spot = self.batch_start[batch], self.batch_spot[batch]
         area = count * (now if now > start else start)
@@ -245,10 +289,11 @@ class Machines:
         start = self.batch_start[batch]
         if start > end:
             return 0, 0.0
-        seconds, market = self._billed(start, end, reclaimed=reclaimed), self.pool.spot
-        if market is None or not self.batch_spot[batch]:
-            return seconds, seconds / HOUR * self.pool.price
-        return seconds, dollars(market.curve, start, seconds)
+        seconds = self._billed(start, end, reclaimed=reclaimed)
+        sold = self.sold[self.batch_offer[batch]]
+        if sold.market is None:
+            return seconds, seconds / HOUR * sold.offer.price
+        return seconds, dollars(sold.market.curve, start, seconds)
 
     def lose_idle(self, batch: int, most: int, now: int) -> int:
         """Idle machines of a batch are taken back by the cloud; how many."""
@@ -357,22 +402,32 @@ class Machines:
         free = self.idle + (self.room() if direct else 0)
         return Profile(now, free, [(key >> 64, key & _COUNT) for key in self.expected])
 
-    def watch(self, now: int) -> int | None:
-        """When the next spot machines are lost, if that is news."""
-        live = self.spot_live
-        if self.pool.spot is None or not live or (now < self.fall and live in self._same_fall):
+    def watch(self, now: int, offer: int) -> int | None:
+        """When machines of a spot offer are lost next, if that is news."""
+        market = self.sold[offer].market
+        live = sum([self.live_of[one] for one in self._sharing[offer]])
+        if market is None or not self.live_of[offer]:
             return None
-        when, self._same_fall = self.pool.spot.next_fall(now, live)
-        news = when not in (self.fall, NEVER)
-        self.fall = when
+        if now < self.falls[offer] and live in self._same_fall[offer]:
+            return None
+        when, self._same_fall[offer] = market.next_fall(now, live)
+        news = when not in (self.falls[offer], NEVER)
+        self.falls[offer] = when
         return when if news else None
 
-    def _batch(self, start: int, count: int, *, spot: bool) -> int:
+    def over(self, offer: int, now: int) -> int:
+        """How many machines of a spot offer its cloud takes back now."""
+        return min(-self.stock(offer, now), self.live_of[offer])
+
+    def _batch(self, start: int, count: int, offer: int) -> int:
+        spot = self.sold[offer].market is not None
         self.batch_start.append(start)
         self.batch_live.append(count)
         self.batch_spot.append(spot)
+        self.batch_offer.append(offer)
         self.batch_due.append(-1)
         self.launched += count
+        self.live_of[offer] += count
         area = count * start
         self.up_area -= area
         if spot:
@@ -380,8 +435,52 @@ class Machines:
             self.spot_area -= area
         return len(self.batch_start) - 1
 
-    def _spot_room(self, count: int, now: int) -> int:
-        if now >= self._spot_until and self.pool.spot is not None:
-            self._spot_most, self._spot_until = self.pool.spot.cheaper(now, self.pool.price)
-        room = self._spot_most - self.spot_live
-        return count if room > count else max(room, 0)
+
+def _rate(offer: Offer) -> float:
+    return offer.price if offer.on_demand_price is None else offer.on_demand_price
+
+
+def machines_of(scenario: Scenario) -> list[Machines]:
+    """The machines of a scenario's pools, with their turns to boot: first the pool's own, then
+    those that it shares. Where a limit is shared, idle machines go when they are due although jobs
+    wait, as Slurm's SuspendTime has it: another pool may need their place.
+    """
+    found = [
+        Machines(pool, scenario.order, scenario.seed + index)
+        for index, pool in enumerate(scenario.pools)
+    ]
+    for machines in found:
+        if machines.pool.max_booting is not None:
+            machines.turns = (Turns(machines.pool.max_booting),)
+    for cap in scenario.boot_caps:
+        turns = Turns(cap.machines)
+        for machines in found:
+            if machines.pool.name in cap.pools:
+                machines.turns = (*machines.turns, turns)
+    growing = [machines for machines in found if machines.pool.machines > machines.pool.standing]
+    _share(scenario.limits, growing)
+    for cloud, limits in scenario.cloud_limits.items():
+        _share(limits, [one for one in growing if one.sold[0].offer.cloud == cloud])
+    return found
+
+
+def _share(limits: Limits, members: Sequence[Machines]) -> None:
+    """These pools may reach the limits together."""
+
+    def total(market: Market | None = None) -> int:
+        return sum(one.most for one in members if market is None or market in _markets(one))
+
+    dollars = sum(one.most * max(one.rates) for one in members)
+    reached = (
+        (limits.nodes is not None and total() > limits.nodes)
+        or (limits.spot is not None and total(Market.SPOT) > limits.spot)
+        or (limits.on_demand is not None and total(Market.ON_DEMAND) > limits.on_demand)
+        or (limits.dollars_per_hour is not None and dollars > limits.dollars_per_hour)
+    )
+    if reached and len(members) > 1:
+        for one in members:
+            one.yields = True
+
+
+def _markets(machines: Machines) -> list[Market]:
+    return [sold.offer.market for sold in machines.sold]

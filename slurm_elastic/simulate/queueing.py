@@ -49,7 +49,7 @@ class Queue:
         needs: Sequence[Sequence[int]],
         grower: Grower,
         runs: Runs,
-        start: Callable[[int, int, int, int], None],
+        start: Callable[[int, int, int, int], bool],
     ) -> None:
         self.jobs, self.limit, self.scenario = jobs, jobs.limit, scenario
         self.pools, self.needs = pools, needs
@@ -146,9 +146,12 @@ class Queue:
                 if now + late + self.limit[job] > self.shadow:
                     if need > self.extra:
                         continue
-                    self.extra -= need
-            self.start(job, pool, need, now)
-            return True
+                    if self.start(job, pool, need, now):
+                        self.extra -= need
+                        return True
+                    continue
+            if self.start(job, pool, need, now):
+                return True
         return False
 
     def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
@@ -188,8 +191,9 @@ class Queue:
                 seen = position
                 break
             fit = self._first_fit(job, profiles, now)
+            while fit is not None and not self.start(job, fit, self.needs[fit][job], now):
+                fit = self._first_fit(job, profiles, now)
             if fit is not None:
-                self.start(job, fit, self.needs[fit][job], now)
                 profiles[fit].use(now, self.needs[fit][job], self.limit[job])
             else:
                 waiting.append(job)

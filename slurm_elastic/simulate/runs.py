@@ -172,7 +172,7 @@ class Runs:
         return joint_mtti(times)
 
     def _ride(self, run: Run, until: int | None) -> Ride:
-        market = run.machines.pool.spot
+        market = run.machines.market_of(run.pieces)
         notices = _notices(run, until, market) if until is not None and market else ()
         trip = Trip(
             job=run.job,

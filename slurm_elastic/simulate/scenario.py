@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from slurm_elastic.model import Limits, Location, Market, Offer, Pool
 from slurm_elastic.policies.capacity import AnyGrowth, Bounds, Slurm, misfits
+from slurm_elastic.policies.ranking import DEFAULT_KEYS
 from slurm_elastic.policies.release import AnyRelease, Delayed, Idle, Order
 from slurm_elastic.simulate.billing import Billing, PerSecond
 from slurm_elastic.simulate.boot import BootTimes
@@ -22,13 +25,26 @@ class Clock(StrEnum):
     READY = "ready"
 
 
+class Sold(Struct, frozen=True, kw_only=True):
+    """An offer of a simulated cloud. ``market``: the price over time and the stock of a spot offer
+    (None: the offer's price always, and any number). Offers of a pool with the same ``stock`` sell
+    the same machines (empty: its own).
+    """
+
+    offer: Offer
+    market: SpotMarket | None = None
+    stock: str = ""
+
+
 class PoolModel(Struct, frozen=True, kw_only=True):
     """Equal machines of one cloud; a job runs within one pool.
 
     ``machines``: most at a time, of which ``standing`` are always there and never released;
-    ``procs``: processors of one; ``price``: on demand, $/h; ``spot``: the spot market (None: not
-    used); ``check``: seconds between two looks for machines to release; ``min_idle``: so many are
-    kept up without work until the last job has ended; ``max_booting``: most that boot at a time.
+    ``procs``: processors of one; ``offers``: all that its machines may be bought from, ``wanted``
+    the pool as the ranking knows it (None: any offer will do). Without offers there are one on
+    demand at ``price`` ($/h) and one on the market ``spot`` (None: not used). ``check``: seconds
+    between two looks for machines to release; ``min_idle``: so many are kept up without work until
+    the last job has ended; ``max_booting``: most that boot at a time.
     """
 
     name: str
@@ -45,6 +61,33 @@ class PoolModel(Struct, frozen=True, kw_only=True):
     check: int = 1
     min_idle: int = 0
     max_booting: int | None = None
+    offers: tuple[Sold, ...] = ()
+    wanted: Pool | None = None
+
+    @property
+    def sold(self) -> tuple[Sold, ...]:
+        """All that its machines may be bought from."""
+        if self.offers:
+            return self.offers
+        whole = Offer(
+            cloud=self.name,
+            location=Location.PUBLIC if self.public else Location.ON_PREMISES,
+            instance_type="machine",
+            zone="",
+            market=Market.ON_DEMAND if self.public else Market.RESERVED,
+            price=self.price,
+            cpus=1,
+            memory=1,
+            on_demand_price=self.price,
+        )
+        if self.spot is None:
+            return (Sold(offer=whole),)
+        return Sold(offer=replace(whole, market=Market.SPOT), market=self.spot), Sold(offer=whole)
+
+    @property
+    def on_spot(self) -> bool:
+        """Whether its machines may be bought on a spot market."""
+        return any(sold.market is not None for sold in self.sold)
 
     @property
     def grid(self) -> int:
@@ -54,16 +97,13 @@ class PoolModel(Struct, frozen=True, kw_only=True):
         return max(1, self.check)
 
 
-class Cap(Struct, frozen=True, kw_only=True):
-    """An upper bound on machines of these ``pools`` together, by name; of them on the ``spot``
-    market and ``on_demand`` in public clouds; and on ``dollars`` per hour at the on-demand price.
+class CoolDownTimes(Struct, frozen=True, kw_only=True):
+    """Seconds that an offer cools down after a first refusal for lack of ``capacity``; it doubles
+    with each in a row, up to the ``longest``.
     """
 
-    pools: tuple[str, ...]
-    machines: int | None = None
-    spot: int | None = None
-    on_demand: int | None = None
-    dollars: float | None = None
+    capacity: float = 180.0
+    longest: float = 3600.0
 
 
 class BootCap(Struct, frozen=True, kw_only=True):
@@ -76,7 +116,8 @@ class BootCap(Struct, frozen=True, kw_only=True):
 class Scenario(Struct, frozen=True, kw_only=True):
     """A site and its rules. ``pools`` in the order in which they are used. Budgets stop public
     machines: those of ``bounds`` all, those of ``accounts`` (by the history's number, as text) the
-    jobs of one.
+    jobs of one. Offers are ranked by the keys ``ranking``, within ``limits`` of all pools and of
+    each cloud (``cloud_limits`` by name).
 
     ``reservations``: jobs at the head that backfill may not delay; ``depth``: after so many jobs
     that cannot start one look ends (None: never; 1: no backfill), and growth policies see no more
@@ -87,7 +128,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     pools: tuple[PoolModel, ...]
     growth: AnyGrowth = field(default_factory=Slurm)
     bounds: Bounds = field(default_factory=Bounds)
-    caps: tuple[Cap, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    cloud_limits: Mapping[str, Limits] = field(default_factory=dict)
+    ranking: tuple[str, ...] = DEFAULT_KEYS
+    cool_downs: CoolDownTimes = field(default_factory=CoolDownTimes)
     boot_caps: tuple[BootCap, ...] = ()
     accounts: Mapping[str, Bounds] = field(default_factory=dict)
     order: Order = Order.MAX_MARGIN

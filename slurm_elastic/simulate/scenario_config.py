@@ -79,7 +79,7 @@ def _saved(config: Config, scenario: Scenario, notes: list[str]) -> Scenario:
 
 
 def _is(pool: PoolSettings, model: PoolModel) -> bool:
-    return pool.name == model.name and model.spot is not None
+    return pool.name == model.name and model.on_spot
 
 
 def _policy(config: Config, pool: PoolSettings) -> str:

@@ -92,12 +92,12 @@ class Purses:
 
 
 class _Paid:
-    """Machine-seconds that the same accounts pay: ``area`` is the sum of machines x (end - begin),
-    which lacks the ends of machines that are ``up``.
+    """Machine-seconds at one price ($/h) that the same accounts pay: ``area`` is the sum of
+    machines x (end - begin), which lacks the ends of machines that are ``up``.
     """
 
-    def __init__(self, shares: Shares) -> None:
-        self.shares = shares
+    def __init__(self, shares: Shares, price: float) -> None:
+        self.shares, self.price = shares, price
         self.up = self.area = 0
 
 
@@ -106,19 +106,18 @@ class _Book:
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
-        self._price = machines.pool.price / 3600
-        self._paid: dict[tuple[tuple[str, int], ...], _Paid] = {}
+        self._paid: dict[tuple[float, tuple[tuple[str, int], ...]], _Paid] = {}
         self._payer: list[_Paid] = []
         self._unborn: dict[int, int] = {}
         self._read = self._seen = 0
         if machines.pool.standing:  # batch 0, for nobody
-            self._book(machines.pool.standing, {})
+            self._book(machines.pool.standing, {}, machines.rates[-1])
 
     def enter(self, shares: Shares) -> None:
         """New batches: what is left of them, and what has gone since the last call."""
         machines, first = self._machines, len(self._payer)
         for count in machines.batch_live[first:]:
-            self._book(count, shares)
+            self._book(count, shares, machines.rate(len(self._payer)))
         for lease in range(self._seen, len(machines.lease_end)):
             batch = machines.lease_batch[lease]
             if batch >= first:
@@ -129,11 +128,12 @@ class _Book:
         """Dollars by account until ``now``: of leases that were over by then and of what was up."""
         self._begin(now)
         self._close(now)
-        sums = [(p.shares, (p.area + p.up * now) * self._price) for p in self._paid.values()]
+        sums = [(p.shares, (p.area + p.up * now) * p.price / 3600) for p in self._paid.values()]
         return charged(sums)
 
-    def _book(self, count: int, shares: Shares) -> None:
-        paid = self._paid.setdefault(tuple(sorted(shares.items())), _Paid(shares))
+    def _book(self, count: int, shares: Shares, price: float) -> None:
+        key = price, tuple(sorted(shares.items()))
+        paid = self._paid.setdefault(key, _Paid(shares, price))
         self._unborn[len(self._payer)] = count
         self._payer.append(paid)
 

@@ -9,11 +9,12 @@ import pytest
 from benchmarks import compiled
 
 CHECK = """
+from msgspec.structs import replace
 from slurm_elastic.simulate import engine
-from tests.simulate.test_same import EXPECTED, JOBS, SCENARIOS, digest
+from tests.simulate.test_same import EXPECTED, JOBS, NONE, SCENARIOS, digest
 assert engine.__file__.endswith(".so"), engine.__file__
 for name, scenario in SCENARIOS.items():
-    found = digest(engine.simulate(JOBS, scenario))
+    found = digest(engine.simulate(JOBS, replace(scenario, cool_downs=NONE)))
     assert found == EXPECTED[name], (name, found)
 """
 

@@ -66,7 +66,7 @@ def test_a_job_on_many_machines_is_interrupted_with_the_first_of_them() -> None:
 
 def test_machines_count_and_not_jobs() -> None:
     """Eight machines run for 980 s, idle for 20 and are lost together."""
-    jobs = Jobs([Job(1, 0, 980, 980, 8), Job(2, 1100, 50, 50, 1)])
+    jobs = Jobs([Job(1, 0, 980, 980, 8), Job(2, 1300, 50, 50, 1)])
     runs = begun(Engine(jobs, scenario((0, 40), (1020, 0), (1030, 40))))
     assert runs[-1].mtti == pytest.approx((8 * 1000 + DEFAULT_MTTI) / 9)
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from msgspec.structs import replace
 
+from slurm_elastic.model import Limits
 from slurm_elastic.policies.capacity import (
     AnyGrowth,
     Bounds,
@@ -24,10 +25,10 @@ from slurm_elastic.simulate.boot import BootTimes
 from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.events import LOOK
 from slurm_elastic.simulate.jobs import Job, Jobs
-from slurm_elastic.simulate.scenario import Cap, PoolModel, Scenario
+from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
 POOL = PoolModel(name="a", machines=8, price=1.0, release=Idle(300), boot=BootTimes(((1, 120),)))
-CAP = Cap(pools=("a", "b"), machines=12)
+LIMITS = Limits(nodes=12)
 NEVER_SPENT = Bounds(per_day=1e9)
 
 
@@ -49,7 +50,7 @@ def site(growth: AnyGrowth, **changes: object) -> Scenario:
 @pytest.mark.parametrize("growth", [Slurm(), OnDemand(period=15)])
 def test_bounds_and_shared_limits_do_not_multiply_the_looks(growth: AnyGrowth) -> None:
     jobs = history(100)
-    engine = Engine(jobs, site(growth, bounds=Bounds(per_day=20.0), caps=(CAP,), depth=500))
+    engine = Engine(jobs, site(growth, bounds=Bounds(per_day=20.0), limits=LIMITS, depth=500))
     looks: Counter[int] = Counter()
     look = engine._look
 

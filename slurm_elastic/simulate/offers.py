@@ -1,0 +1,147 @@
+"""The offers of a simulated cloud: each type, zone and market that a pool may use, as its provider
+would list them, with its own prices and stock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from slurm_elastic.config.clouds import CloudSettings, InstanceType
+from slurm_elastic.config.rules import cheapest, types_of
+from slurm_elastic.model import Market, Offer, Pool
+from slurm_elastic.prices.trace import PriceTrace, Series
+from slurm_elastic.simulate.availability import Span, Supply, available, bearable, supplies_of
+from slurm_elastic.simulate.billing import Curve
+from slurm_elastic.simulate.market import SpotMarket
+from slurm_elastic.simulate.scenario import Sold
+
+BIDS_UNTIL = datetime(2017, 11, 28, tzinfo=UTC).timestamp()
+"""Until then EC2 took spot machines by price; since then by capacity, whatever the bid."""
+
+
+class SpotFacts(Struct, frozen=True, kw_only=True):
+    """What is known of spot machines beside the configuration. ``notice`` and ``rebalance`` as in
+    ``SpotMarket``.
+    """
+
+    span: Span
+    prices: PriceTrace | None = None
+    availability: tuple[Supply, ...] = ()
+    notice: int = 120
+    rebalance: int = 0
+
+
+def offers_of(cloud: CloudSettings, pool: Pool, facts: SpotFacts) -> tuple[Sold, ...]:
+    """All that the pool's machines may be bought from. Where no spot price is known they are bought
+    on demand, whatever the pool's markets are.
+    """
+    kinds = _kinds(cloud, pool)
+    zones = _zones(cloud, pool, facts.prices, kinds)
+    sold = [
+        one for kind in kinds for zone in zones for one in _spot(cloud, pool, facts, kind, zone)
+    ]
+    fixed = [market for market in pool.markets if market is not Market.SPOT]
+    for market in fixed or ([] if sold else [Market.ON_DEMAND]):
+        for name, kind in kinds.items():
+            sold += [Sold(offer=_offer(cloud, name, kind, zone, market)) for zone in zones]
+    return tuple(sold)
+
+
+def told(pool: str, sold: Sequence[Sold], facts: SpotFacts) -> Iterator[str]:
+    """A sentence for each thing that was assumed of these spot offers."""
+    spot = [one for one in sold if one.market is not None]
+    if not spot:
+        yield f"pool {pool} runs on demand only: no spot price of its types and zones was given"
+        return
+    names = ", ".join(f"{one.offer.instance_type} in {one.offer.zone}" for one in spot[:4])
+    more = f" and {len(spot) - 4} more" if len(spot) > 4 else ""
+    yield f"pool {pool}: spot machines are ranked by the prices of {names}{more}"
+    if any(one.market is not None and one.market.bid is not None for one in spot):
+        yield f"pool {pool}: spot machines are lost when the price exceeds the on-demand price"
+    zones = dict.fromkeys(one.offer.zone for one in spot)
+    supplies = {s.name: s for zone in zones for s in supplies_of(pool, zone, facts.availability)}
+    if supplies:
+        yield f"pool {pool}: spot machines are to be had as in {' and '.join(supplies)}"
+    elif all(one.market is None or one.market.bid is None for one in spot):
+        yield (
+            f"pool {pool}: no spot machine is ever lost: since 2017-11 prices say nothing"
+            " about that (threshold policies do what hour does), and no availability was given"
+        )
+
+
+def _kinds(cloud: CloudSettings, pool: Pool) -> dict[str, InstanceType]:
+    """The pool's types by name; where the cloud has none, a machine as the pool wants it."""
+    own = InstanceType(
+        cpus=pool.cpus,
+        memory=max(pool.real_memory, 1),
+        price=cheapest(cloud, pool),
+        gres=dict(pool.gres),
+    )
+    return types_of(cloud, pool) or {pool.name: own}
+
+
+def _zones(
+    cloud: CloudSettings, pool: Pool, prices: PriceTrace | None, kinds: dict[str, InstanceType]
+) -> tuple[str, ...]:
+    """The zones that the pool may use; those of the prices where only the cloud itself knows."""
+    zones = pool.zones or cloud.known_zones
+    if not zones and prices is not None:
+        zones = tuple(sorted({zone for name, zone in prices.series if name in kinds}))
+    return zones or ("",)
+
+
+def _spot(
+    cloud: CloudSettings, pool: Pool, facts: SpotFacts, name: str, zone: str
+) -> Iterator[Sold]:
+    series = None if facts.prices is None else facts.prices.series.get((name, zone))
+    if series is None or Market.SPOT not in pool.markets:
+        return
+    kind = _kinds(cloud, pool)[name]
+    supplies = supplies_of(pool.name, zone, facts.availability)
+    market = SpotMarket(
+        _repeated(series, facts.span),
+        bid=kind.price if series.times[-1] < BIDS_UNTIL else None,
+        available=available(supplies, facts.span),
+        notice=facts.notice,
+        rebalance=facts.rebalance,
+    )
+    offer = _offer(cloud, name, kind, zone, Market.SPOT)
+    yield Sold(offer=offer, market=market, stock=" ".join(one.name for one in supplies))
+
+
+def _offer(cloud: CloudSettings, name: str, kind: InstanceType, zone: str, market: Market) -> Offer:
+    price = kind.price if cloud.flat_price is None else cloud.flat_price
+    return Offer(
+        cloud=cloud.name,
+        location=cloud.location,
+        instance_type=name,
+        zone=zone,
+        market=market,
+        price=price,
+        cpus=kind.cpus,
+        memory=kind.memory,
+        gres=kind.gres,
+        on_demand_price=price,
+    )
+
+
+def _repeated(series: Series, span: Span) -> Curve:
+    """The series on the history's clock: as it was, if it covers the history, else from the
+    history's first second on and again and again.
+    """
+    if len(series.times) == 1:
+        return Curve([span.begin], series.prices)
+    first, length = series.times[0], int(series.times[-1] - series.times[0]) + 1
+    covers = first <= span.origin + span.begin and series.times[-1] >= span.origin + span.end
+    shift = -span.origin if covers else span.begin - int(first)
+    points: dict[int, float] = {}
+    rounds = 1 if covers else -(-(span.end - span.begin + 1) // length) + 1
+    bearable(rounds * len(series.times), "prices", length, span)
+    for round_ in range(rounds):
+        for when, price in zip(series.times, series.prices, strict=True):
+            points[int(when) + shift + round_ * length] = price
+    times = sorted(points)
+    return Curve(times, [points[when] for when in times])
