@@ -15,7 +15,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from slurm_elastic.model import (
-    CoolDown,
+    Exclusion,
     Limits,
     Market,
     NodeRequest,
@@ -24,23 +24,22 @@ from slurm_elastic.model import (
     Pool,
     Usage,
 )
-from slurm_elastic.policies.cool_downs import (
+from slurm_elastic.policies.exclusions import (
     after_interruption,
     after_partial,
     after_refusal,
     keys_of,
+    strikes_of,
+    touches,
 )
-from slurm_elastic.policies.gang import Gang
-from slurm_elastic.policies.next_launch import next_launch
-from slurm_elastic.policies.ranking import Scope, rank, serving, touches, used_by
+from slurm_elastic.policies.next_launch import Gang, next_launch
+from slurm_elastic.policies.ranking import Scope, rank, serving, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import Scenario
 
 MOST = 1024
 """Nodes for which a decision is made ahead."""
-STRIKES_KEPT = 3600
-"""Seconds after the end of a cool-down for which its refusals count, as in the daemon's ledger."""
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
 Later = Callable[[int], None]
@@ -65,7 +64,7 @@ class Purchases:
         self.unlimited = self.limits == Limits() and not any(
             limits != Limits() for limits in self.cloud_limits.values()
         )
-        self.cool_downs: dict[str, CoolDown] = {}
+        self.cool_downs: dict[str, Exclusion] = {}
         self._held: dict[int, int] = {}
         self._pools = [_pool_of(machines) for machines in pools]
         self._at = [
@@ -154,9 +153,7 @@ class Purchases:
     def _answered(self, offer: Offer, given: int, wanted: int, now: int) -> None:
         """What the cloud's answer says of the offer."""
         if given <= 0:
-            before = self.cool_downs.get(offer.key)
-            known = before is not None and before.until > now - STRIKES_KEPT
-            strikes = before.strikes if before is not None and known else 0
+            strikes = strikes_of(self.cool_downs.values(), offer.key, now)
             reason = "the simulated cloud has none left"
             lasting = self.seconds, self.longest
             self._cool(after_refusal(offer.key, strikes, now, *lasting, _NO_CAPACITY, reason))
@@ -166,8 +163,8 @@ class Purchases:
             for key in keys_of(offer):
                 self.cool_downs.pop(key, None)
 
-    def _cool(self, cooling: CoolDown) -> None:
-        self.cool_downs[cooling.key] = cooling
+    def _cool(self, cooling: Exclusion) -> None:
+        self.cool_downs[cooling.scope] = cooling
         self._forget()
 
     def _remember(
@@ -240,7 +237,7 @@ class Purchases:
             if c.until > now and touches(key, self._pools[pool])
         )  # fmt: skip
         return Scope(
-            limits=self.limits, cloud_limits=self.cloud_limits, usage=usage, cool_downs=cooling
+            limits=self.limits, cloud_limits=self.cloud_limits, usage=usage, exclusions=cooling
         )
 
     def _nodes(self, count: int) -> tuple[str, ...]:
