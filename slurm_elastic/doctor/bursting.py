@@ -55,6 +55,32 @@ def filter_called(config: Config) -> Iterator[Finding]:
     )
 
 
+def accounts_held(config: Config) -> Iterator[Finding]:
+    """Whether users are held to their accounts, where accounts say who may spend, and how much."""
+    site = _site(config)
+    by_account = bool(config.policies.account_budgets) or any(
+        config.who_of(cloud).accounts for cloud in config.clouds
+    )
+    if site is None or not by_account:
+        return
+    if submit_filter.accounts_enforced(site):
+        found = "Slurm takes only accounts that a job's user belongs to"
+        yield Finding(what="accounts", level=Level.OK, found=found)
+        return
+    advice = "set AccountingStorageEnforce=associations in slurm.conf (it needs slurmdbd)"
+    curable = _has_slurmdbd(config) or bool(config.policies.account_budgets)
+    known = "; until then the submit filter keeps jobs off public clouds that name another account "
+    known += "than their user's default one"
+    yield Finding(
+        what="accounts",
+        level=Level.WRONG if curable else Level.NOTE,
+        found="anybody may name any account (sbatch -A): allow lists and budgets by account hold "
+        "nobody who does not want to be held",
+        expected="AccountingStorageEnforce with associations, limits or safe",
+        advice=f"{advice}{known if _has_slurmdbd(config) else ''}",
+    )
+
+
 def accounts_known(config: Config, client: Probing) -> Iterator[Finding]:
     """Whether slurmdbd, where there is one, has the accounts of the allow lists."""
     listed = {name for cloud in config.clouds for name in config.who_of(cloud).accounts}

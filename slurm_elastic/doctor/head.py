@@ -307,6 +307,7 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     yield from _failed(config, nodes)
     yield from bursting.in_service(config, nodes)
     yield from bursting.filter_called(config)
+    yield from bursting.accounts_held(config)
     if isinstance(client, bursting.Probing):
         yield from bursting.accounts_known(config, client)
     ours = [n for pool in plan.pools_of(config) for n in pool.nodes]

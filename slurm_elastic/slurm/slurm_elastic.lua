@@ -300,6 +300,14 @@ local function admits_host(part, job)
   return blank(allow) or string.upper(allow) == "ALL" or in_list(allow, job.alloc_node or "")
 end
 
+-- Whether the job names an account that Slurm does not hold its user to: without accounting
+-- enforcement anybody may name any, and spend from its budget. Only the default one is known here.
+local function borrows(job)
+  return SITE.open_accounts == true and not blank(job.account)
+    and not blank(job.default_account)
+    and string.lower(job.account) ~= string.lower(job.default_account)
+end
+
 local function permitted(part, job)
   local account = not blank(job.account) and job.account or job.default_account
   local qos = not blank(job.qos) and job.qos or job.default_qos
@@ -379,7 +387,8 @@ local function partition_list(job, part_list)
   local names = {}
   for _, data in ipairs(SITE.partitions or {}) do
     local part = part_list[data.name]
-    if part and data.name ~= first and permitted(part, job) and holds(data, part, need, default) then
+    if part and data.name ~= first and not (data.public and borrows(job))
+      and permitted(part, job) and holds(data, part, need, default) then
       names[#names + 1] = data.name
     end
   end
@@ -422,6 +431,18 @@ local function impossible(job, part_list)
     return asked .. " node(s) are asked for, and " .. most .. " such can be had at most"
   end
   return "its nodes, as many as may be up at a time, do not have what it asks for"
+end
+
+-- The partition of a public cloud that the job names with an account that is not its user's own.
+local function borrowed(job)
+  if blank(job.partition) or not borrows(job) then
+    return nil
+  end
+  for _, data in ipairs(SITE.partitions or {}) do
+    if data.public and in_list(job.partition, data.name) then
+      return data.name
+    end
+  end
 end
 
 -- The method in --constraint=ckpt_METHOD; "none" where it names several: that job is refused later.
@@ -492,6 +513,18 @@ end
 
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   local user = "slurm-elastic: uid=" .. tostring(submit_uid)
+  local refused
+  try(function()
+    refused = borrowed(job_desc)
+    if refused and slurm.log_user then
+      slurm.log_user("%s", "slurm-elastic: partition " .. refused .. " is for your default account, "
+        .. job_desc.default_account .. ": Slurm does not check who may use "
+        .. job_desc.account .. " (AccountingStorageEnforce)")
+    end
+  end)
+  if refused then
+    return slurm and slurm.ERROR or -1
+  end
   try(function()
     local list = partition_list(job_desc, part_list)
     if list then

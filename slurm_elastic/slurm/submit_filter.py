@@ -39,9 +39,10 @@ def render(config: Config, pools: Sequence[Pool], site: Site | None = None) -> d
     be used yet are left out: a job listed there could only wait. From ``site`` those options are
     read that Slurm hides from the filter: DefMemPerCPU and DefMemPerNode, which jobs get that ask
     for no memory, JobRequeue, which jobs get that say nothing of it, and what ``client_patience``
-    needs.
+    needs, and whether users are held to their accounts (``accounts_enforced``).
     """
     data: dict[str, LuaValue] = {"partitions": _partitions(config, pools, client_patience(site))}
+    data["open_accounts"] = site is not None and not accounts_enforced(site)
     data["requeue"] = _integer(site, "JobRequeue", 1) != 0
     data |= _default_memory(site)
     if config.checkpoint.directory is not None:
@@ -71,6 +72,16 @@ def trouble(conf: str | Path) -> str:
     if not _CALL.search(_COMMENT.sub("", script)):
         return f"the site's {PLUGIN_SCRIPT} does not call slurm_elastic_submit"
     return ""
+
+
+ENFORCING = frozenset({"all", "associations", "limits", "qos", "safe", "wckeys"})
+"""The words of AccountingStorageEnforce that hold users to their accounts (slurm.conf(5))."""
+
+
+def accounts_enforced(site: Site) -> bool:
+    """Whether Slurm takes only jobs whose users belong to the account that they name."""
+    words = {word.lower() for word in site.items("AccountingStorageEnforce")}
+    return bool(words & ENFORCING)
 
 
 def client_patience(site: Site | None) -> int:
@@ -115,6 +126,7 @@ def _partitions(config: Config, pools: Sequence[Pool], patience: int) -> list[Lu
             partition: dict[str, LuaValue] = {
                 "name": cloud.partition_name,
                 "interactive": config.resume_timeout(cloud) <= patience,
+                "public": cloud.location is Location.PUBLIC,
                 "spot": any(Market.SPOT in pool.markets for pool in own),
                 "pools": data,
             }

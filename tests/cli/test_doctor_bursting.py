@@ -76,6 +76,7 @@ def config(tmp_path: Path) -> Iterator[Config]:
     (tmp_path / "slurm.conf").write_text(
         "ClusterName=alps\nJobSubmitPlugins=lua\n"
         "AccountingStorageType=accounting_storage/slurmdbd\n"
+        "AccountingStorageEnforce=associations\n"
     )
     (tmp_path / "job_submit.lua").write_text(CALLS)
     (tmp_path / "requests").mkdir()
@@ -139,6 +140,20 @@ def test_accounts_that_slurmdbd_lacks_are_wrong(config: Config, slurm: ProbingSl
     assert (one.level, one.found) == (Level.WRONG, "slurmdbd has no account physics")
     slurm.known = SlurmError(("sacctmgr",), 1, "no slurmdbd")
     assert found(config, slurm)["accounts of who.accounts"].level is Level.NOTE
+
+
+def test_accounts_that_nobody_checks_are_told(
+    config: Config, slurm: ProbingSlurm, tmp_path: Path
+) -> None:
+    conf = tmp_path / "slurm.conf"
+    assert found(config, slurm)["accounts"].level is Level.OK
+    conf.write_text(conf.read_text().replace("AccountingStorageEnforce=associations\n", ""))
+    open_ = found(config, slurm)["accounts"]
+    assert open_.level is Level.WRONG
+    assert "sbatch -A" in open_.found
+    assert "the submit filter keeps jobs off" in open_.advice
+    conf.write_text("ClusterName=alps\n")
+    assert found(config, slurm)["accounts"].level is Level.NOTE
 
 
 def test_without_slurmdbd_accounts_are_any_words(

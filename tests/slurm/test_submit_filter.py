@@ -11,6 +11,7 @@ import ctypes.util
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -593,3 +594,61 @@ def test_any_text_survives_as_a_lua_string(text: str) -> None:
     for run in LUAS.values():
         code = f"for _, b in ipairs({{string.byte({quoted}, 1, -1)}}) do print(b .. '') end"
         assert bytes(int(line) for line in run(code).split()) == text.encode()
+
+
+# accounts
+
+OPEN = "ClusterName=test\nAccountingStorageType=accounting_storage/slurmdbd\n"
+HELD = OPEN + "AccountingStorageEnforce=limits\n"
+
+
+def on_site(tmp_path: Path, text: str) -> str:
+    (tmp_path / "slurm.conf").write_text(text)
+    site = siteconf.read(tmp_path / "slurm.conf")
+    return render(config(), domain_pools(config(), expand), site)[FILTER]
+
+
+@pytest.mark.parametrize(
+    ("conf", "account", "expected"),
+    [
+        (OPEN, None, ALL),
+        (OPEN, "physics", ALL),
+        (OPEN, "Physics", ALL),
+        (OPEN, "rich", "static,onprem"),
+        (HELD, "rich", ALL),
+    ],
+)
+def test_a_borrowed_account_leads_to_no_public_cloud(
+    lua: Callable[[str], str], tmp_path: Path, conf: str, account: str | None, expected: str
+) -> None:
+    job: dict[str, Any] = {"default_account": "physics"}
+    if account is not None:
+        job["account"] = account
+    assert listed(lua, job, text=on_site(tmp_path, conf)) == expected
+
+
+def test_without_slurmdbd_nobody_knows_whose_an_account_is(
+    lua: Callable[[str], str], tmp_path: Path
+) -> None:
+    text = on_site(tmp_path, "ClusterName=test\n")
+    assert listed(lua, {"account": "rich"}, text=text) == ALL
+
+
+@pytest.mark.parametrize(
+    ("partition", "refused"),
+    [("public", True), ("static,public", True), ("onprem", False), ("static", False)],
+)
+def test_a_borrowed_account_is_refused_where_it_names_a_public_cloud(
+    lua: Callable[[str], str], tmp_path: Path, partition: str, *, refused: bool
+) -> None:
+    job = {"default_account": "physics", "account": "rich", "partition": partition}
+    code = "\n".join(
+        (
+            HARNESS, "slurm.ERROR = -1", "slurm.log_user = slurm.log_error",
+            on_site(tmp_path, OPEN), f"local job = {to_lua(UNSET | job)}",
+            f"local partitions = {to_lua(PARTITIONS)}", SUBMIT,
+        )
+    )  # fmt: skip
+    answer = lua(code)
+    assert answer.splitlines()[0].endswith(" -1" if refused else " 0")
+    assert ("is for your default account, physics" in answer) is refused
