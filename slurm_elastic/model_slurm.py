@@ -55,6 +55,18 @@ class SlurmNode(Struct, frozen=True, kw_only=True, gc=False):
     comment: str = ""
 
 
+class Reservation(Struct, frozen=True, kw_only=True):
+    """Nodes that Slurm keeps for something from ``start`` to ``end`` (Unix time). ``flags`` in
+    upper case, MAINT among them for a maintenance.
+    """
+
+    name: str
+    start: float
+    end: float
+    nodes: tuple[str, ...] = ()
+    flags: frozenset[str] = frozenset()
+
+
 class SlurmJob(Struct, frozen=True, kw_only=True, gc=False):
     """A queued, running or just ended job; ``nodes`` is empty while pending, times are Unix, 0
     unknown. ``array`` is the job id of the array that it is task ``task`` of. ``exit_code`` is its

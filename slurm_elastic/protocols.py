@@ -17,7 +17,7 @@ from slurm_elastic.model import (
     Offer,
     Pool,
 )
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 
 RankingKey = Callable[[NodeRequest, Offer], float]
 """Smaller ranks first; a ranking is a list of names of such keys, compared as a tuple."""
@@ -197,6 +197,20 @@ class Slurm(Protocol):
 
     def release(self, job: int) -> None:
         """``scontrol release``: end a hold (priority 0) that is on a PENDING job."""
+        ...
+
+    def reservations(self) -> Sequence[Reservation]:
+        """All reservations of nodes, those that are over or yet to come, too. One command."""
+        ...
+
+    def tell(self, job: int, line: str) -> None:
+        """Have a line written to the output of a RUNNING batch job."""
+        ...
+
+    def set_admin_comment(self, job: int, text: str) -> None:
+        """The job's AdminComment, which its user sees and cannot change; in the place of what was
+        there.
+        """
         ...
 
     def output(self, job: int) -> str:

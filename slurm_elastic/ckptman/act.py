@@ -20,6 +20,7 @@ from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.faults import reach
 from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.threat import Answer
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,15 @@ class Acts:
         return not all(_put_off(one) for one in standing)
 
     def _refuse(self, seen: Snapshot) -> None:
-        """Tell once of each job whose own word cannot be followed."""
+        """Tell once of each job whose own word cannot be followed, or that ends at its limit."""
         for number, choice in seen.choices.items():
-            if choice.refused and self._refused.get(number) != choice.refused:
-                self._refused[number] = choice.refused
+            ends = [t.why for t in seen.threats.get(f"job:{number}", ()) if t.answer is Answer.END]
+            said = choice.refused or next(iter(ends), "")
+            if said and self._refused.get(number) != said:
+                self._refused[number] = said
+                kind = "ckpt-refused" if choice.refused else "ckpt-limit"
                 label = seen.jobs[number].label
-                subjects = (f"job:{number}",)
-                self._site.journal.note(f"ckpt-{label}", "ckpt-refused", subjects, choice.refused)
+                self._site.journal.note(f"ckpt-{label}", kind, (f"job:{number}",), said)
 
     def _begin(self, plans: Sequence[Plan], seen: Snapshot) -> list[Migration]:
         """All moves are written down at once, then all nodes drained at once, then jobs saved."""
@@ -124,8 +127,8 @@ class Acts:
 
 
 def _is_safe(site: Site, one: Migration, seen: Snapshot) -> bool:
-    """Nothing threatens its nodes any more, and their machines are still there."""
-    if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.threatened):
+    """Nothing threatens it any more, and the machines of its nodes are still there."""
+    if one.step is not Step.WAITING or not seen.leaving.keys().isdisjoint(one.what):
         return False
     return all(n in seen.machine_of or n not in site.pool_of for n in one.threatened)
 

@@ -11,8 +11,13 @@ from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Situation, joint_mtti
-from slurm_elastic.policies.threat import notices
+from slurm_elastic.policies.checkpoint import (
+    DEFAULT_MTTI,
+    Situation,
+    joint_mtti,
+    save_seconds,
+)
+from slurm_elastic.policies.threat import PLANNED, Answer, Cause, Threat, due, notices
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
@@ -21,13 +26,15 @@ NEVER = float("inf")
 class JobFacts(Struct, frozen=True, kw_only=True):
     """All that is known of one run. ``situations``: one for each of its machines that differs.
 
-    ``threatened``: its nodes that are taken away, at ``deadline`` at the earliest (None: not
-    known), for ``reason``. ``can_move``: it is a batch job, which alone can be requeued.
+    ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
+    (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
+    only its time limit ends. ``can_move``: it is a batch job, which alone can be requeued.
     """
 
     run: JobRun
     choice: CheckpointPlan
     situations: tuple[Situation, ...]
+    cause: Cause | None = None
     threatened: tuple[str, ...] = ()
     deadline: float | None = None
     reason: str = ""
@@ -69,12 +76,12 @@ def plans(jobs: Iterable[JobFacts], slack: float) -> tuple[Plan, ...]:
 
 def _plan(facts: JobFacts, slack: float) -> Plan | None:
     action = _first_action(facts)
-    if facts.threatened and facts.can_move:
+    if facts.cause is not None and facts.can_move:
         reason = facts.reason
         if action is not None:
             said = action.reason.startswith(reason)
             reason = action.reason if said else f"{reason}: {action.reason}"
-        saves = action is not None and all(
+        saves = (action is not None or facts.cause in PLANNED) and all(
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
         return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)
@@ -85,7 +92,7 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
 
 def _first_action(facts: JobFacts) -> SaveJob | None:
     choice = facts.choice
-    if choice.method == "none" or (choice.move_only and not facts.threatened):
+    if choice.method == "none" or (choice.move_only and facts.cause is None):
         return None
     found = (choice.policy.decide(situation) for situation in facts.situations)
     return next((action for action in found if action is not None), None)
@@ -111,14 +118,21 @@ def gather(snapshot: Snapshot) -> list[JobFacts]:
 
 
 def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFacts:
-    leaving = [t for t in map(snapshot.leaving.get, job.nodes) if t is not None]
-    ends = [t.until for t in leaving if t.until is not None]
+    dump = dump_seconds(snapshot, job.id)
+    standing = due(snapshot.threats, job, dump, snapshot.slack, snapshot.now)
+    # What is planned moves only what can be saved: the rest loses nothing by staying to the end.
+    leaving = [
+        t for t in standing
+        if t.answer is Answer.MOVE and (t.cause not in PLANNED or choice.method != "none")
+    ]  # fmt: skip
+    left = {t.what for t in leaving}
     return JobFacts(
         run=run_of(job, choice),
         choice=choice,
-        situations=tuple(_situations(snapshot, job, choice)),
-        threatened=tuple(t.what for t in leaving),
-        deadline=min(ends, default=None),
+        situations=tuple(_situations(snapshot, job, choice, standing)),
+        cause=leaving[0].cause if leaving else None,
+        threatened=tuple(node for node in job.nodes if node in left),
+        deadline=leaving[0].until if leaving else None,
         reason=leaving[0].why if leaving else "",
         can_move=job.batch,
     )
@@ -143,15 +157,12 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
 
 def dump_seconds(snapshot: Snapshot, job: int) -> float:
     """The seconds that a save of this job may take, by its last ones."""
-    return estimate([i.seconds for i in snapshot.images.get(job, ())], snapshot.expected)
+    return save_seconds([i.seconds for i in snapshot.images.get(job, ())], snapshot.expected)
 
 
-def estimate(seconds: Sequence[float], expected: float) -> float:
-    """Seconds that the next save may take: a quarter more than the longest of the last three."""
-    return max(seconds[:3]) * 1.25 if seconds else expected
-
-
-def _situations(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> Iterable[Situation]:
+def _situations(
+    snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan, threats: Sequence[Threat]
+) -> Iterable[Situation]:
     """One for each of its machines that differs from the others in what a policy looks at."""
     own = [i for i in snapshot.images.get(job.id, ()) if i.attempt == job.restarts]
     last = max(own, key=lambda image: image.taken, default=None)
@@ -159,7 +170,7 @@ def _situations(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> It
     seen = set()
     for node in job.nodes:
         machine = snapshot.machine_of.get(node)
-        standing = snapshot.threats.get(node, ())
+        standing = [t for t in threats if t.what == node]
         lease = snapshot.leases.get(node, 1.0)
         key = machine and (machine.instance.launched, machine.instance.offer_key, lease)
         if not standing and key in seen:

@@ -11,10 +11,19 @@ from msgspec import Struct, field
 
 from slurm_elastic.config.checkpoint import METHODS, SCOPES, CheckpointSettings, PoolCheckpoint
 from slurm_elastic.config.validate_checkpoint import SIGN_FORM, SIGNAL_FORM, is_sign, is_signal
-from slurm_elastic.policies.checkpoint import AnyPolicy, Never, parse
+from slurm_elastic.policies.checkpoint import (
+    AnyPolicy,
+    AtLimit,
+    Never,
+    Renew,
+    parse,
+    parse_at_limit,
+)
 
 MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
+LIMIT = "limit"
+"""The word of a comment by which a job asks to go on after its time limit; limit=3: three times."""
 _WISH = re.compile(r"(?:^|[\s;])ckpt=([^\s;]*)")
 _FEATURE = re.compile(rf"(?<![\w.-])ckpt_({'|'.join(METHODS)})(?![\w.-])")
 _SIGNAL_CHECKS = {
@@ -30,7 +39,8 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     """The method and policy for one job. ``refused`` says what is wrong with the job's own word:
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
     save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
-    it is saved; an application that saves itself may say that it does not.
+    it is saved; an application that saves itself may say that it does not. ``renewals``: how often
+    it may be requeued at its time limit.
     """
 
     method: str
@@ -38,6 +48,7 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     options: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     move_only: bool = False
+    renewals: int = 0
 
     @property
     def blocking(self) -> bool:
@@ -48,8 +59,8 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
 def resolve(
     comment: str, features: str, pool: PoolCheckpoint, settings: CheckpointSettings
 ) -> CheckpointPlan:
-    """``--comment=ckpt=METHOD[,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what the pool
-    or the site says.
+    """``--comment=ckpt=METHOD[,limit][,KEY=VALUE...]``, or ``--constraint=ckpt_METHOD``, or what
+    the pool or the site says.
     """
     policy = policy_of(pool.policy or settings.policy)
     try:
@@ -59,7 +70,30 @@ def resolve(
     method, options = wish or (pool.method or settings.method, {})
     saved = options.get("saved", settings.signal.saved)
     ends = method == "signal" and saved.partition(":")[0] == "exit"
-    return CheckpointPlan(method=method, policy=policy, options=options, move_only=ends)
+    asked = options.pop(LIMIT, None)
+    rule = at_limit_of(pool.at_limit or settings.at_limit)
+    return CheckpointPlan(
+        method=method,
+        policy=policy,
+        options=options,
+        move_only=ends,
+        renewals=0 if method == "none" else _renewals(rule, asked),
+    )
+
+
+def _renewals(rule: AtLimit, asked: str | None) -> int:
+    """How often a job may be requeued at its limit, by the site's rule, and by its own word."""
+    if asked is None:
+        return rule.times if isinstance(rule, Renew) else 0
+    return min(rule.times, int(asked)) if asked else rule.times
+
+
+def asks_for_limit(comment: str) -> bool:
+    """Whether a job's own comment wants it to go on after its time limit."""
+    found = _WISH.search(comment[:MOST])
+    return found is not None and any(
+        word.partition("=")[0] == LIMIT for word in found[1].split(",")[1:]
+    )
 
 
 def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
@@ -78,12 +112,21 @@ def parse_comment(comment: str) -> tuple[str, dict[str, str]] | None:
     options: dict[str, str] = {}
     for word in rest:
         key, equals, value = word.partition("=")
+        if key == LIMIT:
+            options[key] = _times(found[1], value) if equals else ""
+            continue
         if not key or not equals or not value:
             raise ValueError(f"ckpt={found[1]}: {word!r} is no KEY=VALUE")
         options[key] = value
     if method == "signal":
-        _check_signal(options)
+        _check_signal({key: value for key, value in options.items() if key != LIMIT})
     return method, options
+
+
+def _times(wish: str, value: str) -> str:
+    if not re.fullmatch(r"\d{1,3}", value, re.ASCII):
+        raise ValueError(f"ckpt={wish}: limit is {value!r}, expected a number up to 999")
+    return value
 
 
 def parse_features(features: str) -> tuple[str, dict[str, str]] | None:
@@ -105,6 +148,12 @@ def _check_signal(options: dict[str, str]) -> None:
         fits, form = _SIGNAL_CHECKS[key]
         if not fits(value):
             raise ValueError(f"{key}={value}: expected {form}")
+
+
+@cache
+def at_limit_of(text: str) -> AtLimit:
+    """The rule for time limits of a text that the configuration's check has read already."""
+    return parse_at_limit(text)
 
 
 @cache

@@ -20,6 +20,7 @@ requeued     Slurm has taken the command                          watch it (watc
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
@@ -34,7 +35,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
-from slurm_elastic.policies.threat import Threat
+from slurm_elastic.policies.threat import Cause, Threat
 
 NO_SAVE = "no save fits before the deadline, or none is wanted"
 MOST_TRIES = 3
@@ -52,6 +53,8 @@ REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
+TELLS = 5
+"""Times, a second apart, that a job is tried to be told something."""
 MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
@@ -94,6 +97,7 @@ def planned(site: Site, plan: Plan) -> Migration:
     return Migration(
         run=facts.run,
         method=facts.choice.method,
+        cause=facts.cause or Cause.RECLAIM,
         threatened=facts.threatened,
         reason=plan.reason,
         step=Step.PLANNED,
@@ -108,7 +112,7 @@ def planned(site: Site, plan: Plan) -> Migration:
 
 def hasten(site: Site, move: Migration, leaving: Mapping[str, Threat]) -> Migration:
     """By the earliest deadline of its nodes: one may be taken away sooner than was said first."""
-    told = [leaving[node].until for node in move.threatened if node in leaving]
+    told = [leaving[what].until for what in move.what if what in leaving]
     deadline = min((t for t in told if t is not None), default=None)
     if deadline is None or move.step is Step.REQUEUED:
         return move
@@ -289,9 +293,12 @@ def _requeue(site: Site, move: Migration) -> Migration:
 
 
 def ended_for_us(site: Site, move: Migration, job: SlurmJob) -> bool:
-    """It ended because it saved itself for this move, or as it does not catch our signal: it has
-    not finished. That there is an older image says nothing of how it ended.
+    """It ended because it saved itself for this move, as it does not catch our signal, or at the
+    time limit that it was saved for: it has not finished. That there is an older image says nothing
+    of how it ended.
     """
+    if move.cause is Cause.LIMIT and "TIMEOUT" in job.states:
+        return move.image is not None
     if move.method != "signal" or "CANCELLED" in job.states:
         return False
     if str(Step.SAVED) in move.reached:
@@ -388,10 +395,10 @@ def watch(site: Site, move: Migration, job: SlurmJob | None) -> Migration:
 
 
 def stay(site: Site, move: Migration, job: SlurmJob | None) -> None:
-    """What threatened it is over, and it was not requeued yet."""
+    """Nothing threatens it any more, and it was not requeued yet."""
     after = watch(site, move, job)
     if after.step is Step.WAITING:
-        over(site, after, Step.STAYED, "no notice stands against its nodes any more")
+        over(site, after, Step.STAYED, "nothing threatens it any more")
 
 
 def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
@@ -402,10 +409,32 @@ def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
         where = ",".join(job.nodes)
         took = site.now() - move.began
         source = "its start" if move.image is None else f"save {move.image.number}"
-        return over(site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s")
+        done = over(site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s")
+        if move.renewed:
+            _tell(site, done, where, source)
+        return done
     if _waits(job):
         return _pending(site, move, job)
     return move
+
+
+def _tell(site: Site, move: Migration, where: str, source: str) -> None:
+    """Two lines in the job's own output. One that has only just begun has no step to write them."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
+    lines = (
+        f"slurm-elastic: this job was saved at {at}, as {move.reason}",
+        f"slurm-elastic: it goes on from {source} on {where}, with its full time limit",
+    )
+    for line in lines:
+        for left in reversed(range(TELLS)):
+            try:
+                site.slurm.tell(move.run.job, line)
+                break
+            except SlurmError as error:
+                if not left:
+                    say(site, move, "ckpt-not-told", str(error), level=logging.WARNING)
+                    return
+            site.stop.wait(1.0)
 
 
 def _waits(job: SlurmJob) -> bool:

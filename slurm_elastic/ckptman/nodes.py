@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptman.see import Snapshot, threats_of
+from slurm_elastic.ckptman.see import Snapshot, told_of
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import RecordedNotice
 from slurm_elastic.errors import SlurmError
@@ -32,7 +32,7 @@ from slurm_elastic.policies.node_state import (
     phase,
 )
 from slurm_elastic.policies.reconcile_rules import OUR_MARK
-from slurm_elastic.policies.threat import Threat, moving
+from slurm_elastic.policies.threat import Cause, Threat, by_subject, moving
 from slurm_elastic.slurm import node_updates
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
     ``moving``: nodes that a job is still to be moved off.
     """
     view = seen.nodes or {}
-    leaving = {n: t for n, t in seen.leaving.items() if n in view}
+    leaving = {n: t for n in view if (t := _ours(seen.threats.get(n, ()), view[n], moving))}
     empty = [n for n in leaving if n not in moving]
     steps: tuple[Callable[[], None], ...] = (
         lambda: _drain(site, view, leaving),
@@ -76,6 +76,15 @@ def settle(site: Site, seen: Snapshot, moving: frozenset[str]) -> None:
             step()
         except SlurmError as error:
             log.warning("nodes cannot be changed, again with the next look: %s", error)
+
+
+def _ours(threats: Sequence[Threat], node: SlurmNode, moving: Collection[str]) -> Threat | None:
+    """The one for which a node is to be drained: its machine goes; or it comes to its planned end,
+    and jobs are moved off for that. What Slurm and administrators plan is theirs.
+    """
+    planned = node.name in moving or node.reason.startswith(MARK)
+    causes = {Cause.RECLAIM, Cause.PLANNED_END} if planned else {Cause.RECLAIM}
+    return next((t for t in threats if t.cause in causes), None)
 
 
 def _drain(site: Site, view: Mapping[str, SlurmNode], leaving: Mapping[str, Threat]) -> None:
@@ -219,7 +228,7 @@ class NodeReleases:
         self._refused = {n: r for n, r in self._refused.items() if n in owed or (owed and not n)}
         if not owed:
             return
-        leaving = moving(threats_of(state.notices(), machines))
+        leaving = moving(by_subject(told_of(state.notices(), machines)))
         kept = [name for name in owed if name in leaving]
         state.released(*kept)  # the end of what stands against them owes it anew
         due = [name for name in owed if name not in kept and self._may(name)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from slurm_elastic.ckptman.job_settings import CheckpointPlan, resolve
+from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, resolve
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Migration, RecordedNotice
 from slurm_elastic.errors import SlurmError
@@ -17,15 +17,30 @@ from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
-from slurm_elastic.policies.checkpoint import observed_mtti
+from slurm_elastic.policies.checkpoint import observed_mtti, save_seconds
+from slurm_elastic.policies.reconcile_rules import OUR_MARK
 from slurm_elastic.policies.sound import sound
-from slurm_elastic.policies.threat import Threat, Threats, moving, of_notices
+from slurm_elastic.policies.threat import (
+    Cause,
+    Threat,
+    Threats,
+    by_subject,
+    moving,
+    of_age,
+    of_limit,
+    of_node,
+    of_notice,
+    of_price,
+    of_reservations,
+)
 from slurm_elastic.prices.book import PriceBook
 
 log = logging.getLogger(__name__)
 
 TAGGED_EVERY = 30.0
 """Seconds between two readings of all clouds, by a service without a ledger to read."""
+_OURS = frozenset({Cause.RECLAIM, Cause.REBALANCE, Cause.PLANNED_END})
+"""Threats for which nodes may be drained and powered down: that of others is theirs."""
 Prices = Mapping[tuple[str, str], tuple[tuple[float, float], ...]]
 """By instance type and zone: (since, $/h), ascending."""
 Run = tuple[int, int]
@@ -59,16 +74,47 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     prices: Prices = field(default_factory=dict)
     mtti: Mapping[str, float] = field(default_factory=dict)
     expected: float = 60.0
+    slack: float = 5.0
     bid: float | None = None
     leases: Mapping[str, float] = field(default_factory=dict)
+
+
+class SlurmPlans:
+    """The plans that Slurm has for nodes: maintenances, drains with a date, nodes that are failing.
+    Read by a thread of its own, as on a large cluster that takes a while.
+    """
+
+    name = "plans of Slurm"
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._found: tuple[Threat, ...] = ()
+
+    def read(self) -> None:
+        """Once. SlurmError where Slurm does not answer: what was known stays."""
+        now, slurm = self._site.now(), self._site.slurm
+        reserved = of_reservations(slurm.reservations(), now)
+        states = (of_node(node, now, OUR_MARK) for node in slurm.nodes().values())
+        self._found = (*reserved, *(one for one in states if one is not None))
+
+    def threats(self) -> Sequence[Threat]:
+        """The ones that were read last, but for those whose time is over."""
+        now = self._site.now()
+        return [one for one in self._found if one.until is None or one.until > now]
 
 
 class Watch:
     """Remembers what could be read last, for the time in which it cannot be."""
 
-    def __init__(self, site: Site, prices: PriceBook | None) -> None:
+    def __init__(
+        self,
+        site: Site,
+        prices: PriceBook | None,
+        plans: Callable[[], Sequence[Threat]] = tuple,
+    ) -> None:
         self._site = site
         self._prices = prices
+        self._plans = plans
         self._machines: Mapping[str, Machine] = {}
         self._from_ledger = False
         self._tagged_next = float("-inf")
@@ -77,21 +123,29 @@ class Watch:
 
     def look(self) -> Snapshot:
         """Everything once. sqlite3.Error where our own memory cannot be read."""
-        site = self._site
+        site, now = self._site, self._site.now()
         machines = self.machines()
         warned = site.state.notices()
         # Before Slurm's jobs: what a job has come to since is seen in them.
         migrations = {(m.run.job, m.run.attempt): m for m in site.state.migrations()}
-        threats = threats_of(warned, machines)
         jobs = self._jobs()
+        known = site.jobs.last if jobs is None else jobs
         images: defaultdict[int, list[Image]] = defaultdict(list)
         for image in site.state.images():
             images[image.job].append(image)
         newest = sorted(machines.values(), key=lambda m: m.instance.launched)
         settings = site.config.checkpoint
-        known = site.jobs.last if jobs is None else jobs
+        prices = self._prices.prices() if self._prices else {}
+        of_nodes = [
+            *told_of(warned, machines), *self._plans(), *self._ends(machines, prices, now)
+        ]  # fmt: skip
+        choices = self._choices(known.values(), {one.what for one in of_nodes})
+        saves = {n: save_seconds([i.seconds for i in images.get(n, ())], settings.expected)
+                 for n in choices}  # fmt: skip
+        limits = self._limits({n: known[n] for n in choices}, choices, saves, now)
+        threats = by_subject([*of_nodes, *limits])
         return Snapshot(
-            now=site.now(),
+            now=now,
             jobs=known,
             answered=jobs is not None,
             machines=machines,
@@ -100,16 +154,44 @@ class Watch:
             blind=bool(self._blind),
             threats=threats,
             leaving=moving(threats),
-            nodes=self._nodes(threats),
+            nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in _OURS})),
             images=images,
-            choices=self._choices(known.values(), threats),
+            choices=choices,
             migrations=migrations,
-            prices=self._prices.prices() if self._prices else {},
+            prices=prices,
             mtti=self._mtti,
             expected=settings.expected,
+            slack=settings.slack,
             bid=settings.prices.bid,
             leases=site.leases,
         )
+
+    def _ends(self, machines: Mapping[str, Machine], prices: Prices, now: float) -> list[Threat]:
+        """Machines that come to their maximum age, or cost more than is bid."""
+        bid, found = self._site.config.checkpoint.prices.bid, list[Threat | None]()
+        for machine in machines.values():
+            one = machine.instance
+            if one.node:
+                age = self._site.max_ages.get(machine.pool)
+                found.append(of_age(one.node, one.launched, age, now))
+                found.append(of_price(one.node, prices.get((one.instance_type, one.zone), ()), bid))
+        return [one for one in found if one is not None]
+
+    def _limits(
+        self,
+        jobs: Mapping[int, SlurmJob],
+        choices: Mapping[int, CheckpointPlan],
+        saves: Mapping[int, float],
+        now: float,
+    ) -> list[Threat]:
+        """Time limits that end soon, of jobs that may go on after them."""
+        state = self._site.state
+        found = (
+            of_limit(job, saves[n], choices[n].renewals, state.renewals(n, job.restarts), now)
+            for n, job in jobs.items()
+            if choices[n].renewals and job.batch
+        )
+        return [one for one in found if one is not None]
 
     def machines(self) -> Mapping[str, Machine]:
         """The live machines by id; those of the last time while the ledger cannot be read. Also
@@ -163,22 +245,30 @@ class Watch:
         site.journal.health("slurm (ckptman)", None)
         return jobs
 
-    def _nodes(self, threats: Threats) -> Mapping[str, SlurmNode] | None:
-        if not threats:
+    def _nodes(self, names: Sequence[str]) -> Mapping[str, SlurmNode] | None:
+        if not names:
             return {}
         try:
-            return self._site.slurm.nodes(sorted(threats))
+            return self._site.slurm.nodes(names)
         except SlurmError as error:
             log.warning("nodes cannot be read: %s", error)
             return None
 
-    def _choices(self, jobs: Iterable[SlurmJob], threats: Threats) -> Mapping[int, CheckpointPlan]:
+    def _choices(
+        self, jobs: Iterable[SlurmJob], threatened: Collection[str]
+    ) -> Mapping[int, CheckpointPlan]:
+        """How jobs are saved that run on nodes of ours, on threatened ones, or that ask to go on
+        after their time limit.
+        """
+        return {j.id: choice_of(self._site, j) for j in jobs if self._counts(j, threatened)}
+
+    def _counts(self, job: SlurmJob, threatened: Collection[str]) -> bool:
         site = self._site
-        return {
-            job.id: choice_of(site, job)
-            for job in jobs
-            if at_work(job) and any(node in threats or node in site.pool_of for node in job.nodes)
-        }
+        if not at_work(job):
+            return False
+        if any(node in site.pool_of or node in threatened for node in job.nodes):
+            return True
+        return asks_for_limit(job.comment)
 
     def count_anew(self, since: float) -> None:
         """Count the interruptions since then (Unix time)."""
@@ -205,15 +295,13 @@ def choice_of(site: Site, job: SlurmJob) -> CheckpointPlan:
     return CheckpointPlan(method="none", policy=choice.policy, refused=why)
 
 
-def threats_of(warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]) -> Threats:
-    """The threats of notices by node. ``machines``: the live ones by id."""
-    told = []
+def told_of(warned: Iterable[RecordedNotice], machines: Mapping[str, Machine]) -> Iterable[Threat]:
+    """The threats of notices. ``machines``: the live ones by id."""
     for one in warned:
         machine = machines.get(one.notice.instance)
         node = machine.instance.node if machine else one.notice.node
         if node:
-            told.append((node, one.notice))
-    return of_notices(told)
+            yield of_notice(node, one.notice)
 
 
 def mean_times(

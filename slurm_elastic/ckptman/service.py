@@ -12,7 +12,7 @@ from slurm_elastic.ckptman.decide import decide
 from slurm_elastic.ckptman.executor import KeyedExecutor
 from slurm_elastic.ckptman.nodes import withdraw
 from slurm_elastic.ckptman.orders import Orders
-from slurm_elastic.ckptman.see import Watch
+from slurm_elastic.ckptman.see import SlurmPlans, Watch
 from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate.enduring import MEANS
 from slurm_elastic.ckptstate.orders import WithdrawOrder
@@ -43,7 +43,8 @@ class Service:
     def __init__(self, site: Site, crew: KeyedExecutor, prices: PriceBook | None = None) -> None:
         self.site = site
         self._wake = threading.Event()
-        self.watch = Watch(site, prices)
+        self.plans = SlurmPlans(site)
+        self.watch = Watch(site, prices, self.plans.threats)
         self.orders = Orders(self._wake.set)
         self.acts = Acts(site, crew, self.orders, self._wake.set)
         self._next_beat = self._next_count = float("-inf")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from slurm_elastic.ckptman.journal import Journal
 from slurm_elastic.ckptstate import CheckpointState
-from slurm_elastic.config import Config, PoolSettings
+from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.rules import rules_of
 from slurm_elastic.hostlist import expand
@@ -97,6 +97,11 @@ class Site:
         """Seconds that a machine of each of our nodes is paid at a time."""
         pools = {pool.name: rules_of(self.config, pool).lease for pool in self.config.pools}
         return {node: pools[pool.name] for node, pool in self.pool_of.items()}
+
+    @functools.cached_property
+    def max_ages(self) -> Mapping[str, float | None]:
+        """Seconds that a machine of each pool may live; None: for ever."""
+        return {pool.name: max_age(self.config, pool) for pool in self.config.pools}
 
     def checkpoint_of(self, node: str) -> PoolCheckpoint:
         """The checkpoint section of the node's own pool."""

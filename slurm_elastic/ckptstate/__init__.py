@@ -26,6 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from slurm_elastic.model import Image, JobRun, Notice, NoticeKind
+from slurm_elastic.policies.threat import Cause
 from slurm_elastic.store.files import Schema, open_reader, open_writer
 from slurm_elastic.store.store import Store, Write
 
@@ -60,11 +61,11 @@ class Held(Struct, frozen=True, kw_only=True):
 class Migration(Struct, frozen=True, kw_only=True):
     """The move of one run of a job, written down before each effect.
 
-    ``threatened``: those of its nodes that are taken away; ``deadline`` (Unix time) when, where
-    that is known. ``saves``: a save is wanted and fits before it. ``image`` is what the next run
-    goes on from (None: from its start). In WAITING, SAVED and REQUEUEING ``at`` is when to act
-    again; in WAITING None means when the node is lost, and ``again`` that another save is tried
-    then.
+    ``cause``: of what; ``threatened``: those of its nodes that are to be left, none where only its
+    time limit ends; ``deadline`` (Unix time) when, where that is known. ``saves``: a save is wanted
+    and fits before it. ``image`` is what the next run goes on from (None: from its start). In
+    WAITING, SAVED and REQUEUEING ``at`` is when to act again; in WAITING None means when the node
+    is lost, and ``again`` that another save is tried then.
     ``newest``: the number of the job's newest image when the save of this move was asked for (None:
     it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
     requeued job. ``held``: its run is stopped, and neither moves nor goes on.
@@ -77,6 +78,7 @@ class Migration(Struct, frozen=True, kw_only=True):
     step: Step
     began: float
     changed: float
+    cause: Cause = Cause.RECLAIM
     deadline: float | None = None
     dump: float = 60.0
     saves: bool = True
@@ -89,6 +91,16 @@ class Migration(Struct, frozen=True, kw_only=True):
     note: str = ""
     held: Held | None = None
     reached: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        """The nodes, or the job, that ``policies.threat`` names as threatened."""
+        return (f"job:{self.run.job}",) if self.cause is Cause.LIMIT else self.threatened
+
+    @property
+    def renewed(self) -> bool:
+        """Whether it was requeued to go on with a new time limit."""
+        return self.cause is Cause.LIMIT and Step.REQUEUED in self.reached
 
     @property
     def over(self) -> bool:
@@ -252,9 +264,10 @@ class CheckpointState(Store):
     def _open_migrations(self) -> dict[_Run, Migration]:
         return self._table("rescues", "select body from rescues where over = 0", _migration_from)
 
-    def _all_runs(self) -> dict[_Run, None]:
-        sql = "select job, attempt from rescues"
-        return self._table("runs", sql, lambda row: ((row["job"], row["attempt"]), None))
+    def _all_runs(self) -> dict[_Run, bool]:
+        """By run, whether it was requeued at its time limit."""
+        sql = "select job, attempt, body from rescues"
+        return self._table("runs", sql, _renewed_from)
 
     def put(self, *migrations: Migration, image: Image | None = None) -> None:
         """Write down how far these have come, and with it a good image that is new."""
@@ -266,7 +279,7 @@ class CheckpointState(Store):
         standing, runs = self._known("rescues"), self._known("runs")
         for move in migrations:
             key = move.run.job, move.run.attempt
-            runs[key] = None
+            runs[key] = move.renewed
             standing.pop(key, None)
             if not move.over:
                 standing[key] = move
@@ -292,6 +305,12 @@ class CheckpointState(Store):
         """Whether there is or was one of that run."""
         with self._lock:
             return (job, attempt) in self._all_runs()
+
+    def renewals(self, job: int, restarts: int) -> int:
+        """How many of its runs before the present one were requeued at their time limit."""
+        with self._lock:
+            runs = self._all_runs()
+            return sum(runs.get((job, attempt), False) for attempt in range(restarts))
 
     # images
 
@@ -366,6 +385,11 @@ def _migration_row(move: Migration) -> tuple[object, ...]:
 def _migration_from(row: sqlite3.Row) -> tuple[_Run, Migration]:
     move = msgspec.json.decode(row["body"], type=Migration)
     return (move.run.job, move.run.attempt), move
+
+
+def _renewed_from(row: sqlite3.Row) -> tuple[_Run, bool]:
+    key, move = _migration_from(row)
+    return key, move.renewed
 
 
 def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:

@@ -25,13 +25,14 @@ def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Itera
     moves = [m for m in view.moves if finished or not m.over]
     if moves:
         table = titled_table(
-            "Jobs on their way", "Job", "Off nodes", "Step", "Left", "Since", "Note"
+            "Jobs on their way", "Job", "Cause", "Off nodes", "Step", "Left", "Since", "Note"
         )
         for m in moves:
             image = "" if m.image is None else f"from save {m.image}"
             table.add_row(
                 Text(m.label),
-                Text(",".join(m.nodes)),
+                Text(m.cause),
+                Text(",".join(m.nodes) or "-"),
                 Text(m.step, style=_GOOD if m.step == "back" else ""),
                 _left(m.left),
                 Text(brief(m.took)),

@@ -9,10 +9,11 @@ import logging
 import os
 import sys
 import threading
+from functools import partial
 
 from slurm_elastic.ckptman.events import SOCKET, Events
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.pricing import PriceReader
+from slurm_elastic.ckptman.readers import Reader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.ckptman.sources import Poller
 from slurm_elastic.ckptman.wiring import open_pollers, open_prices, open_site
@@ -30,6 +31,8 @@ PATIENCE = 5.0
 """Seconds for a source that is being read when the service ends; nothing is lost by leaving it."""
 
 
+PLANS_EVERY = 60.0
+"""Seconds between two readings of what Slurm plans for nodes, such as a maintenance."""
 ABOUT = (
     "Save jobs, and move them off machines that are taken away. Run it as SlurmUser; systemd does."
 )
@@ -50,15 +53,17 @@ def _serve(config: Config) -> None:
             site = open_site(config, SlurmCli(config.slurm), closing, stop)
             prices = open_prices(config)
             service = Service(site, KeyedExecutor(config.checkpoint.parallel), prices)
-            threads: list[Poller | PriceReader | Events] = list(open_pollers(site, service))
+            threads: list[Poller | Reader | Events] = list(open_pollers(site, service))
             wake = closing.enter_context(WakeSocket(config.state / SOCKET))
             threads.append(Events(stop, wake.wait, service.happened))
         except OSError as error:
             wrong = PassingError if error.errno in PASSING else ConfigError
             raise wrong(f"state_dir: {config.state} cannot be used: {error}") from error
         on_stop(service.stop)
+        threads.append(Reader(site, service.plans.name, PLANS_EVERY, service.plans.read))
         if prices is not None:
-            threads.append(PriceReader(site, prices, service.watch.machines))
+            read = partial(spot_prices, prices, service.watch.machines)
+            threads.append(Reader(site, prices.name, config.checkpoint.prices.every, read))
         for one in threads:
             one.start()
         log.info(

@@ -72,6 +72,10 @@ class BlcrSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     scontrol: str = "/usr/bin/scontrol"
 
 
+OrNone = Annotated[str, Meta(extra={"none": True})]
+"""Text of which ``none`` is one: no policy, no method."""
+
+
 class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How jobs are saved and moved off machines that are taken away.
 
@@ -80,10 +84,13 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     ``keep``: images of a job. ``parallel``: jobs moved at a time. ``expected``: what a job's
     first checkpoint is taken to need (s); ``slack``: what is kept free before a deadline;
     ``patience``: a job that was stopped for a move that does not come goes on after so long.
+    ``at_limit`` is text as ``policies.checkpoint.parse_at_limit`` reads it: which jobs go on with a
+    new time limit.
     """
 
     policy: str = "first_of(on_notice, daly)"
     method: str = "none"
+    at_limit: OrNone = "on_request"
     directory: str | None = None
     keep: Count = 2
     parallel: Count = 32
@@ -97,12 +104,9 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     blcr: BlcrSettings = field(default_factory=BlcrSettings)
 
 
-OrNone = Annotated[str, Meta(extra={"none": True})]
-"""Text of which ``none`` is one: no policy, no method."""
-
-
 class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A pool's own policy and method; None: those of the section ``checkpoint``."""
+    """A pool's own words; None: those of the section ``checkpoint``."""
 
     policy: OrNone | None = None
     method: OrNone | None = None
+    at_limit: OrNone | None = None

@@ -77,6 +77,14 @@ def _policies(draft: Draft) -> None:
             draft.problems.add(at, shown(text), expected)
 
 
+def _at_limits(draft: Draft) -> None:
+    for at, text in _each(draft, "at_limit"):
+        try:
+            checkpoint.parse_at_limit(text)
+        except ValueError as error:
+            draft.problems.add(at, shown(text), f"a rule such as on_request(times=5) ({error})")
+
+
 def _directory(draft: Draft) -> None:
     settings = _settings(draft)
     if settings is None:
@@ -155,6 +163,6 @@ def _settings(draft: Draft) -> CheckpointSettings | None:
 
 
 CHECKPOINT_FITS: tuple[Callable[[Draft], None], ...] = (
-    _words, _paths, _policies, _directory, _accounts, _prices,
+    _words, _paths, _policies, _at_limits, _directory, _accounts, _prices,
 )  # fmt: skip
 """Every check of this module."""

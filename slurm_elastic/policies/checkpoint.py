@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Protocol
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from slurm_elastic.policies.policy_text import (
     Seconds,
     SecondsOver,
     Share,
+    Times,
     parse_policy,
 )
 
@@ -321,6 +322,46 @@ def parse(text: str) -> AnyPolicy:
 
 def _first_of(*policies: AnyPolicy) -> FirstOf:
     return FirstOf(policies)
+
+
+class LetEnd(Policy, frozen=True, tag="none"):
+    """A job ends at its time limit, also one that asks to be requeued."""
+
+    times: ClassVar[int] = 0
+
+
+class OnRequest(Policy, frozen=True, tag="on_request"):
+    """A job that asks for it, and can be saved, is requeued at its time limit, ``times`` times at
+    most, and goes on from the save with its full limit.
+    """
+
+    times: Times = 10
+
+
+class Renew(Policy, frozen=True, tag="requeue"):
+    """As ``on_request``, for every job that can be saved."""
+
+    times: Times = 10
+
+
+AtLimit = LetEnd | OnRequest | Renew
+
+
+def parse_at_limit(text: str) -> AtLimit:
+    """The rule for the end of time limits by its text: ``none``, ``on_request(times=5)`` or
+    ``requeue(times=5)``.
+
+    ValueError with one sentence where there is no such rule.
+    """
+    rule: AtLimit = parse_policy(text, {"none": LetEnd, "on_request": OnRequest, "requeue": Renew})
+    return rule
+
+
+def save_seconds(last: Sequence[float], expected: float) -> float:
+    """Seconds that the next save may take: a quarter more than the longest of the ``last`` three,
+    newest first; ``expected`` for a job that was never saved.
+    """
+    return max(last[:3]) * 1.25 if last else expected
 
 
 def watches_prices(policy: AnyPolicy) -> bool:

@@ -31,6 +31,7 @@ Whole = Annotated[int, Meta(ge=0, description="whole seconds of 0 or more")]
 WholeOver = Annotated[int, Meta(gt=0, description="whole seconds over 0")]
 Machines = Annotated[int, Meta(gt=0, description="machines over 0")]
 Jobs = Annotated[int, Meta(gt=0, description="jobs over 0")]
+Times = Annotated[int, Meta(gt=0, le=1000, description="a number from 1 to 1000")]
 Share = Annotated[float, Meta(gt=0, lt=1, description="a share between 0 and 1")]
 DalyOrder = Annotated[int, Meta(ge=1, le=2, description="1 (Young) or 2 (Daly)")]
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from sys import intern
 from typing import Any
 
 from msgspec import Struct
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import ENDED, Reservation, SlurmJob, SlurmNode
+
+_PAIR = re.compile(r"(\w+)=(\S*)")
 
 
 class RawNode(Struct, gc=False):
@@ -258,6 +261,31 @@ def slurmd_timeout(text: str) -> float:
     """SlurmdTimeout (s) in ``scontrol show config``; Slurm's default where it is not told."""
     found = re.search(r"^SlurmdTimeout\s*=\s*(\d+)", text, re.MULTILINE)
     return float(found[1]) if found else SLURMD_TIMEOUT
+
+
+def reservations(text: str) -> tuple[Reservation, ...]:
+    """The lines of ``scontrol --oneliner show reservations``; ValueError for another form."""
+    found = []
+    for line in text.splitlines():
+        if not line.startswith("ReservationName="):
+            continue
+        values = dict(_PAIR.findall(line))
+        nodes = values.get("Nodes", "")
+        found.append(
+            Reservation(
+                name=values["ReservationName"],
+                start=_local(values.get("StartTime", "")),
+                end=_local(values.get("EndTime", "")),
+                nodes=() if nodes in ("", "(null)") else tuple(expand(nodes)),
+                flags=frozenset(values.get("Flags", "").upper().split(",")) - {""},
+            )
+        )
+    return tuple(found)
+
+
+def _local(text: str) -> float:
+    """The Unix time of a time as Slurm's commands print it."""
+    return datetime.fromisoformat(text).timestamp()
 
 
 def version(text: str) -> tuple[int, int]:

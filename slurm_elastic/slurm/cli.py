@@ -25,7 +25,7 @@ from msgspec import Struct
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
 from slurm_elastic.slurm.command import run
 from slurm_elastic.slurm.queue_text import QueueText
@@ -221,6 +221,22 @@ class SlurmCli:
     def release(self, job: int) -> None:
         """``scontrol release JOB``."""
         self._ask_again("scontrol", "release", self._label(job))
+
+    def reservations(self) -> Sequence[Reservation]:
+        """``scontrol show reservations``, as text: 22.05 has no JSON of it."""
+        command = ("scontrol", "--oneliner", "show", "reservations")
+        try:
+            return answers.reservations(self._run(*command))
+        except ValueError as error:
+            raise SlurmError(command, 0, f"answered text of an unknown form: {error}") from error
+
+    def tell(self, job: int, line: str) -> None:
+        """``scontrol notify JOB LINE``."""
+        self._ask_again("scontrol", "notify", str(job), line)
+
+    def set_admin_comment(self, job: int, text: str) -> None:
+        """``scontrol update jobid=JOB admincomment=TEXT``."""
+        self._update_job(self._label(job), f"admincomment={text}")
 
     def output(self, job: int) -> str:
         """StdOut of ``scontrol show job``."""

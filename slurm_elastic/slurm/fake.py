@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 
 
 class FakeSlurm:
@@ -39,6 +39,7 @@ class FakeSlurm:
         self.fail_next: deque[Exception] = deque()
         self.broken: Exception | None = None
         self.latency = 0.0
+        self.reserved: list[Reservation] = []
         self.timeout = 300.0
         self.clock: Callable[[], float] = time.time
         self.on_signal: Callable[[int, str], None] = lambda _job, _name: None
@@ -202,6 +203,24 @@ class FakeSlurm:
             self._jobs[job] = msgspec.structs.replace(
                 self._known_job(job), reason="None", description=""
             )
+
+    def reservations(self) -> Sequence[Reservation]:
+        """The ones that a test has put into ``reserved``."""
+        with self._lock:
+            self._command("reservations")
+            return tuple(self.reserved)
+
+    def tell(self, job: int, line: str) -> None:
+        """Kept among the updates."""
+        with self._lock:
+            self._command("tell", job=job, line=line)
+            self._known_job(job)
+
+    def set_admin_comment(self, job: int, text: str) -> None:
+        """Kept among the updates."""
+        with self._lock:
+            self._command("set_admin_comment", job=job, text=text)
+            self._known_job(job)
 
     def output(self, job: int) -> str:
         """As the job's own field has it."""

@@ -48,13 +48,14 @@ class ThreatView(Struct, frozen=True, kw_only=True):
 
 
 class MoveView(Struct, frozen=True, kw_only=True):
-    """A job on its way off its nodes, or that was within the last day. ``took`` seconds so far, or
-    in all.
+    """A job on its way off its nodes, or back to them with a new time limit (``cause``), or that
+    was within the last day. ``took`` seconds so far, or in all.
     """
 
     job: int
     label: str
     step: str
+    cause: str
     nodes: tuple[str, ...]
     left: float | None
     took: float
@@ -128,6 +129,7 @@ def _move(move: Migration, now: float) -> MoveView:
         job=move.run.job,
         label=move.run.label,
         step=str(move.step),
+        cause=str(move.cause),
         nodes=move.threatened,
         left=None if move.deadline is None or move.over else move.deadline - now,
         took=max(end - move.began, 0.0),

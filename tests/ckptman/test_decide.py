@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_elastic.ckptman.decide import MOVE, JobFacts, estimate, plans
+from slurm_elastic.ckptman.decide import MOVE, JobFacts, plans
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, policy_of, resolve
 from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint, SignalSettings
 from slurm_elastic.model import JobRun, Notice, NoticeKind
-from slurm_elastic.policies.checkpoint import Never, Situation
+from slurm_elastic.policies.checkpoint import Never, Situation, save_seconds
+from slurm_elastic.policies.threat import Cause
 
 NOW = 1_800_000_000.0
 SLACK = 5.0
@@ -37,6 +38,7 @@ def facts(
     return JobFacts(
         run=run, choice=choice or CheckpointPlan(method="fake", policy=policy_of("on_notice")),
         situations=(situation,), threatened=("n",) if threatened else (),
+        cause=Cause.RECLAIM if threatened else None,
         deadline=deadline if threatened else None, reason="a notice",
     )  # fmt: skip
 
@@ -125,8 +127,8 @@ def test_no_comment_can_break_anything(comment: str) -> None:
 
 
 def test_the_next_save_is_taken_to_be_a_quarter_longer_than_the_last_three() -> None:
-    assert estimate([], 60.0) == 60.0
-    assert estimate([4.0, 8.0, 2.0, 100.0], 60.0) == 10.0
+    assert save_seconds([], 60.0) == 60.0
+    assert save_seconds([4.0, 8.0, 2.0, 100.0], 60.0) == 10.0
 
 
 def test_a_feature_that_the_job_asks_for_names_the_method() -> None:

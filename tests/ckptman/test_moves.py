@@ -17,7 +17,7 @@ from slurm_elastic.ckptstate import Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model_slurm import NOWHERE
 from slurm_elastic.policies.requeue import SETTLING
-from slurm_elastic.policies.threat import Answer, Cause, Threat
+from slurm_elastic.policies.threat import Answer, Cause, Threat, by_subject
 from tests.ckptman.world import CkptWorld
 
 
@@ -171,7 +171,9 @@ def test_a_lost_node_keeps_its_address_unless_another_machine_has_it(
                      since=world.now - 9, until=world.now - 1)
         for name in (node, "st1")
     }  # fmt: skip
-    seen = replace(world.service.watch.look(), leaving=found, nodes=world.slurm.nodes())
+    seen = replace(
+        world.service.watch.look(), threats=by_subject(found.values()), nodes=world.slurm.nodes()
+    )
     settle(world.ckpt, seen, frozenset(found))
     for name, wanted in ((node, NOWHERE if reused else address), ("st1", address)):
         assert "DOWN" in world.slurm.node(name).states

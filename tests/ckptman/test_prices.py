@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 import pytest
 
 from slurm_elastic.ckptman.executor import KeyedExecutor
-from slurm_elastic.ckptman.pricing import PriceReader
+from slurm_elastic.ckptman.readers import Reader, spot_prices
 from slurm_elastic.ckptman.service import Service
 from slurm_elastic.config.checkpoint import PriceSettings
 from slurm_elastic.prices.book import Key, Points, PriceBook
@@ -39,10 +40,11 @@ def world() -> Iterator[CkptWorld]:
     made.close()
 
 
-def watched(world: CkptWorld, feed: Feed) -> PriceReader:
+def watched(world: CkptWorld, feed: Feed) -> Reader:
     book = PriceBook(feed, lambda: world.now)
     world.service = Service(world.ckpt, KeyedExecutor(0), book)
-    return PriceReader(world.ckpt, book, world.service.watch.machines)
+    read = partial(spot_prices, book, world.service.watch.machines)
+    return Reader(world.ckpt, book.name, PRICES.every, read)
 
 
 def saves(world: CkptWorld) -> int:

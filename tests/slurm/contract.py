@@ -28,7 +28,8 @@ AWAY = ("stopped", "hanging")
 
 class Bed(Protocol):
     """``run`` starts a job on ``st1`` that lasts; ``end`` takes it away. ``away`` is a time in
-    which slurmctld gives no answer, in one of the ways of ``AWAY``.
+    which slurmctld gives no answer, in one of the ways of ``AWAY``. ``reserve`` makes a reservation
+    for a maintenance; ``words`` are what the job's user reads in its output and its comment.
     """
 
     slurm: Slurm
@@ -36,6 +37,8 @@ class Bed(Protocol):
 
     def run(self) -> int: ...
     def end(self, job: int) -> None: ...
+    def reserve(self, name: str, begin: float, node: str) -> None: ...
+    def words(self, job: int) -> str: ...
     def away(self, how: str) -> AbstractContextManager[None]: ...
 
 
@@ -165,3 +168,34 @@ class Contract:
         bed.slurm.update_nodes(["op1"], state="DRAIN", reason=REASON)
         bed.slurm.update_nodes(["op1"], state="RESUME")
         assert set(bed.slurm.nodes()) == {"st1", "st2", "op1", "op2"}
+
+    def test_a_reservation_for_a_maintenance_is_read(self, bed: Bed) -> None:
+        begin = time.time() + 3600
+        bed.reserve("window one", begin, "st2")
+        (found,) = [r for r in bed.slurm.reservations() if "st2" in r.nodes]
+        assert found.nodes == ("st2",)
+        assert "MAINT" in found.flags
+        assert abs(found.start - begin) < 2
+        assert found.end > found.start
+
+    def test_a_running_job_is_told_a_line_and_its_user_sees_the_admin_comment(
+        self, bed: Bed
+    ) -> None:
+        job = bed.run()
+        try:
+            self.job(bed, job, lambda j: "RUNNING" in j.states)
+            until(lambda: self.tells(bed, job), bool)
+            bed.slurm.set_admin_comment(job, "cannot be saved: it has a 'quoted' word")
+            words = bed.words(job)
+            assert "slurm-elastic: a plain line" in words
+            assert "cannot be saved: it has a 'quoted' word" in words
+        finally:
+            bed.end(job)
+
+    def tells(self, bed: Bed, job: int) -> bool:
+        """A job that has only just begun has no step yet that would write."""
+        try:
+            bed.slurm.tell(job, "slurm-elastic: a plain line")
+        except SlurmError:
+            return False
+        return "slurm-elastic: a plain line" in until(lambda: bed.words(job), lambda _: True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from slurm_elastic.config import Client, SlurmSettings
 from slurm_elastic.errors import SlurmError
+from slurm_elastic.model_slurm import Reservation
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.sandbox.cluster import Sandbox
 from slurm_elastic.slurm.cli import SlurmCli
@@ -40,6 +43,20 @@ class FakeBed:
     def end(self, job: int) -> None:
         self.fake.set_job(job, "CANCELLED")
 
+    def reserve(self, name: str, begin: float, node: str) -> None:
+        flags = frozenset({"MAINT", "IGNORE_JOBS", "SPEC_NODES"})
+        self.fake.reserved.append(
+            Reservation(name=name, start=begin, end=begin + 60, nodes=(node,), flags=flags)
+        )
+
+    def words(self, job: int) -> str:
+        return " ".join(
+            str(value)
+            for _, fields in self.fake.updates
+            if fields.get("job") == job
+            for value in fields.values()
+        )
+
     @contextmanager
     def away(self, how: str) -> Iterator[None]:
         code, words = {"stopped": (1, "Unable to contact slurm controller")}.get(
@@ -61,6 +78,18 @@ class LiveBed:
 
     def end(self, job: int) -> None:
         self.site.run(["scancel", str(job)])
+
+    def reserve(self, name: str, begin: float, node: str) -> None:
+        start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begin))
+        self.site.run([
+            "scontrol", "create", f"reservation={name.replace(' ', '_')}", f"starttime={start}",
+            "duration=60", f"nodes={node}", "flags=maint,ignore_jobs", "users=root",
+        ])  # fmt: skip
+
+    def words(self, job: int) -> str:
+        shown = self.site.run(["scontrol", "show", "job", str(job)]).stdout
+        path = Path(self.slurm.output(job))
+        return shown + (path.read_text() if path.exists() else "")
 
     @contextmanager
     def away(self, how: str) -> Iterator[None]:

@@ -1,0 +1,62 @@
+"""Readings that are made again and again in a thread of their own, so that a slow or throttled
+answer delays nobody: prices, and the plans that Slurm has for nodes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model import Market
+from slurm_elastic.prices.book import PriceBook
+
+MOST_PAUSE = 900.0
+PACE = 20.0
+"""A reading may take one part in so many of the time, and one more."""
+
+
+class Reader:
+    """Calls ``read`` every so often (s), less often while it raises: what was read before serves
+    then. ``name`` is told with how that goes.
+    """
+
+    def __init__(self, site: Site, name: str, every: float, read: Callable[[], None]) -> None:
+        self._site, self._name, self._every, self._read = site, name, every, read
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Until the site stops."""
+        self._thread.start()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the reading that is under way."""
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._site.stop.wait(pause):
+            began = self._site.monotonic()
+            well = self.read()
+            longest = max(self._every, PACE * (self._site.monotonic() - began))
+            pause = longest if well else min(max(pause, self._every) * 2, MOST_PAUSE)
+
+    def read(self) -> bool:
+        """Once; whether that went well."""
+        try:
+            self._read()
+        except Exception as error:  # noqa: BLE001 - whatever it raises, the others go on
+            self._site.journal.health(self._name, f"{type(error).__name__}: {error}")
+            return False
+        self._site.journal.health(self._name, None)
+        return True
+
+
+def spot_prices(book: PriceBook, machines: Callable[[], Mapping[str, Machine]]) -> None:
+    """Read the prices of the spot machines that there are, if any."""
+    spot = (m.instance for m in machines().values() if m.instance.market is Market.SPOT)
+    keys = sorted({(i.instance_type, i.zone) for i in spot})
+    if keys:
+        book.refresh(keys)

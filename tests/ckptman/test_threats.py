@@ -1,0 +1,223 @@
+"""Whatever takes a job's place, its work is kept: the causes besides a cloud's notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slurm_elastic.ckptman.job_settings import asks_for_limit, resolve
+from slurm_elastic.ckptstate import Step
+from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model_slurm import Reservation
+from slurm_elastic.policies.threat import LEAD, Cause
+from tests.ckptman.world import CkptWorld
+from tests.controller.world import PUB
+
+DUMP, SLACK = 10.0, 5.0
+"""SETTINGS' expected save, and the slack that is the default."""
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[CkptWorld]:
+    made = CkptWorld(at_limit="on_request(times=2)")
+    made.patch(monkeypatch)
+    yield made
+    made.close()
+
+
+def begins(world: CkptWorld, number: int, limit: int = 120, **fields: Any) -> None:
+    """A job with a time limit that has just begun to run."""
+    world.slurm.submit(number, PUB, limit=limit, **fields)
+    world.until(lambda: "RUNNING" in world.job(number).states)
+    world.until(lambda: world.job(number).start > 0)
+
+
+def lines(world: CkptWorld) -> list[str]:
+    return [str(fields["line"]) for name, fields in world.slurm.updates if name == "tell"]
+
+
+# the time limit
+
+
+def test_a_job_that_asks_for_it_goes_on_after_its_limit_with_a_full_one(world: CkptWorld) -> None:
+    begins(world, 7, comment="ckpt=fake,limit")
+    began = world.job(7).start
+    world.until(lambda: world.back(7, 1))
+    (moved,) = world.migrations()
+    assert moved.cause is Cause.LIMIT
+    assert moved.threatened == ()
+    assert moved.image is not None
+    save = began + 120 - DUMP - SLACK - LEAD
+    assert save <= moved.began <= save + 2
+    assert world.job(7).start > began
+    world.until(lambda: moved.run.job in {f["job"] for n, f in world.slurm.updates if n == "tell"})
+    first, second = lines(world)
+    assert "this job was saved at" in first
+    assert "its time limit of 00:02:00 ends (1 of 2 times)" in first
+    assert second == (
+        f"slurm-elastic: it goes on from save {moved.image.number} on {world.job(7).nodes[0]},"
+        " with its full time limit"
+    )
+    assert "ckpt-drained" not in world.kinds(moved.run.nodes[0]), "nothing is wrong with its node"
+
+
+def test_its_limit_is_renewed_as_often_as_the_site_allows_and_no_more(world: CkptWorld) -> None:
+    begins(world, 7, comment="ckpt=fake,limit=9")
+    world.until(lambda: world.back(7, 2))
+    world.advance(130)
+    assert world.job(7).restarts == 2
+    assert world.told(7).count("ckpt-limit") == 1
+    reasons = [d.reason for d in world.ledger.decisions("job:7") if d.kind == "ckpt-limit"]
+    assert reasons == ["its time limit of 00:02:00 ends, and it was requeued for that 2 times"]
+
+
+def test_moves_for_other_causes_are_no_renewals(world: CkptWorld) -> None:
+    begins(world, 7, limit=400, comment="ckpt=fake,limit=1")
+    world.advance(60)
+    world.interrupt(world.job(7).nodes[0])
+    world.until(lambda: world.back(7, 1))
+    world.until(lambda: world.back(7, 2))
+    assert [m.cause for m in world.migrations()] == [Cause.RECLAIM, Cause.LIMIT]
+
+
+def test_a_job_that_does_not_ask_ends_at_its_limit(world: CkptWorld) -> None:
+    begins(world, 7)
+    world.advance(130)
+    assert world.migrations() == []
+
+
+@pytest.mark.parametrize(("comment", "asks"), [("ckpt=fake,limit", True), ("ckpt=fake", False)])
+def test_a_job_on_the_sites_own_node_may_ask_too(
+    world: CkptWorld, comment: str, asks: bool
+) -> None:
+    world.slurm.set_node("st1", "ALLOCATED")
+    world.slurm.set_job(7, "RUNNING", nodes=("st1",), start=world.now, limit=120, comment=comment)
+    assert world.service is not None
+    assert ("job:7" in world.service.watch.look().leaving) is asks
+
+
+def test_a_save_that_fails_leaves_the_job_to_its_end(world: CkptWorld) -> None:
+    begins(world, 7, comment="ckpt=fake,limit")
+    world.saver.broken = CheckpointError("no")
+    world.until(lambda: bool(world.migrations()))
+    world.advance(40)
+    (moved,) = world.migrations()
+    assert (moved.step, moved.image) == (Step.WAITING, None)
+    world.slurm.set_job(7, "TIMEOUT")
+    world.until(lambda: world.migrations()[0].step is Step.ENDED)
+
+
+def test_a_limit_that_was_hit_while_the_job_was_held_costs_nothing(world: CkptWorld) -> None:
+    """Slurm killed the run that was saved and stopped: it is requeued all the same."""
+    begins(world, 7, comment="ckpt=fake,limit")
+    world.die_at = "rescue.before-requeue"
+    world.until(lambda: world.service is None)
+    world.slurm.set_job(7, "TIMEOUT")
+    world.start_ckptman()
+    world.until(lambda: world.job(7).restarts == 1)
+
+
+def test_a_limit_that_was_raised_meanwhile_lets_the_job_stay(world: CkptWorld) -> None:
+    begins(world, 7, comment="ckpt=fake,limit")
+    world.saver.broken = CheckpointError("no")
+    world.until(lambda: any(m.step is Step.WAITING and not m.again for m in world.migrations()))
+    world.slurm.set_job(7, limit=90_000)
+    world.until(lambda: world.migrations()[0].step is Step.STAYED)
+
+
+@pytest.mark.parametrize(
+    ("rule", "comment", "times"),
+    [
+        ("on_request", "ckpt=fake", 0),
+        ("on_request", "ckpt=fake,limit", 10),
+        ("on_request(times=3)", "ckpt=fake,limit=9", 3),
+        ("on_request(times=3)", "ckpt=fake,limit=0", 0),
+        ("requeue(times=4)", "", 4),
+        ("requeue(times=4)", "ckpt=fake,limit=0", 0),
+        ("requeue(times=4)", "ckpt=none,limit", 0),
+        ("none", "ckpt=fake,limit=5", 0),
+    ],
+)
+def test_how_often_a_limit_is_renewed(rule: str, comment: str, times: int) -> None:
+    site = CheckpointSettings(method="fake")
+    assert resolve(comment, "", PoolCheckpoint(at_limit=rule), site).renewals == times
+    assert asks_for_limit(comment) == ("limit" in comment)
+
+
+@pytest.mark.parametrize("word", ["limit=", "limit=x", "limit=1000", "limit=-1"])
+def test_a_number_of_times_that_is_none_is_refused(word: str) -> None:
+    found = resolve(f"ckpt=fake,{word}", "", PoolCheckpoint(), CheckpointSettings())
+    assert "limit is" in found.refused
+    assert found.method == "none"
+
+
+# what is planned for nodes
+
+
+def test_a_job_is_moved_shortly_before_a_maintenance_that_it_would_run_into(
+    world: CkptWorld,
+) -> None:
+    begins(world, 7, limit=90_000)
+    (node,) = world.job(7).nodes
+    start = world.now + 300
+    world.slurm.reserved.append(
+        Reservation(name="m1", start=start, end=start + 60, nodes=(node,),
+                    flags=frozenset({"MAINT"}))
+    )  # fmt: skip
+    assert world.service is not None
+    world.service.plans.read()
+    world.until(lambda: bool(world.migrations()))
+    (moved,) = world.migrations()
+    assert moved.cause is Cause.MAINTENANCE
+    assert 0 <= moved.began - (start - DUMP - SLACK - LEAD) <= 2
+    world.until(lambda: world.job(7).restarts == 1)
+    assert "maintenance m1 begins" in world.migrations()[0].reason
+    assert "ckpt-drained" not in world.kinds(node), "Slurm keeps jobs off it by itself"
+
+
+def test_a_failing_node_is_left_at_once(world: CkptWorld) -> None:
+    begins(world, 7)
+    (node,) = world.job(7).nodes
+    world.slurm.set_node(node, *world.slurm.node(node).states, "FAIL", reason="ECC errors")
+    assert world.service is not None
+    world.service.plans.read()
+    world.until(lambda: world.job(7).restarts == 1)
+    assert world.migrations()[0].cause is Cause.HEALTH
+
+
+def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> None:
+    world = CkptWorld()
+    try:
+        begins(world, 7, limit=90_000)
+        assert world.service is not None
+        (node,) = world.job(7).nodes
+        (machine,) = (m for m in world.ckpt.ledger.machines() if m.instance.node == node)
+        ages = {pool.name: world.now - machine.instance.launched + 400 for pool in
+                world.config.pools}  # fmt: skip
+        object.__setattr__(world.ckpt, "__dict__", {**world.ckpt.__dict__, "max_ages": ages})
+        world.until(lambda: world.job(7).restarts == 1)
+        assert world.migrations()[0].cause is Cause.PLANNED_END
+        world.until(lambda: {"ckpt-drained", "ckpt-powered-down"} <= set(world.kinds(node)))
+    finally:
+        world.close()
+
+
+def test_what_is_planned_does_not_move_a_job_that_cannot_be_saved() -> None:
+    world = CkptWorld(method="none")
+    try:
+        begins(world, 7, limit=90_000)
+        (node,) = world.job(7).nodes
+        flags = frozenset({"MAINT"})
+        start = world.now + 60
+        world.slurm.reserved.append(
+            Reservation(name="m1", start=start, end=start + 60, nodes=(node,), flags=flags)
+        )
+        assert world.service is not None
+        world.service.plans.read()
+        world.advance(120)
+        assert world.migrations() == []
+    finally:
+        world.close()

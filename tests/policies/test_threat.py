@@ -1,0 +1,186 @@
+"""What threatens a job: by which source, until when, and when it is to be answered."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_elastic.model import Notice, NoticeKind
+from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
+from slurm_elastic.policies.threat import (
+    HORIZON,
+    LEAD,
+    Answer,
+    Cause,
+    Threat,
+    by_subject,
+    due,
+    moving,
+    notices,
+    of_age,
+    of_limit,
+    of_node,
+    of_notice,
+    of_price,
+    of_reservations,
+)
+
+NOW = 1_800_000_000.0
+OURS = "slurm-elastic:"
+
+
+def job(limit: int | None = 3600, ran: float = 0.0, reservation: str = "") -> SlurmJob:
+    return SlurmJob(
+        id=7, states=frozenset({"RUNNING"}), nodes=("n1", "n2"), start=NOW - ran, limit=limit,
+        reservation=reservation,
+    )  # fmt: skip
+
+
+def threat(cause: Cause, left: float | None = None, what: str = "n1") -> Threat:
+    until = None if left is None else NOW + left
+    return Threat(what=what, cause=cause, answer=Answer.MOVE, why="w", since=NOW, until=until)
+
+
+# the sources
+
+
+def test_a_notice_that_takes_the_machine_moves_and_a_recommendation_saves() -> None:
+    gone = Notice(instance="i", kind=NoticeKind.INTERRUPTION, seen=NOW, deadline=NOW + 120)
+    found = of_notice("n1", gone)
+    assert (found.answer, found.cause, found.until) == (Answer.MOVE, Cause.RECLAIM, NOW + 120)
+    danger = Notice(instance="i", kind=NoticeKind.REBALANCE, seen=NOW, reason="hot")
+    assert (of_notice("n1", danger).answer, of_notice("n1", danger).why) == (Answer.SAVE, "hot")
+
+
+def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> None:
+    launched = NOW - 3600
+    assert of_age("n1", launched, None, NOW) is None
+    assert of_age("n1", launched, 3600 + HORIZON + 1, NOW) is None
+    found = of_age("n1", launched, 4200, NOW)
+    assert found is not None
+    assert found.until == NOW + 600
+    assert found.why == "its machine reaches the pool's maximum age of 01:10:00"
+
+
+def test_a_maintenance_threatens_each_of_its_nodes_and_other_reservations_none() -> None:
+    times = {"start": NOW + 100, "end": NOW + 200}
+    maint = Reservation(name="m", nodes=("n1", "n2"), flags=frozenset({"MAINT"}), **times)
+    other = Reservation(name="o", nodes=("n3",), flags=frozenset({"DAILY"}), **times)
+    begun = Reservation(name="b", nodes=("n4",), flags=frozenset({"MAINT"}), start=NOW - 1,
+                        end=NOW + 9)  # fmt: skip
+    found = of_reservations((maint, other, begun), NOW)
+    assert [(t.what, t.cause, t.until) for t in found] == [
+        (node, Cause.MAINTENANCE, NOW + 100) for node in ("n1", "n2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "left"),
+    [
+        ("new disk at 2027-01-15T08:30:00Z", 1800.0),
+        ("until 2027-01-15 10:00+01:00, J. Doe", 3600.0),
+        ("new disk, soon", None),
+        ("was bad on 2026-12-24T08:00:00Z", None),
+        ("ticket 2027-99-15", None),
+        (f"{OURS}notice:2027-01-15T09:00:00Z", None),
+    ],
+)
+def test_a_drain_threatens_where_its_reason_has_a_date_that_is_to_come(
+    reason: str, left: float | None
+) -> None:
+    assert datetime.fromtimestamp(NOW, UTC).isoformat() == "2027-01-15T08:00:00+00:00"
+    node = SlurmNode(name="n1", states=frozenset({"MIXED", "DRAIN"}), reason=reason)
+    found = of_node(node, NOW, OURS)
+    assert (found and found.until) == (None if left is None else NOW + left)
+
+
+def test_a_node_that_slurm_has_as_failing_is_left_now() -> None:
+    node = SlurmNode(name="n1", states=frozenset({"ALLOCATED", "FAIL"}), reason="ECC errors")
+    found = of_node(node, NOW, OURS)
+    assert found is not None
+    assert (found.cause, found.answer, found.until) == (Cause.HEALTH, Answer.MOVE, None)
+    assert "ECC errors" in found.why
+
+
+def test_a_price_over_the_bid_saves_since_it_rose() -> None:
+    prices = ((NOW - 900, 0.2), (NOW - 600, 0.05), (NOW - 300, 0.11), (NOW - 60, 0.12))
+    found = of_price("n1", prices, 0.10)
+    assert found is not None
+    assert (found.answer, found.since) == (Answer.SAVE, NOW - 300)
+    assert of_price("n1", prices, 0.12) is None
+    assert of_price("n1", prices, None) is None
+    assert of_price("n1", (), 0.1) is None
+
+
+def test_a_time_limit_is_renewed_so_many_times_and_then_the_job_ends() -> None:
+    found = [of_limit(job(limit=120), 10.0, 2, renewed, NOW) for renewed in (0, 1, 2)]
+    assert [t and (t.answer, t.until) for t in found] == [
+        (Answer.MOVE, NOW + 120), (Answer.MOVE, NOW + 120), (Answer.END, NOW + 120),
+    ]  # fmt: skip
+    assert found[1] is not None
+    assert found[1].why == "its time limit of 00:02:00 ends (2 of 2 times)"
+    assert of_limit(job(limit=120), 10.0, 0, 0, NOW) is None, "nobody wants it"
+    assert of_limit(job(limit=None), 10.0, 2, 0, NOW) is None, "it has none"
+    assert of_limit(job(limit=int(HORIZON) + 1), 10.0, 2, 0, NOW) is None, "not soon"
+    assert of_limit(job(limit=2000), 700.0, 2, 0, NOW) is not None, "its saves are slow"
+
+
+# when
+
+
+def test_a_reclaim_is_answered_at_once_and_what_is_planned_as_late_as_a_save_allows() -> None:
+    one = job(limit=7200)
+    assert threat(Cause.RECLAIM, 100).begins(one, 10.0, 5.0) == NOW
+    for cause in (Cause.MAINTENANCE, Cause.DRAIN, Cause.PLANNED_END):
+        assert threat(cause, 100).begins(one, 10.0, 5.0) == NOW + 100 - 10 - 5 - LEAD
+
+
+def test_a_job_works_for_half_of_its_limit_before_it_is_saved_for_that() -> None:
+    limit = of_limit(job(limit=120), 60.0, 9, 0, NOW)
+    assert limit is not None
+    assert limit.begins(job(limit=120), 10.0, 5.0) == NOW + 120 - 10 - 5 - LEAD
+    assert limit.begins(job(limit=120), 100.0, 5.0) == NOW + 60
+
+
+def test_who_ends_before_it_is_not_concerned() -> None:
+    assert not threat(Cause.MAINTENANCE, 4000).concerns(job(limit=3600))
+    assert threat(Cause.MAINTENANCE, 3000).concerns(job(limit=3600))
+    assert threat(Cause.MAINTENANCE, 3000).concerns(job(limit=None))
+    assert not threat(Cause.MAINTENANCE, 3000).concerns(job(reservation="m")), "a part of it"
+    assert threat(Cause.DRAIN, 3000).concerns(job(reservation="m"))
+    assert threat(Cause.RECLAIM, 4000).concerns(job(limit=3600)), "nothing is certain of a reclaim"
+
+
+def test_of_several_threats_the_earliest_end_comes_first_and_unknown_ones_last() -> None:
+    found = by_subject(
+        [threat(Cause.HEALTH), threat(Cause.RECLAIM, 50), threat(Cause.RECLAIM, 20, "n2")]
+    )
+    assert [t.until for t in found["n1"]] == [NOW + 50, None]
+    assert {what: t.until for what, t in moving(found).items()} == {"n1": NOW + 50, "n2": NOW + 20}
+    assert [t.until for t in due(found, job(), 5.0, 5.0, NOW)] == [NOW + 20, NOW + 50, None]
+
+
+def test_a_policy_sees_what_takes_the_machine_as_new_and_nothing_of_what_only_ends() -> None:
+    old = threat(Cause.RECLAIM, 50)
+    danger = Threat(what="n1", cause=Cause.REBALANCE, answer=Answer.SAVE, why="w", since=NOW - 9)
+    end = Threat(what="job:7", cause=Cause.LIMIT, answer=Answer.END, why="w", since=NOW)
+    assert [(n.kind, n.seen) for n in notices((old, danger, end), NOW + 30)] == [
+        (NoticeKind.INTERRUPTION, NOW + 30), (NoticeKind.REBALANCE, NOW - 9),
+    ]  # fmt: skip
+
+
+@given(
+    cause=st.sampled_from(sorted(Cause)),
+    left=st.none() | st.floats(-100, 1e5),
+    dump=st.floats(0, 1e4),
+    limit=st.none() | st.integers(1, 10**6),
+)
+def test_a_planned_threat_is_never_answered_before_a_save_has_to_begin(
+    cause: Cause, left: float | None, dump: float, limit: int | None
+) -> None:
+    one = threat(cause, left)
+    at = one.begins(job(limit=limit), dump, 5.0)
+    assert at == NOW or at >= NOW + (left or 0) - dump - 5.0 - LEAD
