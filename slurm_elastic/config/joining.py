@@ -35,12 +35,15 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     image or the cloud's ``user_data`` starts slurmd.
 
     ``head`` (``name`` or ``name:port``) is where slurmd gets its configuration. ``template`` is a
-    site's own text in place of ``programs/join.sh``. The dead-man switch: a machine without job
-    that Slurm has not needed for ``heartbeat_timeout`` s runs ``stop_command``.
+    site's own text in place of ``programs/join.sh``. ``metadata_for_jobs``: whether others than
+    root may ask the cloud's metadata service (user data, the machine's role) on machines. The
+    dead-man switch: a machine without job that Slurm has not needed for ``heartbeat_timeout`` s
+    runs ``stop_command``.
     """
 
     head: str | None = None
     template: str | None = None
     heartbeat_timeout: Seconds = 900.0
     stop_command: str = "shutdown -h now"
+    metadata_for_jobs: bool = False
     ssh: Ssh | None = None

@@ -16,6 +16,38 @@ again=/var/lib/cloud/scripts/per-boot
 if [ -d "$again" ] && [ -f "$0" ] && [ "$0" != "$again/slurm-elastic-join" ]; then
   install -m 700 "$0" "$again/slurm-elastic-join"
 fi
+# Jobs may read neither this machine's user data nor its role's credentials: only root may.
+shut_metadata() {
+  if command -v nft >/dev/null 2>&1; then
+    nft -f - <<'END' && return
+table inet slurm_elastic
+delete table inet slurm_elastic
+table inet slurm_elastic {
+  chain output {
+    type filter hook output priority 0;
+    meta skuid != 0 ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
+    meta skuid != 0 ip6 daddr fd00:ec2::254 meta l4proto tcp reject with tcp reset
+  }
+  chain forward {
+    type filter hook forward priority 0;
+    ip daddr 169.254.169.254 meta l4proto tcp reject with tcp reset
+  }
+}
+END
+  fi
+  for way in "OUTPUT -m owner --socket-exists ! --uid-owner 0" FORWARD; do
+    rule="$way -p tcp -d 169.254.169.254 -j REJECT --reject-with tcp-reset"
+    iptables -w 10 -C $rule 2>/dev/null || iptables -w 10 -I $rule || return
+  done
+  if command -v ip6tables >/dev/null 2>&1; then
+    rule="OUTPUT -m owner --socket-exists ! --uid-owner 0 -p tcp -d fd00:ec2::254 -j REJECT --reject-with tcp-reset"
+    ip6tables -w 10 -C $rule 2>/dev/null || ip6tables -w 10 -I $rule || :
+  fi
+}
+if [ -z "@{open_metadata}" ] && ! shut_metadata; then
+  echo "slurm-elastic: the metadata service is OPEN to jobs: neither nft nor iptables works" |
+    tee /dev/console >&2
+fi
 hostnamectl set-hostname "$node" 2>/dev/null || hostname "$node"
 # sudo and others ask for it: where no name server knows it or answers, that takes half a minute.
 if ! timeout 3 getent hosts "$node" >/dev/null 2>&1; then

@@ -42,6 +42,7 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "heartbeat_timeout": f"{join.heartbeat_timeout:g}",
         "key_mark": KEY_MARK if join.ssh else "",
         "metadata": cloud.metadata,
+        "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
     }
     if join.template is None:
