@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
-from slurm_elastic.ledger.rows import Launch, Machine
 from slurm_elastic.model import Usage
+from slurm_elastic.model_ledger import Launch, Machine
 
 
 def booting(machines: Iterable[Machine], open_launches: Iterable[Launch]) -> Mapping[str, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.rows import Drained, Run
 from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_ledger import Drained, Run
 
 T = 1_800_000_000.0
 """A full hour of UTC, in January 2027."""

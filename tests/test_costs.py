@@ -19,8 +19,8 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.rows import Run
 from slurm_elastic.model import Market
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.view.costs import Books, By, Costs, charges, read_books, report
 from slurm_elastic.view.focus import COLUMNS, rows
 

@@ -20,7 +20,7 @@ from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.ledger.rows import Run
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.policies.cost_split import WHOLE
 from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate.boot import BootTimes

@@ -14,8 +14,8 @@ from slurm_elastic.ckptman.site import Site
 from slurm_elastic.ckptstate import Migration, RecordedNotice
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN
-from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
+from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.checkpoint import observed_mtti, save_seconds
 from slurm_elastic.policies.reconcile_rules import OUR_MARK

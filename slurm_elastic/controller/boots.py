@@ -10,16 +10,20 @@ from functools import partial
 from msgspec import Struct
 
 from slurm_elastic.audit_trail import job_subject, pool_subject
-from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import hold, may_force, power_down_and_requeue, quarantine_pool
 from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.periodic import PeriodicTask
-from slurm_elastic.controller.suspend import SUSPENDED, terminate
+from slurm_elastic.controller.snapshot import see, terms_of
+from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
-from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_time
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.actions import Register, ReopenPool
 from slurm_elastic.policies.boots import given_up_after, longest_wait
+from slurm_elastic.policies.cluster import Rule, decide, decided_at
 from slurm_elastic.policies.exclusions import (
     NEVER_REGISTERED,
     TAKEN_OUT,
@@ -27,22 +31,13 @@ from slurm_elastic.policies.exclusions import (
     after_failures,
     paused,
     rest_key,
-    sickly,
     to_rest,
 )
-from slurm_elastic.policies.node_state import Phase, ill, is_down, phase
 from slurm_elastic.spool import Request, Spool, received_at
 
 log = logging.getLogger(__name__)
 
 
-DAY = 86400.0
-SOUND = 600.0
-"""Seconds in service after which a machine is a proof that Slurm takes its pool's as they are;
-SuspendTime, where that is shorter: for as long stays a machine that has had its job.
-"""
-OUT_OF_SERVICE = "Slurm took it out of service: "
-"""The beginning of the reason for which such a machine ends."""
 CODE = "BootFailed"
 """The code of cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
@@ -51,82 +46,37 @@ LOOKED_AT = 16
 """How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
 
-def record_registrations(
-    site: Site, cloud: str, view: Mapping[str, SlurmNode] | None = None
-) -> None:
+def record_registrations(site: Site, cloud: str) -> None:
     """Take in which booting machines' nodes are up; one that is proves that its pool works."""
     booting = [m for m in site.ledger.machines() if m.instance.cloud == cloud and m.boots]
     if not booting:
         return
-    if view is None:
-        view = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
-    user = site.config.slurm.user
-    up = [m for m in booting if _is_up(view.get(m.instance.node), user)]
-    if not up:
-        return
-    site.ledger.registered(cloud, [m.instance.id for m in up], site.now())
-    for pool in dict.fromkeys(m.pool for m in up):
-        _note_works(site, pool, [m.instance.node for m in up if m.pool == pool])
+    nodes = site.slurm.nodes(list(dict.fromkeys(m.instance.node for m in booting)))
+    found = decide(see(site, terms_of(site, cloud), nodes), (Rule.REGISTRATIONS,))
+    register(site, cloud, [a for a in found if isinstance(a, Register)])
+    reopen_pools(site, [a for a in found if isinstance(a, ReopenPool)])
 
 
-def _is_up(node: SlurmNode | None, slurm_user: str) -> bool:
-    """Whether it has registered, and Slurm takes it as it is."""
-    if node is None or phase(node) is not Phase.UP or is_down(node):
-        return False
-    return ill(node, slurm_user) is None
+def register(site: Site, cloud: str, some: Sequence[Register]) -> None:
+    """Write down that the nodes of these machines came up."""
+    if some:
+        site.ledger.registered(cloud, [a.machine for a in some], site.now())
 
 
-def note_sound(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    """A pool whose machines Slurm took out of service works again when one that registered since
-    has been in service for a while (``SOUND``), or was until Slurm powered it down: a Prolog fails
-    at the first job only.
-    """
-    sick = {b.scope for b in site.ledger.breakers() if sickly(b)}
-    if not sick:
-        return
-    user, now = site.config.slurm.user, site.now()
-    machines = site.ledger.machines(ended_since=now - DAY)
-    idle = site.config.suspend_time(site.config.cloud(cloud))
-    served = min(SOUND, max(idle, site.config.timings.reconcile))  # a round has looked at it
-    for name in sick:
-        mine = [m for m in machines if m.pool == name and m.instance.cloud == cloud]
-        failed = [_boot(m).launched for m in mine if (m.why or "").startswith(OUT_OF_SERVICE)]
-        since = max(failed, default=0.0)
-        well = [
-            m.instance.node
-            for m in mine
-            if _boot(m).launched > since
-            and _service(m, now) >= served
-            and (_left_in_peace(m) or _is_up(view.get(m.instance.node), user))
-        ]
-        if well:
-            _note_works(site, name, well, sound=True)
-
-
-def _service(machine: Machine, now: float) -> float:
-    """For how many seconds it has been in service, or was."""
-    ends = [at for at in (machine.suspending, machine.ended, now) if at is not None]
-    return min(ends) - machine.registered if machine.registered is not None else 0.0
-
-
-def _left_in_peace(machine: Machine) -> bool:
-    """Whether Slurm had it in service to the end."""
-    return machine.suspending is not None and machine.why == SUSPENDED
-
-
-def _note_works(site: Site, name: str, nodes: Sequence[str], *, sound: bool = False) -> None:
-    """The pool's cool-downs and pause for its failed machines are over."""
-    breaker = next((b for b in site.ledger.breakers() if b.scope == name), None)
-    if breaker is None or (sickly(breaker) and not sound):
-        return
-    site.ledger.readmit(BREAKER, name)
-    rested = name in site.pools and site.ledger.readmit(COOL_DOWN, rest_key(site.pools[name]))
-    if breaker.until:
-        why = f"a machine of pool {name} has registered: it works again"
-        log.warning("breaker closed pool=%s nodes=%s", name, compress(nodes))
-        site.record("boots", "breaker-closed", [*nodes, pool_subject(name)], why)
-    if rested or breaker.until:
-        site.ledger.review_holds(name, site.now())
+def reopen_pools(site: Site, some: Sequence[ReopenPool]) -> None:
+    """The pools' cool-downs and pauses for failed machines are over."""
+    for one in some:
+        breaker = next((b for b in site.ledger.breakers() if b.scope == one.pool), None)
+        site.ledger.readmit(BREAKER, one.pool)
+        pool = site.pools.get(one.pool)
+        rested = pool is not None and site.ledger.readmit(COOL_DOWN, rest_key(pool))
+        paused = breaker is not None and bool(breaker.until)
+        if paused:
+            log.warning("breaker closed pool=%s nodes=%s", one.pool, compress(one.nodes))
+            subjects = [*one.nodes, pool_subject(one.pool)]
+            site.record("boots", "breaker-closed", subjects, one.reason)
+        if rested or paused:
+            site.ledger.review_holds(one.pool, site.now())
 
 
 def unregistered_instances(site: Site, cloud: str, request: Request) -> list[Machine]:
@@ -268,10 +218,8 @@ def _cause(site: Site, failed: Sequence[Machine]) -> str:
 
 
 def _boot(machine: Machine) -> Boot:
-    """By the head's clock; a machine whose launch is not known has its cloud's."""
     one = machine.instance
-    launched = generation_time(one.generation) or one.launched
-    return Boot(offer=one.offer_key, launched=launched, registered=machine.registered)
+    return Boot(offer=one.offer_key, launched=decided_at(one), registered=machine.registered)
 
 
 def _rests(site: Site, pool: Pool) -> bool:

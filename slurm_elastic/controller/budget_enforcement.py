@@ -22,8 +22,8 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import power_down_and_requeue
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger.rows import Aside
 from slurm_elastic.model import Location
+from slurm_elastic.model_ledger import Aside
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.account_budgets import Overdrawn, shares
 

@@ -145,13 +145,6 @@ def new_generation(now: float) -> str:
     return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}"
 
 
-def generation_time(generation: str) -> float:
-    """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
-    digits = generation[1:14]
-    good = generation.startswith("g") and digits.isascii() and digits.isdigit()
-    return int(digits) / 1000 if good else 0.0
-
-
 def scope_of(
     config: Config, ledger: Ledger, now: float, dearest: Mapping[str, float] | None = None
 ) -> Scope:

@@ -8,16 +8,15 @@ starts. So a hold is a row in the ledger first, and ``settle`` puts it on the no
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from slurm_elastic import requeue_setting
 from slurm_elastic.controller.context import Site
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
-from slurm_elastic.model import CAPACITY, OPERATOR, POLICY, Exclusion, NodeRequest, Offer, Pool
+from slurm_elastic.model import CAPACITY, POLICY, Exclusion, NodeRequest, Pool
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.node_state import Phase, is_busy, is_down, is_drained, phase
-from slurm_elastic.policies.ranking import serving
 from slurm_elastic.policies.reconcile_rules import HOLD_MARK, OUR_MARK
 from slurm_elastic.policies.scaling import holds_back
 from slurm_elastic.slurm import node_updates
@@ -118,25 +117,6 @@ def _settle(site: Site, view: Mapping[str, SlurmNode]) -> bool:
     return waiting
 
 
-def review(site: Site, cloud: str, view: Mapping[str, SlurmNode]) -> None:
-    """Let go what can be served again, and keep longer what cannot."""
-    now = site.now()
-    by_pool: dict[str, list[Exclusion]] = {}
-    rows = site.ledger.holds()
-    for row in rows:
-        pool = site.pool_of.get(row.scope)
-        if row.kind == CAPACITY and pool is not None and pool.cloud == cloud:
-            by_pool.setdefault(pool.name, []).append(row)
-    for name, some in by_pool.items():
-        if min(row.until for row in some) <= now:
-            _review_pool(site, site.pools[name], some, view)
-    # By the rows from before: in this view the nodes released just now are drained still.
-    if not site.ledger.end_only:  # what it lacks then may be in its file
-        _release_unknown(site, cloud, view, {row.scope for row in rows})
-    if cloud == next(iter(site.providers)):  # once a round, not once a cloud
-        _forget_strange(site)
-
-
 def release(site: Site, nodes: Sequence[str], why: str, kind: str = CAPACITY) -> None:
     """Undo holds of one kind: only DRAIN with our own reason is lifted, an admin's stays, and so
     does that of a node which is held for another cause, too. The nodes are read once more: an admin
@@ -176,68 +156,6 @@ def is_held(node: SlurmNode) -> bool:
     powers it up (22.05), and demands one of an admin.
     """
     return is_drained(node) and (node.reason.startswith(HOLD_MARK) or not node.reason)
-
-
-def _review_pool(
-    site: Site, pool: Pool, rows: Sequence[Exclusion], view: Mapping[str, SlurmNode]
-) -> None:
-    """Release as many nodes as offers have room for; the others are looked at again later."""
-    nodes = tuple(row.scope for row in rows)
-    request = NodeRequest(id=CORRELATION, pool=pool, nodes=nodes)
-    offers: Sequence[Offer] = ()
-    try:
-        if site.ledger.was_read_whole(pool.cloud):  # else nothing may be bought from it
-            offers = site.providers[pool.cloud].offers(pool)
-    except Exception as error:  # noqa: BLE001 - whatever a cloud raises, its nodes stay held
-        log.warning("held pool cannot be looked at pool=%s error=%r", pool.name, error)
-    launches = serving(request, offers, site.scope(pool), site.now(), site.config.ranking)
-    room = sum(launch.room for launch in launches)
-    machines = {m.instance.node for m in site.serving() if m.instance.cloud == pool.cloud}
-    free = [n for n in nodes if n not in view or _may_start(view[n], machines)][:room]
-    if free:
-        release(site, free, f"{launches[0].offer.key} can be had again")
-    lifted = set(free)
-    kept = [row for row in rows if row.scope not in lifted]
-    if kept:
-        hold(site, pool, [row.scope for row in kept], kept[0].cause)
-
-
-def _may_start(node: SlurmNode, machines: Container[str]) -> bool:
-    """Whether the node's hold may end now. A node on its way down keeps its row: to lift it now
-    would race with its suspend. So does a node that is off but has a machine: that one booted
-    before Slurm would ask for the node, and never registers; repair ends it first.
-    """
-    where = phase(node)
-    return where is not Phase.POWERING_DOWN and not (
-        where is Phase.POWERED_DOWN and node.name in machines
-    )
-
-
-def _forget_strange(site: Site) -> None:
-    """Holds of nodes that no pool of the configuration has any more: nobody else would end them."""
-    for kind in (POLICY, CAPACITY, OPERATOR):
-        rows = [row for row in site.ledger.holds() if row.kind == kind]
-        strange = [row.scope for row in rows if row.scope not in site.pool_of]
-        if strange:
-            release(site, strange, "no pool of the configuration has it any more", kind)
-
-
-def _is_marked(node: SlurmNode) -> bool:
-    return is_drained(node) and node.reason.startswith(HOLD_MARK)
-
-
-def _release_unknown(
-    site: Site, cloud: str, view: Mapping[str, SlurmNode], known: Container[str]
-) -> None:
-    """A hold of ours that the ledger does not know (it was lost) is lifted."""
-    lost = [
-        n
-        for pool in site.pools_of_cloud(cloud)
-        for n in pool.nodes
-        if n not in known and n in view and _is_marked(view[n])
-    ]
-    if lost:
-        release(site, lost, "its hold is not in the ledger")
 
 
 # No offer is left for nodes that Slurm is powering up: give them back, the jobs move on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar
 
@@ -105,13 +105,12 @@ def record_launch(
         request, spec.generation, spec.offer.key, len(instances), len(spec.nodes),
     )  # fmt: skip
     if site.config.cloud(spec.offer.cloud).node_address == "provider":
-        assign_addresses(site, instances)
+        assign_addresses(site, {i.node: i.address for i in instances if i.address})
     reach("launch.after-slurm")
 
 
-def assign_addresses(site: Site, instances: Sequence[Instance]) -> None:
-    """NodeAddr for those machines that have an address already; reconcile does the others."""
-    addresses = {i.node: i.address for i in instances if i.address}
+def assign_addresses(site: Site, addresses: Mapping[str, str]) -> None:
+    """NodeAddr by node, of machines that have an address already; repair does the others."""
     if not addresses:
         return
     try:

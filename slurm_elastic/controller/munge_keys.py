@@ -26,9 +26,10 @@ from slurm_elastic.bounded import BoundedSocket, Budget
 from slurm_elastic.config import Config
 from slurm_elastic.config.joining import CONSOLE, Ssh
 from slurm_elastic.controller.boots import KEY_FAILED, KEY_REFUSED
-from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import ConfigError, ProviderError, SlurmElasticError
 from slurm_elastic.ledger import Machine
+from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.providers.base.joining import KEY_MARK
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from slurm_elastic.audit_trail import job_subject, pool_subject
-from slurm_elastic.controller.boots import OUT_OF_SERVICE, record_boot_failures
+from slurm_elastic.controller.boots import record_boot_failures
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
+from slurm_elastic.model_ledger import OUT_OF_SERVICE
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.actions import Recycle
 from slurm_elastic.policies.node_state import Ill, Strike, ill, is_busy, is_down

@@ -12,13 +12,15 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf
 
-from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.context import Site
 from slurm_elastic.errors import InstanceNotFound, ProviderError
 from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import InstanceState
+from slurm_elastic.model_ledger import SUSPENDED, generation_time
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
+from slurm_elastic.policies.cluster import decided_at
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.spool import Request
 
@@ -63,8 +65,7 @@ def boots_still(site: Site, machine: Machine) -> bool:
     registered, and its ResumeTimeout is not over.
     """
     one = machine.instance
-    decided = generation_time(one.generation) or one.launched
-    return machine.registered is None and decided > oldest_boot(site)
+    return machine.registered is None and decided_at(one) > oldest_boot(site)
 
 
 def oldest_boot(site: Site) -> float:
@@ -120,10 +121,6 @@ def _is_there(job: SlurmJob) -> bool:
 
 
 # A suspend request: end exactly the machines of the nodes that Slurm has powered down.
-
-
-SUSPENDED = "suspended by Slurm"
-"""Why a machine ends whose node Slurm has powered down in its own time."""
 
 
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger.rows import Drained, Run
+from slurm_elastic.model_ledger import Drained, Run
 from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
 from slurm_elastic.policies.cost_split import share
 from slurm_elastic.policies.node_state import is_drained

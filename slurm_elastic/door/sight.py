@@ -15,7 +15,7 @@ from slurm_elastic.audit_trail import job_subject, jobs_of, nodes_of
 from slurm_elastic.directive import LimitChange, Pause
 from slurm_elastic.door.asks import Bar, Chain, ChainAsk
 from slurm_elastic.ledger import Decision, Machine
-from slurm_elastic.ledger.rows import Launch
+from slurm_elastic.model_ledger import Launch
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.view import Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts

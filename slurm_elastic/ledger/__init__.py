@@ -33,6 +33,7 @@ from collections.abc import Collection, Sequence
 from operator import itemgetter
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import astuple
 
 from slurm_elastic.errors import SlurmElasticError
@@ -41,14 +42,7 @@ from slurm_elastic.ledger import schema as ledger_schema
 from slurm_elastic.ledger.machines import IN_ORDER, Machines
 from slurm_elastic.ledger.rows import (
     DECISION_COLUMNS,
-    DONE,
-    FAILED,
-    INTENT,
     LAUNCH_COLUMNS,
-    Decision,
-    Health,
-    Launch,
-    Machine,
     decision_from,
     decision_values,
     health_from,
@@ -58,7 +52,8 @@ from slurm_elastic.ledger.rows import (
     same_call,
     to_json,
 )
-from slurm_elastic.model import COOL_DOWN, Instance, LaunchSpec
+from slurm_elastic.model import COOL_DOWN, Exclusion, Instance, LaunchSpec
+from slurm_elastic.model_ledger import DONE, FAILED, INTENT, Decision, Health, Launch, Machine
 from slurm_elastic.policies.exclusions import STRIKES_KEPT
 from slurm_elastic.store.files import open_reader, open_writer
 
@@ -71,6 +66,15 @@ AT_ONCE = 1000
 """Decisions in one statement: sqlite takes so many values at most."""
 NO_NEWS = 60.0
 """Seconds for which an answer of a cloud or of Slurm that did not change is not written anew."""
+
+
+class LedgerState(Struct, frozen=True, kw_only=True):
+    """Live machines, open launches, exclusions, and the clouds of which a list was taken in."""
+
+    machines: tuple[Machine, ...]
+    launches: tuple[Launch, ...]
+    exclusions: tuple[Exclusion, ...]
+    read_whole: frozenset[str]
 
 
 class Ledger(Machines):
@@ -110,6 +114,16 @@ class Ledger(Machines):
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         opened = open_reader if read_only else open_writer
         super().__init__(opened(path, ledger_schema.LEDGER))
+
+    def state(self) -> LedgerState:
+        """All that passes go by, as of one moment."""
+        with self._lock:
+            return LedgerState(
+                machines=self.machines(),
+                launches=self.open_launches(),
+                exclusions=self.exclusions(),
+                read_whole=frozenset(self._read_whole()),
+            )
 
     # launches
 
@@ -257,7 +271,10 @@ class Ledger(Machines):
         """Whether the ledger has had what there is of ``cloud``. A new ledger, and one to which the
         cloud is new, have not: it may have machines of ours.
         """
-        return cloud in self._remembered("complete", "select cloud from read_whole", itemgetter(0))
+        return cloud in self._read_whole()
+
+    def _read_whole(self) -> tuple[str, ...]:
+        return self._remembered("complete", "select cloud from read_whole", itemgetter(0))
 
     def prune(self, before: float) -> int:
         """Forget decisions and long-over cool-downs from before that time; how many decisions.

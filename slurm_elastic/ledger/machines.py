@@ -12,16 +12,11 @@ from msgspec.structs import replace
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger.marks import Marks
 from slurm_elastic.ledger.rows import (
-    DONE,
     GONE,
-    INTENT,
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
-    MACHINE_JOBS,
     MACHINE_VALUES,
     SEEN,
-    Launch,
-    Machine,
     launch_from,
     machine_from,
     machine_row,
@@ -30,6 +25,7 @@ from slurm_elastic.ledger.rows import (
     worst_price,
 )
 from slurm_elastic.model import Instance, InstanceState, Pool
+from slurm_elastic.model_ledger import DONE, INTENT, MACHINE_JOBS, Launch, Machine
 from slurm_elastic.policies.clock_guard import AHEAD
 
 IN_ORDER = "order by created, generation"

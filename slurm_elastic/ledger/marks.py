@@ -15,7 +15,6 @@ from slurm_elastic.directive import Directive
 from slurm_elastic.ledger.rows import (
     DIRECTIVE_COLUMNS,
     EXCLUSION_COLUMNS,
-    Aside,
     aside_from,
     directive_from,
     directive_row,
@@ -25,6 +24,7 @@ from slurm_elastic.ledger.rows import (
 )
 from slurm_elastic.ledger.runs import Runs
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
+from slurm_elastic.model_ledger import Aside
 
 MINIMUM = 60.0
 """Seconds that are paid at least, also where the second is the unit (EC2's Linux machines)."""

@@ -16,12 +16,11 @@ from msgspec import MsgspecError
 from slurm_elastic.ledger.rows import (
     LAUNCH_COLUMNS,
     MACHINE_COLUMNS,
-    MACHINE_JOBS,
-    Launch,
     launch_from,
     machine_from,
     to_json,
 )
+from slurm_elastic.model_ledger import MACHINE_JOBS, Launch
 from slurm_elastic.store.moving import KEPT
 
 log = logging.getLogger(__name__)

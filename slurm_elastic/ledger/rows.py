@@ -1,4 +1,4 @@
-"""The ledger's memory, as values, and how they become rows and come back."""
+"""How the ledger's values become rows of its tables, and come back."""
 
 from __future__ import annotations
 
@@ -7,147 +7,11 @@ import sqlite3
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Struct, field
 from msgspec.structs import astuple
 
 from slurm_elastic.directive import Directive, Word
-from slurm_elastic.model import Exclusion, Instance, InstanceState, LaunchSpec, Lease, Market, Offer
-
-INTENT, DONE, FAILED = "intent", "done", "failed"
-
-MACHINE_JOBS = 20
-"""How many of its launch's jobs a machine's row repeats: a launch of thousands of machines may be
-for as many jobs, and each machine with all of them would make rows by the square.
-"""
-
-
-class Launch(Struct, frozen=True, kw_only=True):
-    """A launch row. ``state``: ``intent`` (call not known to have answered), ``done``, ``failed``.
-
-    ``offer`` is what was asked, or any of ``alternatives``; ``error`` the cloud's words where it
-    failed. ``accounts``: by node, who pays it.
-    """
-
-    generation: str
-    request: str
-    pool: str
-    cloud: str
-    nodes: tuple[str, ...]
-    jobs: tuple[int, ...]
-    offer: Offer
-    state: str
-    created: float
-    finished: float | None = None
-    error: str | None = None
-    alternatives: tuple[Offer, ...] = ()
-    accounts: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    @property
-    def offers(self) -> tuple[Offer, ...]:
-        """All that its machines may come from."""
-        return (self.offer, *self.alternatives)
-
-
-class Machine(Struct, frozen=True, kw_only=True):
-    """An instance row: the instance as last seen and what we know beyond the cloud.
-
-    ``misses`` counts consecutive reads of the cloud without it; ``suspending`` is set (time) when
-    its termination was decided (intent), ``ended`` when it is known to be gone; ``why`` says why.
-    ``jobs`` are the first MACHINE_JOBS of those its launch was for (the launch has them all).
-    ``worst_price`` ($/h) is the highest this machine may come to: on-demand where its offer had
-    such a price (0 for an adopted machine whose launch is not known: take ``instance.price``).
-    ``registered`` is when its node was first seen up: until then it boots.
-    ``accounts`` pay it, each so many parts; empty: none does.
-    """
-
-    instance: Instance
-    pool: str
-    jobs: tuple[int, ...] = ()
-    last_seen: float = 0.0
-    misses: int = 0
-    suspending: float | None = None
-    ended: float | None = None
-    why: str | None = None
-    worst_price: float = 0.0
-    registered: float | None = None
-    accounts: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def boots(self) -> bool:
-        """Whether it is wanted and has not registered yet."""
-        return self.registered is None and self.suspending is None and self.ended is None
-
-    @property
-    def lease(self) -> Lease:
-        """The lease of this machine."""
-        i = self.instance
-        return Lease(instance=i.id, node=i.node, start=i.launched, end=self.ended, price=i.price)
-
-
-class Aside(Struct, frozen=True, kw_only=True):
-    """A job that is kept from public clouds, as its ``account`` is over its budget. The values that
-    it had before: ``partitions`` (empty: they were not changed) and the time that it was to
-    ``begin`` (0: none). ``until`` is the begin that we gave it (0: none).
-    """
-
-    job: int
-    account: str
-    partitions: tuple[str, ...] = ()
-    begin: float = 0.0
-    until: float = 0.0
-
-
-class Decision(Struct, frozen=True, kw_only=True):
-    """One entry of the decision chain that ``explain`` prints. ``subjects``: node names and
-    ``job:ID``; ``detail`` is free-form (ranked and rejected offers, errors).
-    """
-
-    at: float
-    correlation: str
-    kind: str
-    subjects: tuple[str, ...]
-    reason: str
-    detail: dict[str, object] | None = None
-
-
-class Health(Struct, frozen=True, kw_only=True):
-    """How a cloud (or ``slurm``) last answered; ``error`` is None when it did."""
-
-    name: str
-    checked: float
-    error: str | None = None
-    code: str | None = None
-
-    @property
-    def told(self) -> str:
-        """The error with the name of who met it, which many errors begin with already."""
-        own = f"{self.name}: "
-        return own + (self.error or "").removeprefix(own)
-
-
-class Run(Struct, frozen=True, kw_only=True):
-    """One run of a job on nodes of ours, from ``begin`` to ``end`` (None: it runs). ``shares``: a
-    hostlist, and how many millionths the job has of each of its nodes (``policies.cost_split``).
-    """
-
-    job: int
-    begin: float
-    end: float | None = None
-    label: str = ""
-    user: str = ""
-    uid: int = -1
-    account: str = ""
-    partition: str = ""
-    shares: tuple[tuple[str, int], ...] = ()
-
-
-class Drained(Struct, frozen=True, kw_only=True):
-    """A span in which a node with a machine took no jobs (``end`` None: it still does not)."""
-
-    node: str
-    begin: float
-    end: float | None = None
-
+from slurm_elastic.model import Exclusion, Instance, InstanceState, LaunchSpec, Market, Offer
+from slurm_elastic.model_ledger import INTENT, Aside, Decision, Health, Launch, Machine, Run
 
 LAUNCH_COLUMNS = (
     "generation, request, pool, cloud, nodes, jobs, offer, state, created, finished, "

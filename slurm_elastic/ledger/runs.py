@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import astuple
 
-from slurm_elastic.ledger.rows import RUN_COLUMNS, Drained, Run, run_from, run_row
+from slurm_elastic.ledger.rows import RUN_COLUMNS, run_from, run_row
+from slurm_elastic.model_ledger import Drained, Run
 from slurm_elastic.store.store import Store
 
 _PUT = f"insert or replace into runs ({RUN_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -218,6 +218,65 @@ class Restore(OnNode, frozen=True, kw_only=True):
     kind: ClassVar[str] = "restore"
 
 
+# the books
+
+
+class NoteRead(Action, frozen=True, kw_only=True):
+    """Write down that all machines of a cloud's list are in the ledger."""
+
+    kind: ClassVar[str] = "note-read"
+    cloud: str
+
+    @property
+    def subject(self) -> str:
+        """The cloud."""
+        return self.cloud
+
+
+class Register(OnMachine, frozen=True, kw_only=True):
+    """Write down that a machine's node came up."""
+
+    kind: ClassVar[str] = "register"
+
+
+class ReopenPool(Action, frozen=True, kw_only=True):
+    """End the cool-down and the pause of a pool that works again, as ``nodes`` show."""
+
+    kind: ClassVar[str] = "reopen-pool"
+    bulk: ClassVar[bool] = False
+    pool: str
+    nodes: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        """The pool."""
+        return self.pool
+
+
+class SetAddress(OnNode, frozen=True, kw_only=True):
+    """Tell slurmctld the address of a node's machine."""
+
+    kind: ClassVar[str] = "set-address"
+    by_node: ClassVar[bool] = False
+    address: str
+
+
+class Release(OnNode, frozen=True, kw_only=True):
+    """Let go of a node that is held for a cause (``hold``: a kind of ``model.Exclusion``)."""
+
+    kind: ClassVar[str] = "release"
+    by_node: ClassVar[bool] = False
+    hold: str
+
+
+class Hold(OnNode, frozen=True, kw_only=True):
+    """Keep a node from Slurm until an offer may have room, with the reason of its hold."""
+
+    kind: ClassVar[str] = "hold"
+    by_node: ClassVar[bool] = False
+    pool: str
+
+
 # what calls for a person, and jobs
 
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from msgspec import Struct
 
 from slurm_elastic.hostlist import expand
-from slurm_elastic.ledger.rows import Decision, Machine
 from slurm_elastic.model import Lease, Market
+from slurm_elastic.model_ledger import Decision, Machine
 from slurm_elastic.sandbox.shell import fields
 
 DONE = "COMPLETED"

@@ -13,8 +13,8 @@ from slurm_elastic.config.rules import bounds_of
 from slurm_elastic.directive import Departure, Directive, Pause, limit_changes
 from slurm_elastic.heartbeat import alive, latest
 from slurm_elastic.hostlist import compress, expand
-from slurm_elastic.ledger.rows import Launch, Machine
 from slurm_elastic.model import CAPACITY, Exclusion, Pool, Usage
+from slurm_elastic.model_ledger import Launch, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
 from slurm_elastic.policies.capacity import Spent

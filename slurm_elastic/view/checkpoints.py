@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from slurm_elastic.ckptstate import Migration, RecordedNotice
 from slurm_elastic.heartbeat import alive
-from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Image
+from slurm_elastic.model_ledger import Machine
 
 
 class CheckpointFacts(Struct, frozen=True, kw_only=True):

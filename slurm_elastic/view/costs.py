@@ -20,7 +20,7 @@ from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.marks import MINIMUM
 from slurm_elastic.ledger.retention import MACHINES_KEPT
-from slurm_elastic.ledger.rows import Drained, Run
+from slurm_elastic.model_ledger import Drained, Run
 from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.cost_split import (
     Drain,

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from slurm_elastic.ledger import Machine
-from slurm_elastic.ledger.rows import Run
 from slurm_elastic.model import Market
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.policies.cost_split import HOUR, METHOD, WHOLE, Hour, Unused
 from slurm_elastic.view.costs import Charge
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from slurm_elastic.config import Config
 from slurm_elastic.config.clouds import CloudSettings
 from slurm_elastic.config.rules import fail_safe, rules_of
-from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import CAPACITY, Exclusion
+from slurm_elastic.model_ledger import Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.boots import given_up_after
 from slurm_elastic.policies.node_state import (

@@ -13,8 +13,8 @@ from msgspec import Struct, field
 
 from slurm_elastic.directive import Directive
 from slurm_elastic.heartbeat import Mark
-from slurm_elastic.ledger.rows import Health, Launch, Machine
 from slurm_elastic.model import Exclusion
+from slurm_elastic.model_ledger import Health, Launch, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.view.checkpoints import CheckpointFacts, CheckpointsView

@@ -13,8 +13,8 @@ from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.controller.budget import spending, spending_of_accounts
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.ledger import Machine
-from slurm_elastic.ledger.rows import Launch
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Market
+from slurm_elastic.model_ledger import Launch
 from tests.controller.world import T0, World, make_config
 
 

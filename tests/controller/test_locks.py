@@ -19,6 +19,7 @@ from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
+from slurm_elastic.controller.reconcile import Round
 from slurm_elastic.model import CAPACITY, Exclusion, Limits, Location, Market
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
@@ -183,7 +184,7 @@ def test_a_node_whose_cloud_has_room_again_is_not_drained_after_it_was_let_go(
         until=world.now,
     )
     world.ledger.exclude(*[row])
-    settle_while(world, monkeypatch, lambda site: holds.review(site, "pub", site.slurm.nodes()))
+    settle_while(world, monkeypatch, lambda site: Round(site, "pub").run())
     assert world.ledger.holds() == ()
     assert drained(world) == []
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_elastic.controller.snapshot import all_nodes, cloud_view
+from slurm_elastic.controller.snapshot import all_nodes, see, terms_of
+from slurm_elastic.policies.cluster import cloud_view
 from tests.controller.world import World
 
 
@@ -29,7 +30,7 @@ def test_no_launch_is_read_whole_for_a_missing_machine(
     site.ledger.observe("pub", (), site.now)
     read: list[str] = []
     monkeypatch.setattr(site.ledger, "launch", read.append)
-    view = cloud_view(site.site, "pub", all_nodes(site.site), ())
+    view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
     assert [(m.misses, m.shown) for m in view.known] == [(1, True)] * 2
     assert read == []
 
@@ -40,5 +41,5 @@ def test_a_machine_that_no_read_has_had_is_not_shown(site: World) -> None:
     site.advance(10)
     site.advance(1)
     site.ledger.observe("pub", (), site.now)
-    view = cloud_view(site.site, "pub", all_nodes(site.site), ())
+    view = cloud_view(see(site.site, terms_of(site.site, "pub"), all_nodes(site.site), ()))
     assert [m.shown for m in view.known] == [False]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.usage_record import UsageRecord, news, record_drains, run_of
-from slurm_elastic.ledger.rows import Drained
+from slurm_elastic.model_ledger import Drained
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from tests.controller.world import Inline, World
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.ledger import Ledger, retention
 from slurm_elastic.ledger import schema as ledger_schema
-from slurm_elastic.ledger.rows import MACHINE_JOBS
 from slurm_elastic.model import Instance, LaunchSpec
+from slurm_elastic.model_ledger import MACHINE_JOBS
 
 DAY = 86400.0
 OFFERS = tuple(offer(zone=f"z{n}", price=0.01 * (n + 1), on_demand=0.2 + n) for n in range(12))

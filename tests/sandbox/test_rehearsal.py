@@ -2,8 +2,8 @@
 
 import pytest
 
-from slurm_elastic.ledger.rows import Decision, Machine
 from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_ledger import Decision, Machine
 from slurm_elastic.sandbox.rehearsal import (
     JobRow,
     Place,

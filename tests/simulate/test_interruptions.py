@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from simulate.histories import histories
 
 from slurm_elastic.ckptman.see import mean_times
-from slurm_elastic.ledger.rows import Machine
 from slurm_elastic.model import Market
+from slurm_elastic.model_ledger import Machine
 from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
 from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, joint_mtti
 from slurm_elastic.policies.release import Idle
