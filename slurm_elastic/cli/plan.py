@@ -20,7 +20,7 @@ from slurm_elastic.config.numbers import Dollars, Seconds
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.portfolio import ReservedClass, heaviest_first
 from slurm_elastic.policies.reserve import usage_of_steps
-from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.portfolio import Plan, plan_of
 
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     index = _pool(args.pool, [(pool.name, pool.public) for pool in setting.base.pools])
     scenario = setting.scenario(args.policy)
     with history.progress(len(setting.jobs)) as advance:
-        outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
+        outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
     plan = _plan(outcome, index, classes, on_demand)
     render(plan, setting.base.pools[index].name, setting.history.start, Output())
     for note in setting.told([args.policy]):

@@ -21,8 +21,8 @@ from slurm_elastic.config.document import write
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
 from slurm_elastic.policies.release import Order
-from slurm_elastic.simulate.engine import Engine
 from slurm_elastic.simulate.engine import Progress as Told
+from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 from slurm_elastic.simulate.search import Tried, front, grid, neighbours, within
 
@@ -122,7 +122,7 @@ def _tried(
         if strict:
             raise
         return []
-    outcome = Engine(setting.jobs, scenario, setting.history.start, advance).run()
+    outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
     return [Tried(policy=policy, figures=outcome.figures)]
 
 

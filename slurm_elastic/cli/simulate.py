@@ -16,7 +16,7 @@ from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.simulate_tables import cells, render
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.policies.policy_text import split
-from slurm_elastic.simulate.engine import Engine
+from slurm_elastic.simulate.engine import simulate
 from slurm_elastic.simulate.outcome import Figures, Outcome
 from slurm_elastic.simulate.scenario_config import NAME as CONFIGURED
 
@@ -100,8 +100,8 @@ def simulated(setting: history.Setting, compare: str) -> list[tuple[str, Outcome
     runs = []
     with history.progress(len(setting.jobs) * len(scenarios)) as advance:
         for policy, scenario in zip(policies, scenarios, strict=True):
-            engine = Engine(setting.jobs, scenario, setting.history.start, advance)
-            runs.append((policy, engine.run()))
+            outcome = simulate(setting.jobs, scenario, setting.history.start, advance)
+            runs.append((policy, outcome))
     return runs
 
 

@@ -21,6 +21,7 @@ from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.queueing import too_large
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.standing import on_standing_machines
 
 TELL = 1000
 _ARRIVE, _CHECK, _PAYLOAD = ARRIVE << 32, CHECK << 32, (1 << 32) - 1
@@ -33,16 +34,25 @@ Progress = Callable[[int], object]
 """Told from time to time how many more jobs have arrived."""
 
 
-def simulate(jobs: Jobs, scenario: Scenario) -> Outcome:
-    """Replay ``jobs``; SlurmElasticError if that makes no sense or its books do not add up."""
+def simulate(
+    jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None
+) -> Outcome:
+    """Replay ``jobs``; ``origin`` is the Unix time of their second 0, ``progress`` is told of jobs
+    that have arrived. SlurmElasticError if that makes no sense or the books do not add up.
+    """
     problems = scenario.problems()
     if problems:
         raise SlurmElasticError("; ".join(problems))
-    return Engine(jobs, scenario).run()
+    found = on_standing_machines(jobs, scenario)
+    if found is None:
+        return Engine(jobs, scenario, origin, progress).run()
+    if progress:
+        progress(len(jobs))
+    return found
 
 
 class Engine(Moves):
-    """One run: in which order things happen. ``progress`` is told of jobs that have arrived."""
+    """One run: in which order things happen."""
 
     def __init__(
         self, jobs: Jobs, scenario: Scenario, origin: int = 0, progress: Progress | None = None

@@ -155,7 +155,7 @@ class Moves:
         else:
             ready, launched = machines.launch(sales, now)
         pieces += launched
-        count = sum([part for _, part in launched])
+        count = sum([part for _, part in sales]) if len(sales) > 1 else sales[0][1]
         if self.counts_boots:
             for batch, _ in launched:
                 machines.booked.add(batch)

@@ -65,6 +65,7 @@ class Machines:
         self.live_of = [0] * len(self.sold)
         self.falls = [-1] * len(self.sold)
         self._same_fall = [range(0)] * len(self.sold)
+        self._on_spot = [s.market is not None for s in self.sold]
         self._sharing = [
             [i for i, s in enumerate(self.sold) if s is one or (one.stock and s.stock == one.stock)]
             for one in self.sold
@@ -115,6 +116,15 @@ class Machines:
             return PLENTY
         there = sum([self.live_of[one] for one in same])
         return market.room(now) - there - sum([part for one, part in sales if one in same])
+
+    def stocked(self, offer: int, now: int) -> tuple[int, int]:
+        """How many machines of an offer there may be, and until when that holds: until now where it
+        shares its stock.
+        """
+        market = self.sold[offer].market
+        if market is None:
+            return PLENTY, NEVER
+        return market.rooms(now) if len(self._sharing[offer]) == 1 else (0, now)
 
     def market_of(self, pieces: Pieces) -> SpotMarket | None:
         """The spot market of the first of these machines that is of any."""
@@ -198,11 +208,16 @@ class Machines:
         """Start machines that were bought: when they are ready, and (batch, machines). They count
         as booting until then. ``turn``: when they begin to boot, if not now.
         """
-        count = sales[0][1] if len(sales) == 1 else sum([part for _, part in sales])
         request = now if turn is None else turn
-        ready = request + self.boot_seconds(count)
-        begin = request if self._pays_boots else ready
-        started = [(self._batch(begin, part, offer), part) for offer, part in sales]
+        if len(sales) == 1:
+            offer, count = sales[0]
+            ready = request + self.boot_seconds(count)
+            started = [(self._batch(request if self._pays_boots else ready, count, offer), count)]
+        else:
+            count = sum([part for _, part in sales])
+            ready = request + self.boot_seconds(count)
+            begin = request if self._pays_boots else ready
+            started = [(self._batch(begin, part, offer), part) for offer, part in sales]
         self.launches += len(started)
         self.booting += count
         up = self.idle + self.busy + self.booting
@@ -404,11 +419,15 @@ class Machines:
 
     def watch(self, now: int, offer: int) -> int | None:
         """When machines of a spot offer are lost next, if that is news."""
-        market = self.sold[offer].market
-        live = sum([self.live_of[one] for one in self._sharing[offer]])
-        if market is None or not self.live_of[offer]:
+        live, same = self.live_of[offer], self._sharing[offer]
+        if not live:
             return None
+        if len(same) > 1:
+            live = sum([self.live_of[one] for one in same])
         if now < self.falls[offer] and live in self._same_fall[offer]:
+            return None
+        market = self.sold[offer].market
+        if market is None:
             return None
         when, self._same_fall[offer] = market.next_fall(now, live)
         news = when not in (self.falls[offer], NEVER)
@@ -420,7 +439,7 @@ class Machines:
         return min(-self.stock(offer, now), self.live_of[offer])
 
     def _batch(self, start: int, count: int, offer: int) -> int:
-        spot = self.sold[offer].market is not None
+        spot = self._on_spot[offer]
         self.batch_start.append(start)
         self.batch_live.append(count)
         self.batch_spot.append(spot)

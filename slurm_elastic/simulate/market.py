@@ -40,15 +40,11 @@ class SpotMarket:
         """How many machines can be had or kept at ``now``."""
         return self._counts[max(bisect_right(self._times, now) - 1, 0)]
 
-    def cheaper(self, now: int, price: float) -> tuple[int, int]:
-        """How many machines are to be had for less than ``price``, and until when that holds."""
-        times, curve = self._times, self.curve
-        index = bisect_right(times, now)
-        until = times[index] if index < len(times) else NEVER
-        change = curve.next_change(now)
-        if change is not None and change < until:
-            until = change
-        return (self.room(now) if curve.at(now) < price else 0), until
+    def rooms(self, now: int) -> tuple[int, int]:
+        """How many machines can be had or kept at ``now``, and until when that holds."""
+        index = bisect_right(self._times, now)
+        until = self._times[index] if index < len(self._times) else NEVER
+        return self.room(now), until
 
     def next_fall(self, now: int, machines: int) -> tuple[int, range]:
         """The first time after ``now`` at which fewer than ``machines`` can be kept, or ``NEVER``;

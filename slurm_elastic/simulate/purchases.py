@@ -35,10 +35,9 @@ from slurm_elastic.policies.exclusions import (
 from slurm_elastic.policies.next_launch import Gang, next_launch
 from slurm_elastic.policies.ranking import Scope, rank, serving, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
-from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.scenario import Scenario
 
-MOST = 1024
+MOST = 1 << 12
 """Nodes for which a decision is made ahead."""
 _NO_CAPACITY = "InsufficientInstanceCapacity"
 
@@ -47,10 +46,12 @@ Later = Callable[[int], None]
 
 
 class _Standing:
-    """A decision that holds for ``left`` more machines of ``offer``, until ``until``."""
+    """A decision that holds for ``left`` more machines of ``offer``, until ``until``, while no more
+    than ``stock`` of it are there.
+    """
 
     def __init__(self) -> None:
-        self.offer, self.left, self.until = 0, 0, -1
+        self.offer, self.left, self.until, self.stock = 0, 0, -1, 0
 
 
 class Purchases:
@@ -82,7 +83,7 @@ class Purchases:
         if (
             count <= standing.left
             and now < standing.until
-            and self.pools[pool].stock(standing.offer, now) >= count
+            and count <= standing.stock - self.pools[pool].live_of[standing.offer]
         ):
             standing.left -= count
             sales = [(standing.offer, count)]
@@ -182,7 +183,7 @@ class Purchases:
                 return
         best = rank(many, offers, scope, now, self.keys).ranked[0]
         standing.offer, standing.left = self._at[pool][best.offer.key], best.room - count
-        until = NEVER
+        standing.stock, until = machines.stocked(standing.offer, now)
         for sold in machines.sold:
             change = None if sold.market is None else sold.market.curve.next_change(now)
             until = until if change is None else min(until, change)

@@ -80,11 +80,6 @@ def test_a_market_by_availability() -> None:
     assert market.next_fall(0, 2) == (NEVER, range(3))
 
 
-def test_what_is_cheaper_on_spot_and_until_when() -> None:
-    market = SpotMarket(Curve([0, 100, 200], [0.5, 2.0, 0.5]), available=[(0, 5), (60, 2)])
-    assert [market.cheaper(t, 1.0) for t in (0, 60, 100, 200)] == [
-        (5, 60),
-        (2, 100),
-        (0, 200),
-        (2, NEVER),
-    ]
+def test_how_many_there_are_and_until_when() -> None:
+    market = SpotMarket(Curve.flat(0.5), available=[(0, 5), (60, 2)])
+    assert [market.rooms(t) for t in (0, 59, 60)] == [(5, 60), (5, 60), (2, NEVER)]

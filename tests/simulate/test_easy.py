@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from array import array
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from simulate.histories import histories, plain
 
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.simulate import easy
 from slurm_elastic.simulate.easy import starts
-from slurm_elastic.simulate.engine import simulate
+from slurm_elastic.simulate.engine import Engine, simulate
 from slurm_elastic.simulate.jobs import Job, Jobs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 
@@ -58,12 +63,39 @@ def test_the_fast_path_and_the_engine_agree_with_the_plain_rule(history: Jobs) -
     history = within_limits(history)
     expected = plain(history, NODES)
     assert list(starts(history, NODES)) == expected
-    assert list(simulate(history, STATIC).starts) == expected
+    assert list(Engine(history, STATIC).run().starts) == expected
 
 
 @given(histories)
 def test_the_fast_path_and_the_engine_agree_on_jobs_beyond_their_limits(history: Jobs) -> None:
-    assert starts(history, NODES) == simulate(history, STATIC).starts
+    assert starts(history, NODES) == Engine(history, STATIC).run().starts
+
+
+@given(histories, st.sampled_from([None, 500, 5, 1]), st.integers(1, 3))
+def test_a_site_that_never_grows_is_simulated_fast_with_the_same_books(
+    history: Jobs, depth: int | None, procs: int
+) -> None:
+    """Also where a cloud could be used but is not: it has no machine."""
+    rack = replace(STATIC.pools[0], procs=procs)
+    cloud = PoolModel(name="cloud", machines=0, price=1.0)
+    scenario = Scenario(pools=(cloud, rack), depth=depth)
+    plain, fast = Engine(history, scenario).run(), simulate(history, scenario)
+    assert (fast.starts, fast.ends, fast.figures) == (plain.starts, plain.ends, plain.figures)
+    assert fast.paid_steps(1) == plain.paid_steps(1)
+
+
+def test_the_command_goes_the_fast_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Engine, "run")
+    history = jobs((0, 100, 100, 6), (1, 50, 50, 8), (2, 90, 90, 2))
+    assert list(simulate(history, STATIC).starts) == [0, 100, 2]
+    with pytest.raises(AttributeError):
+        simulate(history, replace(STATIC, depth=1))
+
+
+def test_books_that_use_a_node_twice_are_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(easy, "starts", lambda *_: array("q", [0, 1]))
+    with pytest.raises(SlurmElasticError, match="9 of 8 machines were used at 1"):
+        simulate(jobs((0, 100, 100, 6), (1, 50, 50, 3)), STATIC)
 
 
 @given(histories, st.integers(2, 5))
