@@ -8,6 +8,7 @@ import copy
 import difflib
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,13 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 CALLED = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
+LOCKS = re.compile(
+    r"(^|_)(lock|spending|holding|gather|changing|reading|counting|changed|wake|launching)$"
+)
+"""What a lock is called."""
+DURABLE = re.compile(r"fsync|synchronous = full")
+
+
 class Mutant(NamedTuple):
     """A module's text with one change, and where that is."""
 
@@ -70,6 +78,36 @@ def changed(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Pass()
 
 
+def unlocked(node: ast.AST) -> Iterator[ast.AST]:
+    """A block without its lock."""
+    if isinstance(node, ast.With):
+        kept = [item for item in node.items if not LOCKS.search(_last_name(item.context_expr))]
+        if len(kept) < len(node.items):
+            yield _with(node, items=kept) if kept else ast.If(ast.Constant(True), node.body, [])
+
+
+def _last_name(node: ast.AST) -> str:
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case ast.Subscript(value=value):
+            return _last_name(value)
+    return ""
+
+
+def undurable(node: ast.AST) -> Iterator[ast.AST]:
+    """Nothing that waits for the disk."""
+    if isinstance(node, ast.Expr | ast.Constant) and DURABLE.search(ast.unparse(node)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            if not isinstance(node.value.args[0], ast.Constant):
+                yield ast.Pass()
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield ast.Constant(node.value.replace("= full", "= normal"))
+
+
+OPERATORS = {"any": changed, "locks": unlocked, "durability": undurable}
+
+
 def _keywords(node: ast.AST) -> Sequence[ast.keyword]:
     """What a class says of its form (``frozen=True``): no behaviour of its own."""
     return node.keywords if isinstance(node, ast.ClassDef) else ()
@@ -82,8 +120,8 @@ def _with(node: ast.AST, **fields: object) -> ast.AST:
     return made
 
 
-def mutants(path: Path) -> Iterator[Mutant]:
-    """Each change of a module, as its text would be then."""
+def mutants(path: Path, kind: str = "any") -> Iterator[Mutant]:
+    """Each change of that kind of a module, as its text would be then."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines(keepends=True)
     tree = ast.parse(text)
@@ -91,7 +129,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.expr | ast.stmt) or id(node) in forms:
             continue
-        for other in changed(node):
+        for other in OPERATORS[kind](node):
             if (new := _replaced(lines, node, other)) is not None:
                 yield Mutant(path, node.lineno, new)
 
@@ -147,9 +185,13 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=30, help="of the sample")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--tests", nargs="+", default=[], help="in place of those that mirror")
+    parser.add_argument(
+        "--only", choices=sorted(OPERATORS), default="any", dest="kind",
+        help="locks: a block without its lock; durability: nothing is synced",
+    )  # fmt: skip
     given = parser.parse_args()
     modules = [found for path in given.paths for found in _modules(REPO / path)]
-    found = [mutant for module in modules for mutant in mutants(module)]
+    found = [mutant for module in modules for mutant in mutants(module, given.kind)]
     sample = random.Random(given.seed).sample(found, min(given.count, len(found)))
     print(f"{len(found)} mutants of {len(modules)} modules, {len(sample)} of them are tried")
     with tempfile.TemporaryDirectory(prefix="se-mutate-") as place:

@@ -1,43 +1,173 @@
 /* Loaded into a program (LD_PRELOAD), keeps what it puts on the disk: each fsync or fdatasync of a file
-   copies its content to $POWER_CUT_DISK/<inode>, of a directory its names and their inodes. */
+   copies its content to $POWER_CUT_DISK/<inode>, of a directory its names and their inodes. What was
+   written since the last one is all that is copied then, where this program wrote it.
+
+   disk_fails(error, after) has writes to the disk of $POWER_CUT_ROOT fail from then on, once so many more
+   have succeeded: with ENOSPC those that need room, with EROFS all changes, with another error all writes;
+   with 0 nothing fails. Room that is asked for there is not taken. */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static void put(const char *disk, int from, const struct stat *what)
+#define SLOTS 4096
+
+/* Of a file whose copy is complete but for what was written since between low and high. */
+static struct since {
+    ino_t inode;
+    off_t low, high;
+} written[SLOTS];
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+static int failure;
+static long succeed;
+
+void disk_fails(int error, long after)
 {
-    char place[4096], draft[4200], self[64];
-    snprintf(place, sizeof place, "%s/%lu", disk, (unsigned long) what->st_ino);
+    failure = error;
+    succeed = after;
+}
+
+/* Whether this change fails; errno says how. */
+static int fails(int counts)
+{
+    if (!counts || failure == 0 || succeed-- > 0)
+        return 0;
+    succeed = 0;
+    errno = failure;
+    return 1;
+}
+
+static int is_ours(int descriptor, struct stat *what)
+{
+    static const char *known;
+    static dev_t device;
+    const char *root = getenv("POWER_CUT_ROOT");
+    struct stat of_root;
+    if (root == NULL || fstat(descriptor, what) != 0 || !S_ISREG(what->st_mode))
+        return 0;
+    if (known != root && stat(root, &of_root) == 0) {
+        known = root;
+        device = of_root.st_dev;
+    }
+    return what->st_dev == device;
+}
+
+static int is_below(const char *path)
+{
+    const char *root = getenv("POWER_CUT_ROOT");
+    return failure != 0 && root != NULL && strncmp(path, root, strlen(root)) == 0;
+}
+
+static int write_fails(int descriptor, off_t end)
+{
+    struct stat what;
+    if (failure == 0 || !is_ours(descriptor, &what))
+        return 0;
+    return fails(failure != ENOSPC || end > what.st_size);
+}
+
+static struct since *slot_of(ino_t inode)
+{
+    for (int n = 0; n < 16; n++) {
+        struct since *one = &written[(inode + (ino_t) n) % SLOTS];
+        if (one->inode == inode)
+            return one;
+    }
+    return NULL;
+}
+
+static struct since *new_slot(ino_t inode)
+{
+    for (int n = 0; n < 16; n++) {
+        struct since *one = &written[(inode + (ino_t) n) % SLOTS];
+        if (one->inode == 0) {
+            one->inode = inode;
+            return one;
+        }
+    }
+    memset(written, 0, sizeof written); /* whoever is forgotten is copied whole */
+    written[inode % SLOTS].inode = inode;
+    return &written[inode % SLOTS];
+}
+
+static void note(int descriptor, off_t from, off_t to)
+{
+    struct stat what;
+    if (getenv("POWER_CUT_DISK") == NULL || fstat(descriptor, &what) != 0 || !S_ISREG(what.st_mode))
+        return;
+    pthread_mutex_lock(&turn);
+    struct since *one = slot_of(what.st_ino);
+    if (one != NULL) {
+        one->low = from < one->low ? from : one->low;
+        one->high = to > one->high ? to : one->high;
+    }
+    pthread_mutex_unlock(&turn);
+}
+
+static void copy(int from, int to, off_t at, off_t end)
+{
+    char part[65536];
+    while (at < end) {
+        size_t size = end - at < (off_t) sizeof part ? (size_t) (end - at) : sizeof part;
+        ssize_t count = pread(from, part, size, at);
+        if (count <= 0)
+            break;
+        if (syscall(SYS_pwrite64, to, part, (size_t) count, at) != count)
+            abort();
+        at += count;
+    }
+}
+
+static void put_names(const char *place, int from)
+{
+    char draft[4200], self[64];
     snprintf(draft, sizeof draft, "%s.%ld", place, (long) syscall(SYS_gettid));
     snprintf(self, sizeof self, "/proc/self/fd/%d", from);
-    FILE *to = fopen(draft, "w");
-    if (to == NULL)
+    int to = (int) syscall(SYS_openat, AT_FDCWD, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    DIR *names = opendir(self);
+    if (to < 0 || names == NULL)
         abort();
-    if (S_ISDIR(what->st_mode)) {
-        DIR *names = opendir(self);
-        for (struct dirent *one; (one = readdir(names)) != NULL;)
-            fprintf(to, "%lu/%s%c", (unsigned long) one->d_ino, one->d_name, 0);
-        closedir(names);
-    } else {
-        char part[65536];
-        off_t at = 0;
-        /* The descriptor itself where it can be read: to close another one of the same file would drop
-           sqlite's locks. */
-        int can = (fcntl(from, F_GETFL) & O_ACCMODE) != O_WRONLY;
-        int content = can ? from : open(self, O_RDONLY | O_CLOEXEC);
-        for (ssize_t count; (count = pread(content, part, sizeof part, at)) > 0; at += count)
-            fwrite(part, 1, (size_t) count, to);
-        if (!can)
-            close(content);
+    for (struct dirent *one; (one = readdir(names)) != NULL;) {
+        char entry[300];
+        int size = snprintf(entry, sizeof entry, "%lu/%s", (unsigned long) one->d_ino, one->d_name) + 1;
+        if (syscall(SYS_write, to, entry, (size_t) size) != size)
+            abort();
     }
-    if (fclose(to) != 0 || rename(draft, place) != 0)
+    closedir(names);
+    if (close(to) != 0 || syscall(SYS_renameat2, AT_FDCWD, draft, AT_FDCWD, place, 0) != 0)
         abort();
+}
+
+static void put_content(const char *place, int from, const struct stat *what)
+{
+    /* The descriptor itself where it can be read: to close another one of the same file would drop
+       sqlite's locks. */
+    char self[64];
+    snprintf(self, sizeof self, "/proc/self/fd/%d", from);
+    int can = (fcntl(from, F_GETFL) & O_ACCMODE) != O_WRONLY;
+    int content = can ? from : open(self, O_RDONLY | O_CLOEXEC);
+    struct since *one = slot_of(what->st_ino);
+    int known = one != NULL && access(place, F_OK) == 0;
+    int to = (int) syscall(SYS_openat, AT_FDCWD, place, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (to < 0 || content < 0)
+        abort();
+    copy(content, to, known ? one->low : 0, known && one->high < what->st_size ? one->high : what->st_size);
+    if (syscall(SYS_ftruncate, to, what->st_size) != 0 || close(to) != 0)
+        abort();
+    one = one != NULL ? one : new_slot(what->st_ino);
+    one->low = what->st_size > (off_t) 1 << 60 ? what->st_size : (off_t) 1 << 60;
+    one->high = 0;
+    if (!can)
+        close(content);
 }
 
 static int sync_and_put(int number, int descriptor)
@@ -45,8 +175,16 @@ static int sync_and_put(int number, int descriptor)
     const char *disk = getenv("POWER_CUT_DISK");
     int kept = errno;
     struct stat what;
-    if (disk != NULL && fstat(descriptor, &what) == 0)
-        put(disk, descriptor, &what);
+    if (disk != NULL && fstat(descriptor, &what) == 0) {
+        char place[4096];
+        snprintf(place, sizeof place, "%s/%lu", disk, (unsigned long) what.st_ino);
+        pthread_mutex_lock(&turn);
+        if (S_ISDIR(what.st_mode))
+            put_names(place, descriptor);
+        else
+            put_content(place, descriptor, &what);
+        pthread_mutex_unlock(&turn);
+    }
     errno = kept;
     return (int) syscall(number, descriptor);
 }
@@ -59,4 +197,117 @@ int fsync(int descriptor)
 int fdatasync(int descriptor)
 {
     return sync_and_put(SYS_fdatasync, descriptor);
+}
+
+static ssize_t write_at(int descriptor, const void *what, size_t size, off_t at)
+{
+    if (write_fails(descriptor, at + (off_t) size))
+        return -1;
+    ssize_t count = syscall(SYS_pwrite64, descriptor, what, size, at);
+    if (count > 0)
+        note(descriptor, at, at + count);
+    return count;
+}
+
+ssize_t pwrite(int descriptor, const void *what, size_t size, off_t at)
+{
+    return write_at(descriptor, what, size, at);
+}
+
+ssize_t pwrite64(int descriptor, const void *what, size_t size, off_t at)
+{
+    return write_at(descriptor, what, size, at);
+}
+
+ssize_t write(int descriptor, const void *what, size_t size)
+{
+    struct stat file;
+    if (failure != 0 && is_ours(descriptor, &file) && write_fails(descriptor, file.st_size + (off_t) size))
+        return -1;
+    ssize_t count = syscall(SYS_write, descriptor, what, size);
+    if (count > 0) {
+        off_t end = lseek(descriptor, 0, SEEK_CUR);
+        if (end >= count)
+            note(descriptor, end - count, end);
+    }
+    return count;
+}
+
+static int cut(int descriptor, off_t size)
+{
+    if (write_fails(descriptor, size))
+        return -1;
+    int done = (int) syscall(SYS_ftruncate, descriptor, size);
+    if (done == 0)
+        note(descriptor, size, size);
+    return done;
+}
+
+int ftruncate(int descriptor, off_t size)
+{
+    return cut(descriptor, size);
+}
+
+int ftruncate64(int descriptor, off_t size)
+{
+    return cut(descriptor, size);
+}
+
+int posix_fallocate(int descriptor, off_t at, off_t size)
+{
+    struct stat file;
+    if (is_ours(descriptor, &file)) /* no room is taken: it is asked for again and again */
+        return write_fails(descriptor, at + size) ? failure : 0;
+    int (*real)(int, off_t, off_t) = (int (*)(int, off_t, off_t)) dlsym(RTLD_NEXT, "posix_fallocate");
+    return real(descriptor, at, size);
+}
+
+int posix_fallocate64(int descriptor, off_t at, off_t size)
+{
+    return posix_fallocate(descriptor, at, size);
+}
+
+static int open_unless(const char *path, int flags, mode_t mode)
+{
+    int changes = (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC));
+    if (failure == EROFS && changes && is_below(path) && fails(1))
+        return -1;
+    return (int) syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+static mode_t mode_of(int flags, va_list rest)
+{
+    return flags & (O_CREAT | __O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = mode_of(flags, rest);
+    va_end(rest);
+    return open_unless(path, flags, mode);
+}
+
+int open64(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = mode_of(flags, rest);
+    va_end(rest);
+    return open_unless(path, flags | O_LARGEFILE, mode);
+}
+
+int rename(const char *from, const char *to)
+{
+    if (failure == EROFS && is_below(to) && fails(1))
+        return -1;
+    return (int) syscall(SYS_rename, from, to);
+}
+
+int unlink(const char *path)
+{
+    if (failure == EROFS && is_below(path) && fails(1))
+        return -1;
+    return (int) syscall(SYS_unlink, path);
 }

@@ -25,18 +25,23 @@ class Names(Enum):
     LATEST = "latest"
 
 
+def build(place: Path) -> Path:
+    """The library, made in ``place``."""
+    library = place / "power_cut.so"
+    command = ["gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"]
+    subprocess.run(command, check=True)
+    return library
+
+
 class Disk:
     """What is safe of ``root``: at first all of it."""
 
-    def __init__(self, root: Path, place: Path) -> None:
+    def __init__(self, root: Path, place: Path, library: Path | None = None) -> None:
         self.root = root
         self._kept = place / "disk"
         self._kept.mkdir(parents=True)
-        library = place / "power_cut.so"
-        command = ["gcc", "-shared", "-fPIC", "-o", library, SOURCE]
-        subprocess.run(command, check=True)
         self.env: Mapping[str, str] = {
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": str(library or build(place)),
             "POWER_CUT_DISK": str(self._kept),
         }
         for directory, _, files in os.walk(root):

@@ -7,6 +7,7 @@ Any action may be done twice: whatever it came to, the next pass sees and decide
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -129,7 +130,7 @@ class _Apply:
             still = self._still(some) if some[0].by_node else some
             if still:
                 do(still)
-        except SlurmElasticError as error:
+        except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("repair fails, tried again next round kind=%s error=%s", kind, error)
         except Exception:
             log.exception("repair fails in an unknown way, tried again kind=%s", kind)

@@ -224,7 +224,8 @@ def _begun(site: Site, jobs: Jobs) -> set[int]:
     """Jobs for which machines boot already, while others wait for their turn: half of a job's
     machines are of no use.
     """
-    booting = {m.instance.node for m in site.serving() if m.boots} | site.launching()
+    booting = site.launching()  # first: its machines are not there yet, or boot by then
+    booting |= {m.instance.node for m in site.serving() if m.boots}
     return {job for job, of in jobs.items() if not booting.isdisjoint(of)}
 
 

@@ -91,7 +91,8 @@ class Site:
 
     def served(self) -> set[str]:
         """Nodes that have a machine, or an open launch that may have made one."""
-        return {m.instance.node for m in self.serving()} | self.launching()
+        launching = self.launching()  # first: its machines are not there yet, or serve by then
+        return launching | {m.instance.node for m in self.serving()}
 
     def serving(self) -> list[Machine]:
         """Live machines whose end is not decided. One of a cloud that has left the configuration is
@@ -108,7 +109,7 @@ class Site:
 
     def usage(self) -> Usage:
         """The usage that is paid for now, by the ledger."""
-        return usage(self.ledger.machines(), self.ledger.open_launches(), self.dearest)
+        return usage(*self.ledger.current(), self.dearest)
 
     def learn_prices(self, offers: Iterable[Offer]) -> None:
         """The machines that a cloud told just now."""
@@ -149,7 +150,7 @@ def scope_of(
     config: Config, ledger: Ledger, now: float, dearest: Mapping[str, float] | None = None
 ) -> Scope:
     """All bounds of launches as they are now, but for the budgets and windows of one pool."""
-    machines, launches = ledger.machines(), ledger.open_launches()
+    machines, launches = ledger.current()
     changed = limits_now(config, ledger, now)
     return Scope(
         limits=changed.limits,

@@ -103,10 +103,9 @@ def nodes_with_capacity(
         known = one.cloud in site.providers or (row is not None and row.request == request)
         return known and boots_still(site, machine)
 
-    has = {
-        m.instance.node for m in site.ledger.machines() if m.instance.node in nodes and serves(m)
-    }
-    for row in site.ledger.open_launches():
+    machines, launches = site.ledger.current()
+    has = {m.instance.node for m in machines if m.instance.node in nodes and serves(m)}
+    for row in launches:
         others = row.cloud in site.providers and row.created > oldest_boot(site)
         if row.cloud == cloud or others or row.request == request:
             has.update(row.nodes)

@@ -118,9 +118,10 @@ class Ledger(Machines):
     def state(self) -> LedgerState:
         """All that passes go by, as of one moment."""
         with self._lock:
+            machines, launches = self.current()
             return LedgerState(
-                machines=self.machines(),
-                launches=self.open_launches(),
+                machines=machines,
+                launches=launches,
                 exclusions=self.exclusions(),
                 read_whole=frozenset(self._read_whole()),
             )
@@ -192,6 +193,14 @@ class Ledger(Machines):
         """Intents whose call is not known to have answered, oldest first."""
         sql = f"select {LAUNCH_COLUMNS} from launches where state = 'intent' {IN_ORDER}"
         return self._remembered("launches", sql, launch_from)
+
+    def current(self) -> tuple[tuple[Machine, ...], tuple[Launch, ...]]:
+        """Machines that have not ended and open launches, as of one moment: a launch that is
+        answered between two reads may be missing in both.
+        """
+        with self._lock:
+            launches = self.open_launches()  # first, as another process may write meanwhile
+            return self.machines(), launches
 
     def launch(self, generation: str) -> Launch | None:
         """The launch of that generation."""

@@ -13,6 +13,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.schema import LEDGER
 from slurm_elastic.store.files import BUSY_TIMEOUT, open_writer
 from slurm_elastic.store.store import Store
+from slurm_elastic.store.trouble import Kind, kind_of
 
 AGAIN = 5.0
 """Seconds between two tries to open it."""
@@ -23,6 +24,9 @@ SHORT = 1.0
 class Followed(Ledger):
     """sqlite3.Error where there is none at the moment, as after slurm-elasticd has set a damaged
     one aside; the next call looks again. ConfigError is that of a file of a newer release.
+
+    Opened while its disk may only be read, sqlite never writes it, whatever becomes of the disk: it
+    is opened anew then.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,6 +34,7 @@ class Followed(Ledger):
         self._path = path
         self._identity: tuple[int, int] | None = None
         self._again = float("-inf")
+        self._reads_only = False
         with contextlib.suppress(sqlite3.Error):
             self._open()
 
@@ -38,32 +43,44 @@ class Followed(Ledger):
             found = os.stat(self._path)
         except OSError as error:
             raise sqlite3.OperationalError(f"there is no ledger at the moment: {error}") from error
-        if (found.st_dev, found.st_ino) != self._identity:
+        anew = self._reads_only and time.monotonic() >= self._again
+        if anew or (found.st_dev, found.st_ino) != self._identity:
             self._open()
 
     def _open(self) -> None:
         if time.monotonic() < self._again:
             raise sqlite3.OperationalError("the ledger could not be opened just now")
         self._again = time.monotonic() + AGAIN
+        self._db.close()  # first: what it has open of the file a second one would share with it
+        self._identity, self._reads_only = None, False
         try:
             connection = open_writer(self._path, LEDGER, timeout=SHORT)
             connection.execute(f"pragma busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
             found = os.stat(self._path)
         except OSError as error:
             raise sqlite3.OperationalError(f"the ledger cannot be opened: {error}") from error
-        self._db.close()
         self._use(connection)
         self._identity = (found.st_dev, found.st_ino)
         self._again = float("-inf")
 
     @contextlib.contextmanager
+    def _noticing(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if kind_of(error) is Kind.READ_ONLY and not self._reads_only:
+                self._reads_only, self._again = True, time.monotonic() + AGAIN
+            raise
+
+    @contextlib.contextmanager
     def _transaction(self, *changes: str | None) -> Iterator[sqlite3.Connection]:
         with self._lock:
             self._look_again()
-            with super()._transaction(*changes) as db:
+            with self._noticing(), super()._transaction(*changes) as db:
                 yield db
 
     def _select(self, sql: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
             self._look_again()
-            return super()._select(sql, *values)
+            with self._noticing():
+                return super()._select(sql, *values)

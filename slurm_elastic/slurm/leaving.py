@@ -89,7 +89,7 @@ def paid(config: Config, gone: Things, clouds: Set[str]) -> Paid:
         return Paid()
     try:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
-            machines, launches = ledger.machines(), ledger.open_launches()
+            machines, launches = ledger.current()
     except (sqlite3.Error, SlurmElasticError) as error:
         return Paid(unread=f"{path}: {error}")
     return Paid(

@@ -14,6 +14,7 @@ from slurm_elastic.heartbeat import CKPTMAN_MARK, read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.followed import Followed
+from slurm_elastic.store.files import open_reader
 from tests.ckptman.world import CkptWorld
 
 FULL = "slurm_elastic.store.refuge.require_room"
@@ -142,3 +143,21 @@ def test_a_job_that_is_on_its_way_when_the_disk_fills_up_arrives(
         world.until(lambda: world.job(1).restarts == 1)
         world.advance(30)
     world.until(lambda: saved_in_file(world) == [1], 1200)
+
+
+def test_a_ledger_that_was_opened_on_a_read_only_disk_is_written_once_it_may_be(
+    world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sqlite opens what it may not write for reading alone, and says nothing."""
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            "slurm_elastic.ledger.followed.open_writer",
+            lambda path, schema, timeout: open_reader(path, schema),
+        )
+        ledger = Followed(world.dir / "ledger.db")
+        assert ledger.machines() == ()
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            ledger.beat("somebody", 1.0, 1)
+    ledger.beat("somebody", 2.0, 1)
+    assert ledger.heartbeat("somebody") == (2.0, 1)
+    ledger.close()

@@ -20,7 +20,9 @@ from slurm_elastic.controller import holds, provision
 from slurm_elastic.controller.autoscaler import Autoscaler
 from slurm_elastic.controller.deferred import DeferredUpdates
 from slurm_elastic.controller.reconcile import Round
-from slurm_elastic.model import CAPACITY, Exclusion, Limits, Location, Market
+from slurm_elastic.controller.suspend import nodes_with_capacity
+from slurm_elastic.ledger import LedgerState
+from slurm_elastic.model import CAPACITY, Exclusion, LaunchSpec, Limits, Location, Market
 from slurm_elastic.policies.node_state import is_drained
 from slurm_elastic.providers.fake.settings import FakeCloud
 from tests.controller.world import PUB, SHAPE, Inline, World
@@ -196,3 +198,41 @@ def test_what_policies_held_is_not_drained_after_there_are_none(
     settle_while(world, monkeypatch, lambda site: Autoscaler(site, Inline())._clear())
     assert world.ledger.holds() == ()
     assert drained(world) == []
+
+
+def in_view(state: LedgerState) -> int:
+    return len(state.machines) or len(state.launches)
+
+
+@pytest.mark.parametrize("read", ["machines", "open_launches"])
+@pytest.mark.parametrize(
+    "counted",
+    [
+        lambda site: site.usage().nodes.get("", 0),
+        lambda site: site.scope(site.pools["burst"]).usage.nodes.get("", 0),
+        lambda site: len(site.served()),
+        lambda site: in_view(site.ledger.state()),
+        lambda site: len(nodes_with_capacity(site, "pub", ["pub1"])),
+    ],
+    ids=["usage", "bounds", "served", "repair", "request"],
+)
+def test_a_launch_that_is_answered_meanwhile_is_counted(
+    world: World, monkeypatch: pytest.MonkeyPatch, counted: Callable[[Any], int], read: str
+) -> None:
+    """Between the reading of the ledger's machines and that of its launches, whichever comes first."""
+    offer = world.clouds["pub"].offers(world.site.pools["burst"])[0]
+    spec = LaunchSpec(
+        generation="g0000000000001-a", pool=world.site.pools["burst"], nodes=("pub1",), offer=offer
+    )
+    world.ledger.intend(spec, "r1", world.now)
+    made = world.clouds["pub"].launch(spec)
+    real = getattr(world.ledger, read)
+    answers = iter([lambda: world.ledger.launched(spec.generation, made, world.now)])
+
+    def reading() -> Any:
+        found = real()
+        next(answers, lambda: None)()
+        return found
+
+    monkeypatch.setattr(world.ledger, read, reading)
+    assert counted(world.site) == 1

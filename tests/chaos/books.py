@@ -1,0 +1,292 @@
+"""What must hold, counted per node and per machine ever made: no two machines for one node, no limit
+passed, no orphan, no job lost, no cent unaccounted.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.model import Instance, Location
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from tests.chaos.fakes import is_up
+from tests.controller.world import T0
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+NOTICED = 900.0
+"""Seconds within which the end of a machine is in the ledger, once nothing is wrong any more."""
+
+
+class Row(NamedTuple):
+    """A machine by the ledger."""
+
+    cloud: str
+    price: float
+    launched: float
+    suspending: float | None
+    ended: float | None
+
+
+class Books:
+    """``wrongs`` is what did not hold, as (kind, words)."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self.wrongs: list[tuple[str, str]] = []
+        self.jobs: set[int] = set()
+        self.completed: set[int] = set()
+        self.fallen: set[int] = set()
+        self.machines: dict[str, Instance] = {}
+        self.lost_at = float("-inf")
+        self.spared = 0
+        self.dollars: Counter[str] = Counter()
+
+    def wrong(self, kind: str, words: str) -> None:
+        if not any(k == kind for k, _ in self.wrongs):
+            self._stage.note(f"WRONG {kind}: {words}")
+            self.wrongs.append((kind, f"at {self._stage.sched.now:.0f} s: {words}"))
+
+    # the ledger, read beside the services
+
+    def rows(self) -> tuple[dict[str, Row], set[str]] | None:
+        """Its machines by id and its open generations; None where nobody can read it."""
+        ledger = self._stage.ledger
+        try:
+            if ledger is not None:
+                return _read(ledger._db)
+            path = self._stage.config.state / "ledger.db"
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=0.0) as db:
+                found = _read(db)
+            db.close()
+        except sqlite3.Error:
+            return None
+        return found
+
+    def forgot(self, ledger: Enduring | None) -> None:
+        """The daemon ends: what it only had in memory is lost."""
+        if ledger is not None and ledger.end_only:
+            self.lose()
+
+    def lose(self) -> None:
+        """From now on the ledger may lack what was."""
+        self.lost_at = self._stage.sched.now
+
+    # when a machine is made
+
+    def made(self, new: Instance) -> None:
+        stage = self._stage
+        stage.note(f"{new.id} made for {new.node}")
+        self.machines[new.id] = new
+        found = self.rows()
+        if found is None:
+            return
+        rows, opened = found
+        if new.generation not in opened:
+            self.wrong("bought without an intent", f"{new.id} for {new.node}")
+        counted = [new]
+        for other in stage.alive():
+            if other.id == new.id:
+                continue
+            row = rows.get(other.id)
+            known = other.generation in opened if row is None else row.ended is None
+            if known:
+                counted.append(other)
+            elif not self._is_hidden(other, row):
+                self.wrong("orphan", f"{other.id} of {other.node} is in no book at a purchase")
+            doomed = row is not None and (row.suspending is not None or row.ended is not None)
+            if other.node == new.node and not doomed and (known or not self._omitted(other)):
+                self.wrong("double", f"{new.id} for {new.node}, which has {other.id}")
+        self._limits(counted)
+
+    def _is_hidden(self, one: Instance, row: Row | None) -> bool:
+        """Nobody can know of it: its cloud has not listed it, often enough where it was known."""
+        cloud = self._stage.clouds[one.cloud]
+        if row is not None:
+            often = cloud.omitted[one.id] >= self._stage.config.timings.misses
+            hidden = often or row.suspending is not None
+        else:
+            hidden = self.lost_at >= max(one.launched - T0, cloud.listed.get(one.id, 0.0))
+        self.spared += hidden
+        return hidden
+
+    def _omitted(self, one: Instance) -> bool:
+        """By the last list of its cloud there was none."""
+        return self._stage.clouds[one.cloud].omitted[one.id] > 0
+
+    def _limits(self, machines: Sequence[Instance]) -> None:
+        config = self._stage.config
+        public = {c.name for c in config.clouds if c.location is Location.PUBLIC}
+        counts = Counter(m.cloud for m in machines)
+        if config.limits.nodes is not None and len(machines) > config.limits.nodes:
+            self.wrong("limit", f"{len(machines)} machines, {config.limits.nodes} may be")
+        dollars = {name: counts[name] * 0.10 for name in public}
+        new = machines[0].cloud  # one that was found again may have passed a bound before this
+        bounds = [(new, config.cloud(new).limits.dollars_per_hour, dollars.get(new, 0.0))]
+        if new in public:
+            bounds.append(("", config.limits.dollars_per_hour, sum(dollars.values())))
+        for name, bound, spent in bounds:
+            # Of an adopted machine the worst price is not known for sure.
+            if bound is not None and spent > bound + 1e-9 and self.lost_at < 0:
+                self.wrong("limit", f"${spent:.2f}/h of {name or 'all'}, {bound} may be")
+
+    # when an end is decided
+
+    def watched(self, real: Callable[..., None]) -> Callable[..., None]:
+        """The ledger's ``suspending``, with a look at each machine before it is doomed."""
+
+        def suspending(cloud: str, ids: Sequence[str], why: str, now: float) -> None:
+            found = self.rows()
+            rows = found[0] if found else {}
+            for id_ in ids:
+                if id_ in self.machines and id_ in rows and rows[id_].suspending is None:
+                    self._judge(self.machines[id_], why)
+            real(cloud, ids, why, now)
+
+        return suspending
+
+    def _judge(self, doomed: Instance, why: str) -> None:
+        stage = self._stage
+        where = phase(stage.slurm.node(doomed.node))
+        others = [i for i in stage.machines_of(doomed.node) if i.id != doomed.id]
+        down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
+        old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.since[doomed.node]
+        dead = doomed.id not in {i.id for i in stage.alive()}
+        # Requests are served by the times they bear: one from before the clock was set back may come
+        # last, and end the machine of a later one that still boots; another is bought then.
+        turned = where is Phase.POWERING_UP and stage.set_back
+        if not (down or old or others or dead or turned):
+            self.wrong("ended in use", f"{doomed.id} of {doomed.node} ({where}): {why}")
+
+    def judge_update(self, node: SlurmNode, state: str) -> None:
+        """No job loses a machine that lives, unless its cloud has said often that it does not."""
+        stage = self._stage
+        if state.lower() not in ("down", "power_down_force") or not is_up(node):
+            return
+        misses = stage.config.timings.misses
+        works = {n for j in stage.slurm.queue().values() if "RUNNING" in j.states for n in j.nodes}
+        for one in stage.machines_of(node.name):
+            hidden = stage.clouds[one.cloud].omitted[one.id] >= misses
+            if one.address == node.address and not hidden and node.name in works:
+                self.wrong("node given up", f"{node.name} is {state} while {one.id} serves it")
+
+    def died(self, job: SlurmJob) -> None:
+        """A job that may not be requeued has lost a node."""
+        stage = self._stage
+        names = {i.node for i in stage.alive() if i.address == stage.slurm.node(i.node).address}
+        if set(job.nodes) <= names and all(is_up(stage.slurm.node(n)) for n in job.nodes):
+            self.wrong("job lost", f"{job.id} may not be requeued, and its machines live")
+        self.fallen.add(job.id)
+
+    # all the time
+
+    def look(self) -> None:
+        stage = self._stage
+        for cloud, account in stage.accounts.items():
+            if f"{cloud}-theirs" not in account.alive():
+                self.wrong("somebody else's", f"{cloud}-theirs was ended")
+        queue = stage.slurm.queue()
+        gone = self.jobs - queue.keys() - self.completed - self.fallen
+        if gone:
+            self.wrong("job lost", f"{sorted(gone)}")
+
+    # at the end
+
+    def trouble(self, *, held: bool) -> str:
+        """What is not at rest."""
+        stage = self._stage
+        if stage.ledger is None or stage.service is None:
+            return "a service does not run"
+        if stage.ledger.end_only:
+            return stage.ledger.end_only
+        for name in stage.nodes:
+            node, machines = stage.slurm.node(name), stage.machines_of(name)
+            where = phase(node)
+            ours = node.reason.startswith("slurm-elastic:hold:")
+            if "DOWN" in node.states or (is_drained(node) and not (held and ours)):
+                return f"{name} is out: {sorted(node.states)} {node.reason}"
+            if where is not Phase.POWERED_DOWN or machines:
+                return f"{name} is {where} with {[m.id for m in machines]}"
+        return self._left()
+
+    def _left(self) -> str:
+        stage = self._stage
+        found = self.rows()
+        if found is None:
+            return "the ledger cannot be read"
+        rows, opened = found
+        live = sorted(id_ for id_, row in rows.items() if row.ended is None)
+        if live or opened:
+            return f"the ledger has {live} and open launches {sorted(opened)}"
+        assert stage.service is not None
+        moves = stage.service.site.state
+        rescues = sqlite3.Connection.execute(
+            moves._db, "select count(*) from rescues where not over"
+        )
+        if rescues.fetchone()[0]:
+            return "a job is on its way still"
+        return ""
+
+    def settle(self, healed: float) -> None:
+        """What was paid, machine by machine, against what the clouds ask for."""
+        found = self.rows()
+        if found is None:
+            return
+        skews = self._stage.skews
+        wrong_by = max(skews) - min(skews)
+        for id_, one in self.machines.items():
+            ended = self._stage.accounts[one.cloud].ended.get(id_)
+            if ended is None:
+                self.wrong("orphan", f"{id_} of {one.node} lives when all is over")
+                continue
+            self._settle_one(one, ended, found[0].get(id_), healed, wrong_by)
+
+    def _settle_one(
+        self, one: Instance, ended: float, row: Row | None, healed: float, wrong_by: float
+    ) -> None:
+        second = one.price / 3600
+        bill = second * (ended - (one.launched - T0))
+        self.dollars["billed"] += bill
+        if row is None:
+            listed = self._stage.clouds[one.cloud].listed.get(one.id)
+            if listed is None:
+                self.dollars["of machines never listed"] += bill
+            elif listed <= self.lost_at:
+                self.dollars["lost with a ledger, and gone by the next list"] += bill
+            else:
+                self._unaccounted(one, bill, "the ledger lacks it")
+            return
+        over = (row.ended or 0.0) - T0 - ended
+        self.dollars["charged"] += row.price * ((row.ended or 0.0) - row.launched) / 3600
+        if row.price != one.price or abs(row.launched - one.launched) > wrong_by + 1.0:
+            self._unaccounted(one, bill, f"{row} is not as it was bought")
+        elif over < -wrong_by - 0.001 and self._was_denied(one, row):
+            self.dollars["of machines that their cloud denied"] -= over * second
+        elif over < -wrong_by - 0.001:
+            self._unaccounted(one, -over * second, f"it ended {-over:.0f} s later")
+        elif over > wrong_by + max(healed - ended, 0.0) + NOTICED:
+            self._unaccounted(one, over * second, f"it ended {over:.0f} s earlier")
+
+    def _was_denied(self, one: Instance, row: Row) -> bool:
+        """By as many lists as it takes to believe that it is gone: one after its end was decided."""
+        enough = 1 if row.suspending is not None else self._stage.config.timings.misses
+        return self._stage.accounts[one.cloud].denied[one.id] >= enough
+
+    def _unaccounted(self, one: Instance, dollars: float, why: str) -> None:
+        self.dollars["unaccounted"] += dollars
+        self.wrong("cents", f"{one.id} of {one.node}, ${dollars:.4f}: {why}")
+
+
+def _read(db: Any) -> tuple[dict[str, Row], set[str]]:
+    """As it is in the file, or in the memory that stands in for it, without anybody's turn."""
+    execute = sqlite3.Connection.execute
+    rows = execute(
+        db, "select id, cloud, price, launched, suspending, ended from machines"
+    ).fetchall()
+    opened = execute(db, "select generation from launches where state = 'intent'").fetchall()
+    return {row[0]: Row(*row[1:]) for row in map(tuple, rows)}, {row[0] for row in opened}

@@ -1,0 +1,178 @@
+"""The clouds and the Slurm of a run: those that are shipped, each call a place where another thread
+comes first, time passes, or something goes wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Notice, Offer, Pool
+from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.providers.fake.provider import FakeAccount, FakeProvider
+from slurm_elastic.slurm.fake_timed import TimedSlurm
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+COMMANDS = (
+    "version", "nodes", "jobs", "update_nodes", "set_weights", "set_addresses", "requeue",
+    "start_now", "change_pending", "set_requeue", "any_nodes", "hold", "release",
+)  # fmt: skip
+
+
+class Account(FakeAccount):
+    """Tells of each machine that is made, and knows when each ended (s of the run), and how many
+    lists in a row had ``denied`` it by then.
+    """
+
+    def __init__(self, made: Callable[[Instance], None]) -> None:
+        super().__init__()
+        self._made = made
+        self.ended: dict[str, float] = {}
+        self.denied: dict[str, int] = {}
+
+    def start(self, spec: LaunchSpec, offer: Offer, node: str, *rest: Any) -> str:
+        id_ = super().start(spec, offer, node, *rest)
+        self._made(self.machines[id_].instance)
+        return id_
+
+
+class Cloud(FakeProvider):
+    """``omitted`` counts the answered lists in a row that lacked a machine of ours, ``listed`` is when
+    one had it last (s of the run); ``lies`` are the lists to come that lack some, each with the share
+    that it lacks.
+    """
+
+    stage: Stage
+    account: Account
+
+    def __init__(self, stage: Stage, *args: Any) -> None:
+        super().__init__(*args)
+        self.stage = stage
+        self.omitted: Counter[str] = Counter()
+        self.listed: dict[str, float] = {}
+        self.lies: list[float] = []
+        self.slow = 0.0
+
+    def offers(self, pool: Pool) -> Sequence[Offer]:
+        self._io("offers")
+        return super().offers(pool)
+
+    def launch(self, spec: LaunchSpec) -> Sequence[Instance]:
+        self._io("launch")
+        answer = super().launch(spec)
+        self._io("launch answered")
+        return answer
+
+    def terminate(self, ids: Sequence[str]) -> None:
+        self._io("terminate")
+        super().terminate(ids)
+        self._io("terminate answered")
+
+    def notices(self) -> Sequence[Notice]:
+        self._io("notices")
+        return super().notices()
+
+    def instances(self) -> Sequence[Instance]:
+        self._io("list")
+        answer = super().instances()
+        if self.lies:
+            share, rng = self.lies.pop(0), self.stage.rng
+            answer = tuple(i for i in answer if rng.random() >= share)
+            self.stage.struck["a list that lies"] += 1
+        there = {i.id for i in answer}
+        self.listed |= dict.fromkeys(there, self.stage.sched.now)
+        mine = [i for i in self.account.alive() if self._owns(i)]
+        self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
+        self._io("list answered")
+        return answer
+
+    def _io(self, call: str) -> None:
+        self.stage.note(f"{self.name} {call}")
+        self.stage.linger(self.slow)
+
+    def _stop(self, instance_id: str) -> None:
+        if instance_id in self.account.alive():
+            self.account.ended[instance_id] = self.stage.sched.now
+            self.account.denied[instance_id] = self.omitted[instance_id]
+        super()._stop(instance_id)
+
+
+class Controller(TimedSlurm):
+    """slurmctld. ``trouble`` is "", "stopped", "hung" or "errors"; ``lost_answers`` more commands
+    take effect and say that they did not.
+    """
+
+    stage: Stage
+    trouble = ""
+    lost_answers = 0
+
+    def update_nodes(self, names: Sequence[str], **changes: Any) -> None:
+        for name in names:
+            self.stage.judge_update(self.node(name), changes.get("state") or "")
+        super().update_nodes(names, **changes)
+
+    def _requeue(self, job: Any) -> None:
+        if not job.requeue:
+            self.stage.died(job)
+        super()._requeue(job)
+
+    def _become(self, name: str, **fields: Any) -> None:
+        before = phase(self._nodes[name])
+        super()._become(name, **fields)
+        if phase(self._nodes[name]) is not before:
+            self.stage.since[name] = self.stage.sched.now
+
+    def fails(self, rng: random.Random, name: str) -> None:
+        stage = self.stage
+        if self.trouble == "hung":
+            stage.struck["slurmctld hangs"] += 1
+            stage.sched.sleep(20.0)
+        elif self.trouble == "stopped":
+            stage.struck["slurmctld stopped"] += 1
+        elif self.trouble != "errors" or rng.random() < 0.5:
+            return
+        else:
+            stage.struck["slurmctld answers with an error"] += 1
+        raise SlurmError((name,), 1, f"slurmctld: {self.trouble}")
+
+
+def _asked(name: str) -> Callable[..., Any]:
+    real = Controller.update_nodes if name == "update_nodes" else getattr(TimedSlurm, name)
+
+    def command(self: Controller, *args: Any, **kwargs: Any) -> Any:
+        stage = self.stage
+        if stage.sched.current.owner == "world":
+            return real(self, *args, **kwargs)
+        stage.note(f"slurm {name}")
+        stage.linger(0.0)
+        self.fails(stage.rng, name)
+        answer = real(self, *args, **kwargs)
+        stage.linger(0.0)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            stage.struck["slurmctld's answer lost"] += 1
+            raise SlurmError((name,), 1, "Socket timed out on send/recv operation")
+        return answer
+
+    return command
+
+
+class Slurm(Controller):
+    """As the services reach it."""
+
+
+for _name in COMMANDS:
+    setattr(Slurm, _name, _asked(_name))
+
+
+def serves(machine: Instance) -> bool:
+    return machine.state is not InstanceState.TERMINATED
+
+
+def is_up(node: Any) -> bool:
+    return phase(node) is Phase.UP and "DOWN" not in node.states

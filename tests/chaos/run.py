@@ -1,0 +1,213 @@
+"""Runs of seeds, one after the other; see ``scripts/chaos --help``."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HOUR = 3600.0
+STORMY = 600.0
+"""Seconds of a run in which things go wrong."""
+
+
+class Outcome(NamedTuple):
+    """What came of one seed: ``wrongs`` as (kind, words), and what was counted."""
+
+    seed: int
+    kind: str
+    digest: str
+    wrongs: Sequence[tuple[str, str]]
+    struck: Counter[str]
+    counts: Counter[str]
+    dollars: Counter[str]
+    trace: Sequence[str]
+
+
+def run(seed: int, *, keep: bool = False) -> Outcome:
+    """Chaos, then peace, then the books."""
+    from tests.chaos.scheduler import StuckError
+    from tests.chaos.stage import Stage
+    from tests.chaos.weather import Weather
+
+    stage = Stage(seed, keep=keep)
+    try:
+        weather = Weather(stage)
+        stage.note(f"seed {seed}: {stage.kind}, {weather.families}")
+        try:
+            storm(stage, weather)
+            rest(stage, weather)
+        except StuckError as error:
+            stage.books.wrong("stuck", str(error))
+        for task, error in stage.sched.errors:
+            stage.books.wrong("thread died", f"{task.name}: {error!r}")
+        return _outcome(stage)
+    finally:
+        stage.close()
+
+
+def storm(stage, weather) -> None:
+    while stage.sched.now < STORMY and not stage.books.wrongs:
+        stage.advance(5.0)
+        weather.blow()
+
+
+def rest(stage, weather) -> None:
+    """All ends well, whatever was before."""
+    if stage.books.wrongs:
+        return
+    weather.heal()
+    healed = stage.sched.now
+    stage.calm, stage.wakes = True, (15.0, 25.0)
+    held = stage.kind == "policies"
+    deadline = healed + 6 * HOUR
+    trouble = "it has just begun"
+    while trouble and not stage.books.wrongs and not stage.sched.errors:
+        stage.advance(60.0, step=20.0)
+        for owner in ("elasticd", "ckptman"):
+            stage.start(owner)
+        waiting = sorted(stage.slurm.queue())
+        trouble = f"jobs wait: {waiting}" if waiting else stage.books.trouble(held=held)
+        if stage.sched.now > deadline:
+            stage.books.wrong("no rest", trouble)
+    if not stage.books.wrongs:
+        stage.books.settle(healed)
+
+
+def _outcome(stage) -> Outcome:
+    books = stage.books
+    counts = Counter(
+        machines=len(books.machines), jobs=len(books.jobs), completed=len(books.completed),
+        fallen=len(books.fallen), spared=books.spared, turns=stage.sched.turns,
+        seconds=int(stage.sched.now), saved=sum(c[0] == "checkpoint" for c in stage.saver.calls),
+        requeues=sum(j.restarts for j in stage.slurm.queue().values()),
+    )  # fmt: skip
+    return Outcome(
+        stage.seed, stage.kind, stage.digest, tuple(books.wrongs), stage.struck, counts,
+        books.dollars, stage.trace or (),
+    )  # fmt: skip
+
+
+def seeds(first: int, count: int, seconds: float) -> Iterator[Outcome]:
+    """While there is time."""
+    until = time.monotonic() + seconds
+    gc.disable()  # it takes a tenth of the time
+    for seed in range(first, first + count):
+        yield run(seed)
+        if seed % 20 == 0:
+            gc.collect()
+        if time.monotonic() > until:
+            return
+
+
+WRONGS = {
+    "doubles": ("double", "bought without an intent"),
+    "orphans": ("orphan", "no rest"),
+    "lost jobs": ("job lost", "node given up", "ended in use"),
+    "limits passed": ("limit",),
+    "machines of others ended": ("somebody else's",),
+    "not accounted for": ("cents",),
+    "threads that died, stuck, unforeseen": ("thread died", "stuck", "unforeseen"),
+}
+
+
+def main() -> int:
+    """Exit 1 where a seed failed."""
+    given = _arguments()
+    os.sched_setaffinity(
+        0, {sorted(os.sched_getaffinity(0))[os.getpid() % os.cpu_count()]}
+    )  # one thread runs at a time
+    if given.trace:
+        found = run(given.start, keep=True)
+        print("\n".join(found.trace))
+        print(found.digest, *found.wrongs, sep="\n")
+        return bool(found.wrongs)
+    if given.sabotage:
+        from tests.chaos.sabotage import ALL
+        from tests.chaos.stage import Stage
+
+        ALL[given.sabotage](Stage)
+    began, processor = time.monotonic(), time.process_time()
+    struck: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    dollars: Counter[str] = Counter()
+    failed: list[Outcome] = []
+    done = 0
+    for outcome in seeds(given.start, given.seeds, given.seconds):
+        done += 1
+        struck += outcome.struck
+        counts += outcome.counts
+        dollars += outcome.dollars
+        if given.digests:
+            print(outcome.seed, outcome.digest)
+        if outcome.wrongs:
+            failed.append(outcome)
+            for kind, words in outcome.wrongs:
+                print(f"seed {outcome.seed} ({outcome.kind}): {kind}: {words}", flush=True)
+            if given.sabotage:
+                break
+    _tell(done, struck, counts, dollars, failed)
+    spent = time.process_time() - processor
+    print(
+        f"{time.monotonic() - began:.0f} s, {done / max(spent, 1e-9):.1f} seeds a second of one core"
+    )
+    return bool(failed)
+
+
+def _tell(
+    done: int, struck: Counter[str], counts: Counter[str], dollars: Counter[str],
+    failed: Sequence[Outcome],
+) -> None:  # fmt: skip
+    print(f"{done} seeds, {counts['seconds'] / HOUR:.0f} h of virtual time")
+    for kind, count in sorted(struck.items()):
+        print(f"  {count:8d}  {kind}")
+    print(
+        f"{counts['machines']} machines made, {counts['spared']} times one that nobody could know of"
+    )
+    print(
+        f"{counts['jobs']} jobs: {counts['completed']} completed, {counts['fallen']} that may not be "
+        f"requeued ended with their machine; {counts['saved']} saves"
+    )
+    for kind, value in sorted(dollars.items()):
+        print(f"  ${value:10.2f}  {kind}")
+    kinds = Counter(kind for one in failed for kind, _ in one.wrongs)
+    for words, of in WRONGS.items():
+        print(f"{sum(kinds[kind] for kind in of):6d} {words}")
+    print(f"failing seeds: {[one.seed for one in failed] or 'none'}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--from", type=int, default=1, dest="start", metavar="SEED")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no seed begins later")
+    parser.add_argument("--digests", action="store_true", help="print each seed's trace as a hash")
+    parser.add_argument("--sabotage", help=argparse.SUPPRESS)
+    parser.add_argument("--trace", action="store_true", help="print all that happens in the one")
+    return parser.parse_args()
+
+
+def in_its_own_process() -> int:
+    """With the disk's library loaded, and sets that always have the same order."""
+    if "POWER_CUT_LIBRARY" in os.environ:
+        return main()
+    from tests.power_cut import build
+
+    with tempfile.TemporaryDirectory(prefix="se-chaos-") as place:
+        library = str(build(Path(place)))
+        env = {
+            **os.environ, "LD_PRELOAD": library, "POWER_CUT_LIBRARY": library, "PYTHONHASHSEED": "0",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "tests.chaos.run", *sys.argv[1:]]
+        return os.spawnve(os.P_WAIT, sys.executable, command, env)
+
+
+if __name__ == "__main__":
+    sys.exit(in_its_own_process())

@@ -1,0 +1,59 @@
+"""The sites that runs are drawn from: small ones, each with another bound that clouds race for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from slurm_elastic.config import Config, PoolSettings, Timings
+from slurm_elastic.config.checkpoint import CheckpointSettings
+from slurm_elastic.config.policies import SitePolicies
+from slurm_elastic.hostlist import expand
+from slurm_elastic.model import Limits, Location, Market
+from slurm_elastic.providers.fake.settings import FakeCloud
+from tests.controller.world import SHAPE, make_config
+
+KINDS = ("two clouds", "in turns", "policies", "one cap")
+TIMINGS = {
+    "suspend_time": 120.0, "suspend_timeout": 30.0, "resume_timeout": 300.0,
+    "quota_cooldown": 240.0, "cooldown_max": 480.0, "boot_cooldown": 480.0,
+}  # fmt: skip
+
+
+def site_of(rng: random.Random, state: Path) -> tuple[str, Config, Mapping[str, str]]:
+    """Its kind, its configuration, and the cloud of each node."""
+    kind = rng.choice(KINDS)
+    checkpoint = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, period=10.0)
+    config = make_config(state, timings=Timings(**TIMINGS), checkpoint=checkpoint)  # type: ignore[arg-type]
+    onp, pub = config.clouds
+    if kind == "in turns":
+        config = replace(config, clouds=(replace(onp, max_booting=1), pub))
+    elif kind == "policies":
+        config = replace(
+            config, policies=SitePolicies(growth="on_demand", release="idle(seconds=120)", look=10.0),
+            timings=Timings(**TIMINGS | {"suspend_time": 900.0}),  # type: ignore[arg-type]
+        )  # fmt: skip
+    elif kind == "one cap":
+        config = _one_cap(config)
+    return kind, config, {n: p.cloud for p in config.pools for n in expand(p.nodes)}
+
+
+def _one_cap(config: Config) -> Config:
+    """Two public clouds race for the cluster's dollars and machines."""
+    own = Limits(dollars_per_hour=10.0)
+    clouds = tuple(
+        FakeCloud(name=name, location=Location.PUBLIC, types=SHAPE, limits=own)
+        for name in ("east", "west")
+    )
+    pools = tuple(
+        PoolSettings(
+            name=f"{name}-pool", cloud=name, nodes=f"{name}[1-3]", cpus=2, memory=4096,
+            markets=(Market.ON_DEMAND,),
+        )
+        for name in ("east", "west")
+    )  # fmt: skip
+    limits = Limits(nodes=4, dollars_per_hour=0.35)
+    return replace(config, clouds=clouds, pools=pools, limits=limits)

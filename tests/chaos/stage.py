@@ -1,0 +1,486 @@
+"""A whole site of one seed: both services in threads of their own over the fakes, users and their
+jobs, and a head node whose disk and clock may fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from msgspec.structs import replace as altered
+
+from slurm_elastic import faults
+from slurm_elastic.checkpointers.fake import FakeCheckpointer
+from slurm_elastic.ckptman import service as ckptman_service
+from slurm_elastic.ckptman.executor import KeyedExecutor
+from slurm_elastic.ckptman.journal import Journal
+from slurm_elastic.ckptman.service import Service
+from slurm_elastic.ckptman.site import JobList, pools_by_node
+from slurm_elastic.ckptman.site import Site as CkptSite
+from slurm_elastic.ckptman.sources import CloudNotices, DropDirectory, Poller
+from slurm_elastic.ckptstate.enduring import EnduringState
+from slurm_elastic.controller import daemon
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.daemon import Daemon
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger.enduring import Enduring
+from slurm_elastic.ledger.followed import Followed
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.node_state import Phase, phase
+from slurm_elastic.programs import power
+from slurm_elastic.spool import Spool
+from tests.chaos import scheduler
+from tests.chaos.books import Books
+from tests.chaos.disk import HeadDisk
+from tests.chaos.fakes import Account, Cloud, Slurm, is_up
+from tests.chaos.scheduler import Event, Lock, Scheduler, Threading, Worker
+from tests.chaos.sites import site_of
+from tests.chaos.sqlite import Sqlite
+from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
+
+DAEMON, CKPTMAN = "elasticd", "ckptman"
+STEP = 5.0
+"""Seconds between two looks at what machines and jobs do by themselves."""
+
+
+class Stage:
+    """``note`` keeps the trace, ``struck`` counts what went wrong by kind, ``skew`` (s) is how wrong
+    the head's clock is. Everything else is as in tests.controller.world.
+    """
+
+    spending: Any = None
+
+    def __init__(self, seed: int, *, keep: bool = False) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.trace: list[str] | None = [] if keep else None
+        self._hash = hashlib.sha256()
+        self.struck: Counter[str] = Counter()
+        self.sched = Scheduler(self.rng, self.rng.choice((0.02, 0.1, 0.3)), self.note)
+        scheduler.use(self.sched)
+        self.files = modules.sqlite.use(self.sched)
+        modules.stage = self
+        self.skew = 0.0
+        self.skews = [0.0]
+        fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
+        self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root)
+        self.lingers = self.rng.choice((0.0, 0.1, 0.5))
+        self.calm = False
+        self.wakes = (1.0, 9.0)
+        self._armed: dict[str, str] = {}
+        faults.os = SimpleNamespace(  # type: ignore[assignment]
+            environ=SimpleNamespace(get=self._fault_at), getpid=os.getpid, kill=self._die
+        )
+        self.books = Books(self)
+        self.log = _Log(self)
+        self.requests: list[tuple[str, Sequence[str], Mapping[int, Sequence[str]]]] = []
+        self._received = itertools.count()
+        self.since: dict[str, float] = {}
+        self._silent: dict[str, float] = {}
+        self.unlucky: set[str] = set()
+        self.lengths: dict[int, float] = {}
+        self._running: dict[tuple[int, int], float] = {}
+        self.ledger: Enduring | None = None
+        self.service: Service | None = None
+        self._build()
+
+    def _build(self) -> None:
+        timings = self.config.timings
+        self.slurm = Slurm(
+            list(self.nodes), self.now, self.program, suspend_time=timings.suspend_time,
+            suspend_timeout=timings.suspend_timeout, resume_timeout=timings.resume_timeout,
+        )  # fmt: skip
+        self.slurm.stage = self
+        self.slurm.timeout = SLURMD_TIMEOUT
+        for name, cloud in self.nodes.items():
+            self.since[name] = 0.0
+            self.slurm.set_node(name, partitions=(cloud,))
+        self.accounts = {c.name: Account(self.books.made) for c in self.config.clouds}
+        self.clouds = {
+            c.name: Cloud(
+                self,
+                c,
+                self.config.cluster,
+                self.accounts[c.name],
+                self.true_time,
+                self.sched.sleep,
+            )
+            for c in self.config.clouds
+        }
+        for name, account in self.accounts.items():
+            theirs = Instance(
+                id=f"{name}-theirs", cloud=name, node=min(self.nodes), generation="g0",
+                instance_type="small", zone="zone-1", market=Market.SPOT, price=0.03,
+                state=InstanceState.RUNNING, launched=T0,
+            )  # fmt: skip
+            account.add_foreign(theirs, owner="somebody-else")
+        self.saver = FakeCheckpointer(self.now, self.sched.sleep, seconds=2.0)
+        Spool(self.disk.root).create()
+        self.start(DAEMON)
+        self.start(CKPTMAN)
+
+    # clocks, the trace, and where threads give way
+
+    def now(self) -> float:
+        """The head's clock."""
+        return T0 + self.sched.now + self.skew
+
+    def true_time(self) -> float:
+        """Everybody else's."""
+        return T0 + self.sched.now
+
+    def note(self, what: str) -> None:
+        if self.trace is not None:
+            self.trace.append(what)
+        self._hash.update(what.encode())
+
+    @property
+    def set_back(self) -> bool:
+        """Whether the head's clock ever was."""
+        return any(after < before for before, after in itertools.pairwise(self.skews))
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def linger(self, seconds: float) -> None:
+        """A call that takes its time."""
+        if seconds or (self.lingers and self.rng.random() < self.lingers and not self.calm):
+            self.sched.sleep(seconds + self.rng.choice((0.0, 0.2, 3.0)))
+        else:
+            self.sched.pause()
+
+    # the services
+
+    def start(self, owner: str) -> None:
+        if not self.sched.lives(owner):
+            self.sched.spawn(owner, owner, self._daemon if owner == DAEMON else self._ckptman)
+
+    def _daemon(self) -> None:
+        """As cli/daemon.py; what passes by itself is tried again."""
+        config, sched = self.config, self.sched
+        spool = Spool(self.disk.root)
+        try:
+            spool.create()
+            ledger = Enduring(config.state / "ledger.db", self.now, lambda: sched.now)
+        except (OSError, SlurmElasticError) as error:
+            self.note(f"elasticd does not start: {type(error).__name__}")
+            return
+        self.ledger = ledger
+        plain = Site.of(config, self.slurm, ledger, self.clouds, self.now)
+        site = replace(
+            plain,
+            monotonic=lambda: sched.now,
+            wait=self._wait,
+            spending=self.spending or Lock(),
+            holding=Lock(),
+        )
+        ledger.suspending = self.books.watched(ledger.suspending)  # type: ignore[method-assign]
+        Daemon(site, spool, _Bell(self), lambda: None, Worker).run(Event())  # type: ignore[arg-type]
+
+    def _ckptman(self) -> None:
+        """As cli/ckptman.py."""
+        config, sched = self.config, self.sched
+        try:
+            ledger = Followed(config.state / "ledger.db")
+            state = EnduringState(config.state / "checkpoints.db", self.now, lambda: sched.now)
+            drop = DropDirectory(config.state / "notices", create=True)
+        except (OSError, SlurmElasticError) as error:
+            self.note(f"ckptman does not start: {type(error).__name__}")
+            return
+        site = CkptSite(
+            config=config, slurm=self.slurm, ledger=ledger, state=state,
+            journal=Journal(ledger, state, self.now),
+            jobs=JobList(self.slurm, lambda: sched.now), checkpointers={"fake": self.saver},
+            providers=self.clouds, pool_of=pools_by_node(config), now=self.now,
+            monotonic=lambda: sched.now, stop=Event(),
+        )  # fmt: skip
+        self.service = service = Service(site, KeyedExecutor(2))
+        for source in (*(CloudNotices(c) for c in self.clouds.values()), drop):
+            every = 11.0
+            Poller(
+                site, source, every, service.watch.machines, service.wake, service.orders
+            ).start()
+        service.run()
+
+    def _wait(self, seconds: float) -> bool:
+        self.sched.sleep(seconds)
+        return False
+
+    def kill(self, owner: str) -> None:
+        """As kill -9."""
+        self.note(f"kill {owner}")
+        self._armed.pop(owner, None)
+        self.sched.kill(owner)
+        self.sched.reap(owner)
+        self.bury(owner)
+
+    def bury(self, owner: str) -> None:
+        """The kernel closes its files."""
+        self.files.close(owner)
+        if owner == DAEMON:
+            self.books.forgot(self.ledger)
+            self.ledger = None
+        else:
+            self.service = None
+
+    def die_at(self, owner: str, point: str) -> None:
+        self._armed[owner] = point
+
+    def _fault_at(self, name: str) -> str | None:
+        if name != "SLURM_ELASTIC_FAULT":
+            return None
+        self.sched.pause()
+        return self._armed.get(self.sched.current.owner)
+
+    def _die(self, _pid: int, _signal: int) -> None:
+        owner = self.sched.current.owner
+        self.struck["killed at a fault point"] += 1
+        self.note(f"{owner} dies at {self._armed.pop(owner)}")
+        self.sched.kill(owner)
+        raise Killed
+
+    def power_cut(self) -> None:
+        """Of the head node."""
+        self.struck["power cut of the head"] += 1
+        for owner in (DAEMON, CKPTMAN):
+            self._armed.pop(owner, None)
+            self.sched.kill(owner)
+            self.sched.reap(owner)
+        # Before they are closed: sqlite would tidy up, which no power cut does.
+        self.disk.cut(self.rng)
+        for owner in (DAEMON, CKPTMAN):
+            self.bury(owner)
+        self.config = altered(self.config, state_dir=str(self.disk.root))
+
+    def close(self) -> None:
+        """Whatever the run came to."""
+        for owner in (DAEMON, CKPTMAN):
+            self.sched.kill(owner)
+        self.sched.turns = 0
+        for owner in (DAEMON, CKPTMAN):
+            self.sched.reap(owner)
+            self.files.close(owner)
+        faults.os = os  # type: ignore[attr-defined]
+        self.disk.close()
+        self.log.close()
+
+    # Slurm's programs
+
+    def program(self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]]) -> None:
+        """As programs/power.py does it: where the disk is full the request is lost."""
+        self.requests.append((kind, tuple(nodes), dict(jobs)))
+        lines = ", ".join(f'{{"job_id": {j}, "nodes": "{compress(of)}"}}' for j, of in jobs.items())
+        file = os.memfd_create("resume.json")  # of slurmctld's own disk
+        os.write(file, f'{{"jobs": [{lines}], "all_nodes": "{compress(nodes)}"}}'.encode())
+        os.environ["SLURM_RESUME_FILE"] = f"/proc/self/fd/{file}"
+        try:
+            power.store(str(self.disk.root / "requests"), kind, compress(nodes))
+        except OSError:
+            self.struck["request lost"] += 1
+        finally:
+            os.close(file)
+
+    def time_ns(self) -> int:
+        return int(self.now() * 1e9) + next(self._received)
+
+    # users
+
+    def submit(
+        self, job: int, among: Sequence[str], count: int, length: float, **fields: Any
+    ) -> None:
+        self.note(f"job {job} {count} of {among} for {length:.0f} s")
+        self.lengths[job] = length
+        self.books.jobs.add(job)
+        cloud = self.nodes[among[0]]
+        self.slurm.submit(job, among, count, partitions=(cloud,), node_count=count, **fields)
+
+    def died(self, job: SlurmJob) -> None:
+        """A job that must not be requeued ends with its node."""
+        self.books.died(job)
+
+    # time
+
+    def advance(self, seconds: float, step: float = STEP) -> None:
+        end = self.sched.now + seconds
+        while self.sched.now < end:
+            self.sched.sleep(min(step, end - self.sched.now))
+            self.live()
+            self.bury_dead()
+
+    def bury_dead(self) -> None:
+        """Those that died by themselves, at a fault point."""
+        alive = {task.owner for task in self.sched.tasks}
+        if DAEMON not in alive and self.ledger is not None:
+            self.bury(DAEMON)
+        if CKPTMAN not in alive and self.service is not None:
+            self.bury(CKPTMAN)
+
+    def live(self) -> None:
+        """What slurmctld, machines and jobs do by themselves."""
+        if self.slurm.trouble not in ("stopped", "hung"):
+            self.slurm.step()
+        by_node: dict[str, list[Instance]] = {}
+        for i in self.alive():
+            by_node.setdefault(i.node, []).append(i)
+        for name in self.nodes:
+            self._live(name, by_node.get(name, []))
+        self._work()
+        self.books.look()
+
+    def _live(self, name: str, machines: Sequence[Instance]) -> None:
+        slurm, now = self.slurm, self.sched.now
+        node = slurm.node(name)
+        if phase(node) is Phase.POWERING_UP and slurm.trouble not in ("stopped", "hung"):
+            for i in machines:
+                launched = i.launched - T0
+                lucky = i.id not in self.unlucky
+                if launched >= self.since[name] and now - launched >= BOOT and lucky:
+                    slurm.register(name, i.address or "")
+                    self.note(f"{i.id} registers as {name}")
+        node = slurm.node(name)
+        served = any(i.address == node.address for i in machines)
+        if not is_up(node) or served:
+            self._silent.pop(name, None)
+            slurm.hear(name)
+            return
+        if slurm.trouble in ("stopped", "hung"):
+            return
+        gone = now - self._silent.setdefault(name, now)
+        if gone >= SLURMD_TIMEOUT:
+            slurm.lose(name)
+        elif gone >= PING:
+            slurm.miss(name)
+
+    def _work(self) -> None:
+        """Jobs run as long as they need; from an image on only what was left then."""
+        for job in list(self.slurm.queue().values()):
+            if "RUNNING" not in job.states:
+                continue
+            begun = self._running.setdefault((job.id, job.restarts), self.sched.now)
+            if self.sched.now - begun >= self.lengths[job.id]:
+                self.note(f"job {job.id} completes")
+                self.books.completed.add(job.id)
+                self.slurm.finish(job.id)
+
+    # what is there
+
+    def alive(self) -> list[Instance]:
+        """Our machines, whether their clouds show them or not."""
+        return [
+            m.instance
+            for account in self.accounts.values()
+            for m in account.machines.values()
+            if m.owner == self.config.cluster.uuid
+            and m.instance.state is not InstanceState.TERMINATED
+        ]
+
+    def machines_of(self, node: str) -> list[Instance]:
+        return [i for i in self.alive() if i.node == node]
+
+    def judge_update(self, node: SlurmNode, state: str) -> None:
+        self.books.judge_update(node, state)
+
+
+class _Bell:
+    """In place of the wake socket; the loop of a busy head takes its time."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._event = Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout: float) -> list[bytes]:
+        self._event.wait(max(timeout, self._stage.rng.uniform(*self._stage.wakes)))
+        self._event.clear()
+        return []
+
+
+class _Log(logging.Handler):
+    """What no code of ours foresaw is a defect, whatever else comes of the run."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(logging.WARNING)
+        self._stage = stage
+        self._log = logging.getLogger("slurm_elastic")
+        self._log.handlers = [self]
+        self._log.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._stage.trace is not None:
+            self._stage.trace.append(f"log {record.getMessage()}")
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            self._stage.books.wrong("unforeseen", f"{record.getMessage()}: {error!r}")
+
+    def close(self) -> None:
+        self._log.handlers = []
+        super().close()
+
+
+class _Clock(ModuleType):
+    """In place of ``time`` in the product's modules."""
+
+    def __init__(self) -> None:
+        super().__init__("time")
+
+    def time(self) -> float:
+        return modules.stage.now()
+
+    def time_ns(self) -> int:
+        return modules.stage.time_ns()
+
+    def monotonic(self) -> float:
+        return modules.stage.sched.now
+
+    def sleep(self, seconds: float) -> None:
+        modules.stage.sched.sleep(seconds)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class _Modules:
+    """Stand-ins for what the product's modules import; put there once, for this process."""
+
+    stage: Stage
+
+    def __init__(self) -> None:
+        self.sqlite = Sqlite()
+        secrets = SimpleNamespace(token_hex=lambda n: self.stage.rng.randbytes(n).hex())
+        chance = SimpleNamespace(
+            uniform=lambda a, b: self.stage.rng.uniform(a, b),
+            random=lambda: self.stage.rng.random(),
+        )
+        stand_ins = {
+            "threading": Threading(), "time": _Clock(), "secrets": secrets, "random": chance,
+        }  # fmt: skip
+        for name, module in list(sys.modules.items()):
+            if name.startswith("slurm_elastic"):
+                for attribute, instead in stand_ins.items():
+                    if isinstance(getattr(module, attribute, None), ModuleType):
+                        setattr(module, attribute, instead)
+        for name in ("store.files", "ledger.followed"):
+            sys.modules[f"slurm_elastic.{name}"].sqlite3 = self.sqlite  # type: ignore[attr-defined]
+        # A busy head; and fewer turns for a run.
+        ckptman_service.QUICK, ckptman_service.BEAT, daemon.BEAT = 5.0, 15.0, 15.0
+
+
+modules = _Modules()

@@ -1,0 +1,48 @@
+"""Both services at once against faults of clouds, disk, clock, slurmctld and themselves, by seeds.
+
+``scripts/chaos`` runs many; here as many as there is time for. A seed's run is the same each time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from patience import patience
+
+from tests.controller.chaos import SECONDS
+
+REPO = Path(__file__).parents[2]
+SABOTAGED = (
+    "spending_unlocked", "synced_now_and_then", "intents_unwritten", "one_missing_answer_is_an_end",
+    "an_old_suspend_ends_a_new_machine", "ended_without_an_end", "orphans_stay", "launched_again",
+)  # fmt: skip
+
+
+def chaos(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.chaos.run", *options]
+    return subprocess.run(
+        command, cwd=REPO, capture_output=True, text=True, check=False, timeout=patience(900)
+    )
+
+
+def test_nothing_is_doubled_orphaned_lost_or_unaccounted() -> None:
+    done = chaos("--seeds", "200", "--seconds", str(SECONDS / 2))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "failing seeds: none" in done.stdout
+
+
+def test_a_seed_runs_the_same_each_time() -> None:
+    first, again = (chaos("--from", "3", "--seeds", "3", "--digests").stdout for _ in range(2))
+    digests = [line for line in first.splitlines() if len(line.split()[-1]) == 64]
+    assert len(digests) == 3
+    assert digests == [line for line in again.splitlines() if len(line.split()[-1]) == 64]
+
+
+@pytest.mark.parametrize("defect", SABOTAGED)
+def test_a_defect_put_in_on_purpose_is_found(defect: str) -> None:
+    done = chaos("--seeds", "400", "--sabotage", defect)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr

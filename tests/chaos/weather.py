@@ -1,0 +1,276 @@
+"""What goes wrong in a run, drawn from its seed: a few families of faults, in any composition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slurm_elastic.errors import AuthError, CapacityError, ProviderError, QuotaError, TransientError
+from slurm_elastic.faults import POINTS
+from slurm_elastic.policies.node_state import Phase, phase
+from tests.chaos.stage import CKPTMAN, DAEMON
+
+if TYPE_CHECKING:
+    from tests.chaos.fakes import Cloud
+    from tests.chaos.stage import Stage
+
+ERRORS: tuple[type[ProviderError], ...] = (CapacityError, QuotaError, AuthError, TransientError)
+CALLS = ("launch", "offers", "instances", "terminate", "notices")
+JUMPS = {"forth": (40.0, 400.0, 7200.0), "back": (-40.0, -400.0)}
+CKPT_POINTS = tuple(p for p in POINTS if p.startswith(("rescue.", "notice.")))
+
+
+class Weather:
+    """``families`` are those that this run draws from; ``due`` is what ends or comes later."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage, self._rng = stage, stage.rng
+        kinds = tuple(FAMILIES)
+        count = self._rng.randint(1, 6)
+        self.families = sorted(self._rng.sample(kinds, count))
+        self.often = self._rng.choice((0.05, 0.12, 0.25))
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._job = 0
+        self._coming: set[str] = set()
+        self._clouds = sorted(stage.clouds)
+
+    def blow(self) -> None:
+        """One step: what users do, what is due, and perhaps another fault."""
+        stage, rng = self._stage, self._rng
+        for when, act in list(self._due):
+            if when <= stage.sched.now:
+                self._due.remove((when, act))
+                act()
+        if rng.random() < 0.06:
+            self._submit(rng.choice(self._clouds))
+        if rng.random() < 0.02:  # all at once
+            for cloud in self._clouds * 2:
+                self._submit(cloud)
+        if rng.random() < self.often:
+            FAMILIES[rng.choice(self.families)](self)
+        for owner in (DAEMON, CKPTMAN):
+            if not stage.sched.lives(owner) and owner not in self._coming:
+                self._coming.add(owner)
+                self._later(rng.choice((2.0, 8.0, 40.0, 200.0)), partial(self._start, owner))
+
+    def _start(self, owner: str) -> None:
+        self._coming.discard(owner)
+        self._stage.start(owner)
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        self._due.append((self._stage.sched.now + seconds, act))
+
+    def _struck(self, kind: str) -> None:
+        self._stage.struck[kind] += 1
+        self._stage.note(f"fault {kind}")
+
+    def _submit(self, cloud: str) -> None:
+        stage, rng = self._stage, self._rng
+        among = tuple(n for n, of in stage.nodes.items() if of == cloud)
+        self._job += 1
+        stage.submit(
+            self._job, among, rng.choice((1, 1, 2)), rng.choice((20.0, 90.0, 300.0)),
+            requeue=rng.random() < 0.8,
+        )  # fmt: skip
+
+    # the families
+
+    def _cloud(self) -> Cloud:
+        return self._stage.clouds[self._rng.choice(sorted(self._stage.clouds))]
+
+    def errors(self) -> None:
+        error, call = self._rng.choice(ERRORS), self._rng.choice(CALLS)
+        self._cloud().fail_next(error, self._rng.choice((1, 3, 12)), call)
+        self._struck(f"cloud: {error.__name__}")
+
+    def lost_answers(self) -> None:
+        cloud = self._cloud()
+        cloud.lose_answer_next(self._rng.choice((1, 4, 30)))
+        self._later(90.0, lambda: setattr(cloud, "_answers_to_lose", 0))
+        self._struck("cloud: answer lost")
+
+    def hidden(self) -> None:
+        self._cloud().visible_after = self._rng.choice((0.0, 20.0, 100.0, 250.0))
+        self._struck("cloud: fresh machines hidden")
+
+    def slow(self) -> None:
+        cloud = self._cloud()
+        cloud.slow = self._rng.choice((5.0, 25.0))
+        self._later(self._rng.choice((30.0, 120.0)), lambda: setattr(cloud, "slow", 0.0))
+        self._struck("cloud: slow")
+
+    def lies(self) -> None:
+        cloud = self._cloud()
+        cloud.lies += [self._rng.choice((1.0, 0.5))] * self._rng.choice((1, 2, 5))
+        self._struck("cloud: lists that lie")
+
+    def capacity(self) -> None:
+        self._cloud().limit("*", self._rng.choice((0, 1, 2, None)))
+        self._struck("cloud: capacity")
+
+    def disk(self) -> None:
+        rng, stage = self._rng, self._stage
+        kind = rng.choice(("full", "read-only", "error"))
+        stage.disk.fail(kind, rng.choice((0, 1, 3, 10)))
+        seconds = rng.choice((0.0, 15.0, 90.0, 300.0)) if kind != "error" else 0.0
+        self._later(seconds, lambda: stage.disk.fail(""))
+        self._struck(f"disk: {kind}")
+
+    def locked(self) -> None:
+        stage, me = self._stage, object()
+        path = str(stage.config.state / "ledger.db")
+        if path in stage.files.writers:
+            return
+        stage.files.writers[path] = me
+        self._later(self._rng.choice((5.0, 60.0)), lambda: stage.files.give(path, me))
+        self._struck("disk: ledger locked")
+
+    def damage(self) -> None:
+        stage, rng = self._stage, self._rng
+        path = stage.config.state / "ledger.db"
+        kind = rng.choice(("damaged", "removed"))
+        if stage.disk.trouble or not path.exists():
+            return
+        if kind == "removed":
+            for one in path.parent.glob("ledger.db*"):
+                one.unlink()
+        else:
+            with open(path, "r+b") as file:
+                file.seek(rng.choice((0, 4096, 20480)))
+                file.write(b"\xa5" * 4096)
+                os.fsync(file.fileno())
+        stage.books.lose()
+        self._struck(f"disk: ledger {kind}")
+        if stage.sched.lives(DAEMON) and rng.random() < 0.4:
+            stage.kill(DAEMON)
+            self._struck("killed at any moment")
+            self._again()
+
+    def clock(self) -> None:
+        stage, rng = self._stage, self._rng
+        way = rng.choice(sorted(JUMPS))
+        stage.skew += rng.choice(JUMPS[way])
+        stage.skews.append(stage.skew)
+        self._struck(f"clock: jumps {way}")
+
+    def kills(self) -> None:
+        stage, rng = self._stage, self._rng
+        owner = rng.choice((DAEMON, DAEMON, CKPTMAN))
+        if rng.random() < 0.6:
+            ours = (
+                CKPT_POINTS
+                if owner == CKPTMAN
+                else tuple(p for p in POINTS if p not in CKPT_POINTS)
+            )
+            stage.die_at(owner, rng.choice(ours))
+            return
+        if stage.sched.lives(owner):
+            stage.kill(owner)
+            self._struck("killed at any moment")
+
+    def power(self) -> None:
+        stage, slurm = self._stage, self._stage.slurm
+        slurm.trouble = "stopped"
+        stage.power_cut()
+        self._later(self._rng.choice((5.0, 40.0)), lambda: setattr(slurm, "trouble", ""))
+        stage.note("power cut")
+
+    def slurmctld(self) -> None:
+        slurm, rng = self._stage.slurm, self._rng
+        if rng.random() < 0.3:
+            slurm.lost_answers += rng.choice((1, 3))
+            return
+        slurm.trouble = rng.choice(("stopped", "hung", "errors"))
+        self._later(rng.choice((10.0, 60.0, 200.0)), lambda: setattr(slurm, "trouble", ""))
+        self._stage.note(f"slurmctld {slurm.trouble}")
+
+    def registrations(self) -> None:
+        stage = self._stage
+        booting = [
+            i.id for i in stage.alive() if phase(stage.slurm.node(i.node)) is Phase.POWERING_UP
+        ]
+        if booting:
+            stage.unlucky.add(self._rng.choice(booting))
+            self._struck("machine: never registers")
+
+    def deaths(self) -> None:
+        alive = self._stage.alive()
+        if alive:
+            victim = self._rng.choice(alive)
+            self._stage.clouds[victim.cloud].take(victim.id)
+            self._struck("machine: dies")
+
+    def reclaims(self) -> None:
+        stage = self._stage
+        alive = stage.alive()
+        if not alive:
+            return
+        victim = self._rng.choice(alive)
+        cloud = stage.clouds[victim.cloud]
+        cloud.interrupt(victim.id, stage.now() + 120.0)
+        self._later(
+            120.0, lambda: cloud.take(victim.id) if victim.id in cloud.account.alive() else None
+        )
+        self._struck("machine: reclaimed with notice")
+
+    def requests(self) -> None:
+        stage, rng = self._stage, self._rng
+        if rng.random() < 0.5 and not stage.disk.trouble:
+            for file in sorted((stage.config.state / "requests").glob("*.json"))[:1]:
+                file.unlink()
+                self._struck("request lost")
+            return
+        self._again()
+
+    def _again(self) -> None:
+        """slurmctld runs a program once more."""
+        stage = self._stage
+        if not stage.requests:
+            return
+        kind, nodes, jobs = self._rng.choice(stage.requests[-6:])
+        if kind != "resume":  # slurmctld runs none for a node that boots
+            nodes = [n for n in nodes if phase(stage.slurm.node(n)) is not Phase.POWERING_UP]
+        if nodes:
+            stage.program(kind, nodes, jobs)
+            self._struck("request twice")
+
+    def heal(self) -> None:
+        """Nothing is wrong any more."""
+        stage = self._stage
+        for _, act in sorted(self._due, key=lambda due: due[0]):
+            act()
+        self._due.clear()
+        stage._armed.clear()
+        stage.disk.fail("")
+        stage.slurm.trouble, stage.slurm.lost_answers = "", 0
+        for cloud in stage.clouds.values():
+            cloud.heal()
+            cloud.limit("*", None)
+            cloud.lies.clear()
+            cloud.slow = cloud.visible_after = 0.0
+        stage.unlucky.clear()
+        for owner in (DAEMON, CKPTMAN):
+            stage.start(owner)
+
+
+FAMILIES: dict[str, Callable[[Weather], None]] = {
+    "cloud's errors": Weather.errors,
+    "lost answers": Weather.lost_answers,
+    "hidden machines": Weather.hidden,
+    "slow calls": Weather.slow,
+    "lies": Weather.lies,
+    "capacity": Weather.capacity,
+    "disk": Weather.disk,
+    "locks": Weather.locked,
+    "damage": Weather.damage,
+    "clock": Weather.clock,
+    "kills": Weather.kills,
+    "power cuts": Weather.power,
+    "slurmctld": Weather.slurmctld,
+    "registrations": Weather.registrations,
+    "deaths": Weather.deaths,
+    "reclaims": Weather.reclaims,
+    "requests": Weather.requests,
+}
