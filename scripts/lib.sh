@@ -53,6 +53,10 @@ set_up_tests() {
         ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
     }
     [ -x /usr/bin/systemd-analyze ] || install_packages systemd # for what it says of our units
+    [ -x /usr/bin/promtool ] || { # for what it says of our metrics and alerts; neither started now nor at boot
+        install_packages prometheus
+        ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true
+    }
     # For a test that hides a control group hierarchy from slurmd, and the simulator's compiled modules.
     compiler() { command -v gcc && ls /usr/include/python3.*/Python.h; }
     compiler >/dev/null 2>&1 || install_packages gcc libc6-dev python3-dev

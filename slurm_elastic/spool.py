@@ -113,6 +113,14 @@ class Spool:
         """How many requests wait."""
         return sum(1 for _ in self._dir.glob("*.json"))
 
+    def oldest(self) -> float | None:
+        """When the oldest request that waits came (Unix time)."""
+        times = []
+        for path in self._dir.glob("*.json"):
+            with contextlib.suppress(OSError):
+                times.append(path.stat().st_mtime)
+        return min(times, default=None)
+
     def remove(self, request_id: str) -> None:
         """Forget a request that was carried out or dropped; removing twice is no error."""
         with contextlib.suppress(FileNotFoundError):

@@ -15,13 +15,13 @@ from cost_cases import NOW, T, book, config_file, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_elastic.books import Books, By, Costs, charges, read_books, report
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.config import configfile
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Run
-from slurm_elastic.view.costs import Books, By, Costs, charges, read_books, report
 from slurm_elastic.view.focus import COLUMNS, rows
 
 

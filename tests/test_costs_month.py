@@ -16,6 +16,7 @@ from cost_cases import config_file, machine
 from msgspec.structs import replace
 
 from benchmarks.traces import history
+from slurm_elastic.books import By
 from slurm_elastic.cli import cost
 from slurm_elastic.cli.main import main
 from slurm_elastic.hostlist import compress
@@ -31,7 +32,6 @@ from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import PoolModel, Scenario
 from slurm_elastic.simulate.swf import load
-from slurm_elastic.view.costs import By
 
 START = 1_790_000_000
 MONTH = 30 * 86400

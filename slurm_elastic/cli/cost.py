@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from slurm_elastic.books import By, Costs, Line, charges, read_books
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.streams import write_json
@@ -26,7 +27,6 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.units import parse_duration
 from slurm_elastic.view import focus
-from slurm_elastic.view.costs import By, Costs, Line, charges, read_books
 
 MOST_LINES = 50
 """Lines of a table; the other formats have all."""

@@ -82,6 +82,7 @@ def _serve_as(plain: Config, config: Config, ended: threading.Event) -> None:
         _keep_catalogues(plain, config, stop, closing)
         tell_used(config, ledger, time.time())
         _answer_users(config, closing)
+        _serve_metrics(config, closing)
         Daemon(site, spool, wake, waiter.nudge, keys=_keys(site)).run(stop)
         if waiter.failed:
             raise SlurmElasticError("waiting prologs could not be served any more: see above")
@@ -122,6 +123,28 @@ def _answer_users(config: Config, closing: contextlib.ExitStack) -> None:
         )  # fmt: skip
     else:
         closing.callback(door.close)
+
+
+def _serve_metrics(config: Config, closing: contextlib.ExitStack) -> None:
+    """Machines are more than metrics, too."""
+    if config.metrics.listen is None:
+        return
+    try:
+        from slurm_elastic.door.scrape import Scrape
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"metrics.listen: Python module {error.name!r} is missing; "
+            "install slurm-elastic[metrics]"
+        ) from error
+    try:
+        scrape = Scrape(config, PromptCli(config.slurm))
+    except OSError as error:
+        log.error(  # noqa: TRY400 - what is wrong is the place, not the code
+            "metrics are not served until a restart: metrics.listen: %s: %s",
+            config.metrics.listen, error.strerror or error,
+        )  # fmt: skip
+    else:
+        closing.callback(scrape.close)
 
 
 def _keys(site: Site) -> MungeKeys | None:

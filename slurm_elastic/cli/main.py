@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, str] = {
     "offers": "show what would be bought now, for how much, and what is rejected why",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
+    "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
     "explain": "tell why a node or a job is where it is: every decision in order",
     "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
     "ckpt": "list checkpoints and notices, save a job, warn of a node",
@@ -49,7 +50,7 @@ COMMANDS: Mapping[str, str] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("conf", "iam", "rootpart", "offers"),
-    "every day": ("status", "cost", "explain", "doctor", "ckpt", "clear"),
+    "every day": ("status", "cost", "metrics", "explain", "doctor", "ckpt", "clear"),
     "steer it": ("pause", "resume", "limit"),
 }
 """The commands as ``-h`` lists them."""

@@ -35,6 +35,7 @@ from slurm_elastic.config.numbers import (
 )
 from slurm_elastic.config.policies import PoolPolicies, SitePolicies
 from slurm_elastic.config.requirements import Requirements
+from slurm_elastic.config.telling import Metrics
 from slurm_elastic.model import ImageChoice, Limits, Location, Market, Pool
 
 PUBLIC_MAX_AGE = 7 * 86400.0
@@ -169,6 +170,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policies: SitePolicies = field(default_factory=SitePolicies)
     join: Join = field(default_factory=Join)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    metrics: Metrics = field(default_factory=Metrics)
     ranking: Annotated[tuple[str, ...], Meta(min_length=1)] = (
         "location",
         "market",

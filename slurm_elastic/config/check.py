@@ -257,6 +257,20 @@ def _choices(draft: Draft) -> None:
             draft.problems.add(("ranking", i), shown(key), expected, nearest(key, KEYS))
 
 
+_LISTEN = re.compile(r"(?:127(?:\.\d{1,3}){3}|localhost):(\d{1,5})", re.ASCII)
+
+
+def _metrics(draft: Draft) -> None:
+    at = ("metrics", "listen")
+    listen = draft.value(at, str)
+    if listen is None:
+        return
+    found = _LISTEN.fullmatch(listen)
+    if found is None or not 1 <= int(found[1]) <= 65535:
+        expected = "an address and port on loopback, such as 127.0.0.1:9341"
+        draft.problems.add(at, shown(listen), expected)
+
+
 _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _cluster,
     _names,
@@ -267,4 +281,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _node_names,
     _paths,
     _choices,
+    _metrics,
 )

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.controller.settle import CallTimes, settle
 from slurm_elastic.hostlist import compress
 from slurm_elastic.model_ledger import Drained, Run
 from slurm_elastic.model_slurm import ENDED, SlurmJob, SlurmNode
@@ -33,6 +34,9 @@ class UsageRecord:
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
+        self._calls = CallTimes()
+        for name, provider in site.providers.items():
+            self._calls.watch(name, provider)
         self._looks = PeriodicTask(
             site, worker, self.look, "usage", period=PERIOD, pace=PACE
         )  # fmt: skip
@@ -46,10 +50,17 @@ class UsageRecord:
         one since the look before.
         """
         site, now = self._site, self._site.now()
+        settle(site.config, site.ledger, now)
+        self._count_calls()
         before = site.ledger.open_runs()
         if not before and not site.ledger.machines(ended_since=now - 3 * PERIOD):
             return
         site.ledger.write_runs(news(site, before, site.slurm.jobs(ended=True), now))
+
+    def _count_calls(self) -> None:
+        counts = self._calls.take()
+        if counts:
+            self._site.ledger.count(counts)
 
 
 def news(site: Site, before: Sequence[Run], jobs: Iterable[SlurmJob], now: float) -> list[Run]:

@@ -54,7 +54,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     groups: frozenset[int] = frozenset()
 
 
-class _Kept(Generic[T]):
+class Kept(Generic[T]):
     """A value that is read anew when it is ``fresh`` seconds old."""
 
     def __init__(self, read: Callable[[], T], fresh: float) -> None:
@@ -81,13 +81,13 @@ class Answers:
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float]) -> None:
         self._config, self._slurm, self._now = config, slurm, now
         self._trusted = trusted(config)
-        self._facts: _Kept[Facts] = _Kept(lambda: read_facts(config, now()), FRESH)
-        self._whole: _Kept[bytes] = _Kept(
+        self._facts: Kept[Facts] = Kept(lambda: read_facts(config, now()), FRESH)
+        self._whole: Kept[bytes] = Kept(
             lambda: msgspec.json.encode(Answer(facts=self._facts.get())), FRESH
         )
-        self._hidden: _Kept[frozenset[str]] = _Kept(self._read_hidden, SETTINGS_FRESH)
-        self._operators: _Kept[frozenset[int]] = _Kept(self._read_operators, SETTINGS_FRESH)
-        self._jobs: _Kept[Sequence[SlurmJob]] = _Kept(self._read_jobs, FRESH)
+        self._hidden: Kept[frozenset[str]] = Kept(self._read_hidden, SETTINGS_FRESH)
+        self._operators: Kept[frozenset[int]] = Kept(self._read_operators, SETTINGS_FRESH)
+        self._jobs: Kept[Sequence[SlurmJob]] = Kept(self._read_jobs, FRESH)
 
     def __call__(self, peer: Peer, line: bytes) -> bytes:
         """The document for one line of a request; an error is told in it."""

@@ -16,10 +16,10 @@ from typing import Literal
 
 from msgspec import Struct
 
+from slurm_elastic.books import By, Costs
 from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.view import Facts
-from slurm_elastic.view.costs import By, Costs
 
 
 class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):

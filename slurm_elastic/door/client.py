@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from slurm_elastic.books import Costs
 from slurm_elastic.config import Config
 from slurm_elastic.door.answers import MAX_ANSWER, trusted
 from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, CostAsk, FactsAsk, Order
@@ -20,7 +21,6 @@ from slurm_elastic.door.orders import carry_out, own_name
 from slurm_elastic.door.records import may_read, read_chain, read_costs, read_facts
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.view import Facts
-from slurm_elastic.view.costs import Costs
 
 PATIENCE = 40.0
 """Seconds for all of it: a little more than the daemon takes at most for an answer."""

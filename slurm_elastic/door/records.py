@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from slurm_elastic.audit_trail import nodes_of, pool_subject, tell_job, tell_node
+from slurm_elastic.books import Costs, read_books, report
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
 from slurm_elastic.controller.budget import (
@@ -34,7 +35,6 @@ from slurm_elastic.ledger import Decision, Ledger, Machine
 from slurm_elastic.spool import Spool
 from slurm_elastic.view import DAY, Facts
 from slurm_elastic.view.checkpoints import CheckpointFacts
-from slurm_elastic.view.costs import Costs, read_books, report
 
 
 def may_read(config: Config) -> bool:

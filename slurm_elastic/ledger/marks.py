@@ -22,7 +22,7 @@ from slurm_elastic.ledger.rows import (
     exclusion_row,
     to_json,
 )
-from slurm_elastic.ledger.runs import Runs
+from slurm_elastic.ledger.runs import Runs, series
 from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, OPERATOR, POLICY, Exclusion
 from slurm_elastic.model_ledger import Aside
 
@@ -51,6 +51,22 @@ the same accounts pay in the same parts.
 """
 
 
+def _counts(known: Sequence[Exclusion], new: Sequence[Exclusion]) -> dict[str, float]:
+    """The refusals and the machines that did not come up that ``new`` tells of."""
+    failures = {one.scope: one.count for one in known if one.kind == BREAKER}
+    counts: dict[str, float] = {}
+    for one in new:
+        if one.kind == COOL_DOWN:
+            parts = one.scope.split("/")
+            name = series("refusals", cloud=parts[0], market=parts[3] if parts[3:] else "*",
+                          code=one.code)  # fmt: skip
+            counts[name] = counts.get(name, 0.0) + 1
+        elif one.kind == BREAKER and one.count > failures.get(one.scope, 0):
+            more = one.count - failures.get(one.scope, 0)
+            counts[series("boot_failures", pool=one.scope)] = float(more)
+    return counts
+
+
 class Marks(Runs):
     """All methods are one transaction each; ``_db`` is opened by the ledger."""
 
@@ -58,8 +74,11 @@ class Marks(Runs):
         """Not to be used until then; each takes the place of an earlier of its kind and scope."""
         columns = EXCLUSION_COLUMNS
         sql = f"insert or replace into exclusions ({columns}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        counts = _counts(self.exclusions(), exclusions)
         with self._transaction("exclusions") as db:
             db.executemany(sql, [exclusion_row(one) for one in exclusions])
+            if counts:
+                self.count(counts)
 
     def exclusions(self) -> tuple[Exclusion, ...]:
         """All of them, over or not, by scope; of one node POLICY before CAPACITY."""

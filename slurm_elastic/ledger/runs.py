@@ -5,7 +5,7 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import astuple
 
@@ -14,6 +14,21 @@ from slurm_elastic.model_ledger import Drained, Run
 from slurm_elastic.store.store import Store
 
 _PUT = f"insert or replace into runs ({RUN_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+_COUNT = (
+    "insert into counters (name, value) values (?, ?) "
+    "on conflict (name) do update set value = value + excluded.value"
+)
+
+
+def series(name: str, **labels: str) -> str:
+    """The name of a counter with its labels: ``name{label="value"}``."""
+    text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))
+    return f"{name}{{{text}}}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class Runs(Store):
@@ -42,6 +57,28 @@ class Runs(Store):
         """The runs that are not known to have ended, by begin and job."""
         sql = f"select {RUN_COLUMNS} from runs where end is null order by begin, job"
         return tuple(run_from(row) for row in self._select(sql))
+
+    def count(self, counts: Mapping[str, float]) -> None:
+        """Add to counters, ``name{label="value"}`` as Prometheus has them."""
+        with self._transaction(None) as db:
+            db.executemany(_COUNT, list(counts.items()))
+
+    def counters(self) -> Mapping[str, float]:
+        """All counters by name."""
+        rows = self._select("select name, value from counters order by name")
+        return {row["name"]: row["value"] for row in rows}
+
+    def settle(self, until: float, counts: Mapping[str, float]) -> None:
+        """The counters have all up to ``until`` with these."""
+        with self._transaction(None) as db:
+            self.count(counts)
+            db.execute("delete from settled")
+            db.execute("insert into settled (at) values (?)", (until,))
+
+    def settled(self) -> float | None:
+        """Up to when the counters have what machines and jobs came to; None: they never had."""
+        rows = self._select("select at from settled")
+        return float(rows[0]["at"]) if rows else None
 
     def open_drains(self) -> tuple[Drained, ...]:
         """The spans that are not over, by node."""

@@ -225,6 +225,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ) without rowid""",
     ),
     (
+        # What rows that are forgotten one day have come to.
+        "create table counters (name text primary key, value real not null) without rowid",
+        "create table settled (at real not null)",
+    ),
+    (
         # All that is not to be used now is one table. What a list lacked was among the decisions.
         """create table exclusions (
             kind text not null,

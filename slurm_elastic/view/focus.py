@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from slurm_elastic.books import Charge
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Run
 from slurm_elastic.policies.cost_split import HOUR, METHOD, WHOLE, Hour, Unused
-from slurm_elastic.view.costs import Charge
 
 _CATEGORY = {
     Market.ON_DEMAND: "Standard",

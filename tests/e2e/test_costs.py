@@ -12,9 +12,9 @@ from decimal import Decimal
 
 import pytest
 
-from slurm_elastic.ledger.rows import Run
+from slurm_elastic.books import By
+from slurm_elastic.model_ledger import Run
 from slurm_elastic.sandbox.cluster import Sandbox
-from slurm_elastic.view.costs import By
 from tests.e2e.world import PATIENCE, back_to_zero, ledger, machines
 
 pytestmark = pytest.mark.e2e

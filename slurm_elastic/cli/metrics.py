@@ -1,0 +1,69 @@
+"""``slurm-elastic metrics``: all metrics once, in Prometheus' text form."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.config.configfile import load
+from slurm_elastic.door.records import may_read
+from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.slurm.prompt import PromptCli
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "metrics",
+        description="Print machines, money, refusals, boots, checkpoints and rescues as metrics "
+        "for Prometheus. For root and SlurmUser; docs/metrics.md lists them.",
+        epilog=examples(
+            "slurm-elastic metrics",
+            "slurm-elastic metrics --output /var/lib/prometheus/node-exporter/slurm-elastic.prom",
+        ),
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE",
+        help="write this file, whole or not at all, for node_exporter's textfile collector",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-slurm", action="store_true", help="leave out nodes by state: Slurm is not asked"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write them."""
+    config = load(Path(args.config))
+    if not may_read(config):
+        raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
+    try:
+        from slurm_elastic.door.metrics import text
+    except ModuleNotFoundError as error:
+        raise SlurmElasticError(
+            f"Python module {error.name!r} is missing; install slurm-elastic[metrics]"
+        ) from error
+    found = text(config, time.time(), None if args.no_slurm else PromptCli(config.slurm))
+    if args.output is None:
+        sys.stdout.write(found.decode())
+    else:
+        _write(args.output, found)
+    return 0
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whoever reads it meanwhile has the old one; everybody may."""
+    number, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(content)
+        os.chmod(draft, 0o644)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
