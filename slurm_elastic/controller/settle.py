@@ -15,11 +15,11 @@ from typing import ParamSpec, TypeVar
 
 from slurm_elastic.books import Books, charges, read_books
 from slurm_elastic.config import Config
-from slurm_elastic.controller.context import generation_time
 from slurm_elastic.errors import ProviderError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.ledger.runs import series
+from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.policies.account_budgets import NONE
 from slurm_elastic.policies.cost_split import Unused
 from slurm_elastic.protocols import Provider
