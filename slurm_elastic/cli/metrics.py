@@ -24,7 +24,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "for Prometheus. For root and SlurmUser; docs/metrics.md lists them.",
         epilog=examples(
             "slurm-elastic metrics",
-            "slurm-elastic metrics --output /var/lib/prometheus/node-exporter/slurm-elastic.prom",
+            "slurm-elastic metrics --output /run/textfiles/slurm-elastic.prom",
         ),
     )
     parser.add_argument(
