@@ -54,6 +54,13 @@ settings.load_profile("shared")
 _spent: defaultdict[str, float] = defaultdict(float)  # seconds by file
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden files are made anew by the test that compares them."""
+    parser.addoption(
+        "--update-screens", action="store_true", help="write tests/golden/screens anew"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests on a real slurmctld or engine come last: what fails fast fails first.

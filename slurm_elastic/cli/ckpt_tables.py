@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.units import format_size
+from slurm_elastic.cli.shortened import words
 from slurm_elastic.view.checkpoints import CheckpointsView
 from slurm_elastic.view.next_action import brief
 
@@ -19,7 +19,14 @@ MIB = 1 << 20
 
 def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
     """Tables of notices, moves and saved jobs; ``finished`` moves, too."""
-    yield _life(view)
+    yield life(view)
+    yield from threatened(view, finished=finished)
+    if view.saved:
+        yield saved(view)
+
+
+def threatened(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
+    """Tables of notices and of moves; ``finished`` ones, too."""
     if view.threats:
         yield _threats(view)
     moves = [m for m in view.moves if finished or not m.over]
@@ -30,20 +37,19 @@ def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Itera
         for m in moves:
             image = "" if m.image is None else f"from save {m.image}"
             table.add_row(
-                Text(m.label),
-                Text(m.cause),
-                Text(",".join(m.nodes) or "-"),
+                words(m.label),
+                words(m.cause),
+                words(",".join(m.nodes) or "-"),
                 Text(m.step, style=_GOOD if m.step == "back" else ""),
                 _left(m.left),
                 Text(brief(m.took)),
-                Text("; ".join(part for part in (image, m.note) if part)),
+                words("; ".join(part for part in (image, m.note) if part)),
             )
         yield table
-    if view.saved:
-        yield _saved(view)
 
 
-def _life(view: CheckpointsView) -> Text:
+def life(view: CheckpointsView) -> Text:
+    """Whether the service runs, in a line."""
     if view.alive and view.trouble:
         return Text(f"Checkpoints: {view.trouble}", style=_BAD)
     if view.alive:
@@ -62,17 +68,18 @@ def _age(view: CheckpointsView) -> str:
 def _threats(view: CheckpointsView) -> Table:
     table = titled_table("Notices", "Node", "Kind", "Left", "Why")
     for t in view.threats:
-        table.add_row(Text(t.node), Text(t.kind, style=_WARN), _left(t.left), Text(t.reason))
+        table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
     return table
 
 
-def _saved(view: CheckpointsView) -> Table:
+def saved(view: CheckpointsView) -> Table:
+    """The last image of each job."""
     table = titled_table("Saved jobs", "Job", "Method", "Save", "Node")
     for name in ("Age", "Size", "Took"):
         table.add_column(name, justify="right")
     for s in view.saved:
         table.add_row(
-            Text(s.label), Text(s.method), Text(str(s.number)), Text(s.node), Text(brief(s.age)),
+            words(s.label), Text(s.method), Text(str(s.number)), words(s.node), Text(brief(s.age)),
             Text(shown_size(s.size)), Text(f"{s.seconds:.1f} s"),
         )  # fmt: skip
     return table
@@ -82,7 +89,9 @@ def shown_size(size: int) -> str:
     """Bytes for people; what an application keeps itself has no size here."""
     if not size:
         return "-"
-    return f"{size} B" if size < MIB else str(format_size(size // MIB))
+    if size < MIB:
+        return f"{size} B"
+    return f"{size / MIB:.0f} MiB" if size < 1000 * MIB else f"{size / 1024 / MIB:.1f} GiB"
 
 
 def _left(seconds: float | None) -> Text:

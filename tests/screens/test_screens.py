@@ -1,0 +1,65 @@
+"""What an operator sees in each situation is what somebody has read and found good.
+
+``scripts/test tests/screens --update-screens`` writes it anew: read each line that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.screens.situations import SITUATIONS
+from tests.screens.theatre import Theatre, bare, open_theatre
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "screens"
+WIDTHS = (50, 80, 120)
+FIRST = 80
+"""The width at which colours are kept, and a terminal's usual one."""
+
+
+@pytest.fixture(scope="module")
+def theatre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre]:
+    with open_theatre(tmp_path_factory.mktemp("s")) as opened:
+        yield opened
+
+
+def compare(name: str, found: str, *, update: bool) -> None:
+    path = GOLDEN / name
+    if update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(found)
+    assert found == path.read_text(), f"{path}: see the first lines of this module"
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_screens_are_as_they_were_read(
+    theatre: Theatre, name: str, width: int, pytestconfig: pytest.Config
+) -> None:
+    update = pytestconfig.getoption("update_screens")
+    screens, coloured = [], []
+    for words in theatre.commands(name):
+        text, code = theatre.plain(name, words, width)
+        assert "\x1b" not in text
+        shown = "\n".join(line.rstrip() for line in text.split("\n"))
+        for line in shown.split("\n"):
+            assert len(line) <= width or line.startswith("slurm-elastic: "), line
+        colour = theatre.colour(name, words, width)
+        assert bare(colour).strip("\n") == shown.strip("\n"), "a terminal shows the same"
+        headline = f"$ slurm-elastic {' '.join(words)}" + (f"   # exit {code}" if code else "")
+        screens.append(f"{headline}\n{shown.strip(chr(10))}\n")
+        coloured.append(f"{headline}\n{colour.strip(chr(10))}\n")
+    compare(f"{name}.{width}.txt", "\n".join(screens), update=update)
+    if width == FIRST:
+        compare(f"{name}.colour.txt", "\n".join(coloured), update=update)
+
+
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_watched_screen_begins_as_the_plain_one(theatre: Theatre, name: str) -> None:
+    whole = theatre.plain(name, ["status"], FIRST)[0].rstrip().split("\n")
+    watched = bare(theatre.watch(name, ["status", "--watch"], FIRST, 24)).rstrip().split("\n")
+    expected = [line.rstrip() for line in whole]
+    if len(expected) > 23:
+        expected[22:] = [f"{len(expected) - 22} more lines: a taller window, or without --watch"]
+    assert watched == expected
