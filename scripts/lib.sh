@@ -53,6 +53,7 @@ set_up_tests() {
         ! command -v systemctl >/dev/null || systemctl --quiet disable ssh.service ssh.socket || true
     }
     [ -x /usr/bin/systemd-analyze ] || install_packages systemd # for what it says of our units
+    [ -x /usr/bin/tmux ] || install_packages tmux # a terminal, for what commands look like on one
     [ -x /usr/bin/promtool ] || { # for what it says of our metrics and alerts; neither started now nor at boot
         install_packages prometheus
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true

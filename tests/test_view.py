@@ -127,8 +127,7 @@ def test_the_document_is_stable(view: StatusView) -> None:
     assert list(document) == [
         *("at", "cluster", "daemon", "slurm_error", "ledger_error", "clouds", "pools", "nodes"),
         *("instances", "launches", "cool_downs", "holds", "totals", "breakers"),
-        *("checkpoints", "budgets", "private", "site", "version"),
-        *(),
+        *("checkpoints", "budgets", "directives", "private", "site", "clock", "version"),
     ]
 
 
@@ -154,7 +153,7 @@ def test_without_a_ledger_slurms_part_is_shown(tmp_path: Path) -> None:
     view = status_view(config(tmp_path), facts)
     assert view.ledger_error == "there is none"
     states = {g.state: g.nodes for g in view.nodes if g.cloud == "onprem"}
-    assert states == {"in use": "op1", "no machine": "op2"}
+    assert states == {"in use": "op1", "idle": "op2"}, "whether it has a machine is not known"
     assert (view.daemon.alive, view.daemon.age, view.instances, view.totals) == (
         False,
         None,

@@ -11,12 +11,14 @@ from pathlib import Path
 from msgspec import Struct
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Table
 from rich.text import Text
 
 from slurm_elastic.catalogues import completed
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
+from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import read
@@ -131,14 +133,24 @@ def render(diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(part.name.capitalize(), style="bold"))
         for finding in part.findings:
             style = _STYLES[finding.level]
-            mark = Text(f"{finding.level.value:<5} ", style=style)
-            line = Text.assemble(mark, f"{finding.what}: {finding.found}")
-            console.print(Padding(line, (0, 0, 0, 2), expand=False))
+            row = Table.grid(padding=(0, 1, 0, 0))
+            row.add_column(width=5)
+            row.add_column(overflow="fold")
+            row.add_row(
+                Text(finding.level.value, style=style), words(f"{finding.what}: {finding.found}")
+            )
             for word, text in (("expected", finding.expected), ("do", finding.advice)):
                 if text:
-                    more = Text(f"{word}: {text}", style="dim" if word == "expected" else "")
-                    console.print(Padding(more, (0, 0, 0, 8), expand=False))
+                    row.add_row("", words(f"{word}: {text}", "dim" if word == "expected" else ""))
+            console.print(Padding(row, (0, 0, 0, 2), expand=False))
         console.print()
-    count = diagnosis.wrong
-    words = "All is well." if not count else f"{count} thing(s) to put right."
-    console.print(Text(words, style="green" if not count else "bold red"))
+    console.print(_conclusion(diagnosis))
+
+
+def _conclusion(diagnosis: Diagnosis) -> Text:
+    if diagnosis.wrong:
+        return Text(f"{diagnosis.wrong} thing(s) to put right.", style="bold red")
+    notes = sum(f.level is Level.NOTE for part in diagnosis.parts for f in part.findings)
+    if notes:
+        return Text(f"Nothing is broken; {notes} note(s) to read.", style="yellow")
+    return Text("All is well.", style="green")

@@ -19,6 +19,8 @@ from slurm_elastic.audit_trail import jobs_of, nodes_of
 from slurm_elastic.cli import why_not
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.shortened import hosts, words
+from slurm_elastic.cli.status_machines import NARROW
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.cli.subjects import MOST, subjects
 from slurm_elastic.config import Config, domain_pools
@@ -29,7 +31,7 @@ from slurm_elastic.door.asks import Chain, ChainAsk
 from slurm_elastic.door.client import chain_of
 from slurm_elastic.door.sight import note
 from slurm_elastic.errors import SlurmElasticError, SlurmError
-from slurm_elastic.heartbeat import read_mark, told
+from slurm_elastic.heartbeat import Mark, alive, process_exists, read_mark, told
 from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Machine
 from slurm_elastic.ledger.rows import to_json
@@ -112,21 +114,33 @@ def show(
 ) -> int:
     """Print the explanation of ``subject``. Raises SlurmElasticError where nothing is known."""
     stale = config.timings.heartbeat_stale
-    why = told(config.state, read_mark(config.state), time.time(), stale)
-    if why and not as_json:
-        # Before anything is read: without a ledger there may be nothing else to print.
-        (console or plain()).print(Text(why, style="bold red"))
+    mark, now = read_mark(config.state), time.time()
+    why = told(config.state, mark, now, stale)
     console = console or plain()
+    if not as_json:
+        # Before anything is read: without a ledger there may be nothing else to print.
+        for trouble in filter(None, (why, _silent(mark, now, stale))):
+            console.print(words(trouble, "bold red"))
     for one in subjects(config, slurm, subject):
         _show_one(explain(config, slurm, one), why, console, as_json=as_json, whole=whole)
     return 0
+
+
+def _silent(mark: Mark | None, now: float, stale: float) -> str:
+    """That nothing is decided now, as slurm-elasticd does not run; "" where it does, or who asks
+    may not see it.
+    """
+    if mark is None or alive(mark.beat, process_exists(mark.pid), now, stale):
+        return ""
+    ago = brief(max(now - mark.at, 0.0))
+    return f"slurm-elasticd is NOT RUNNING (last sign of life {ago} ago): nothing is decided"
 
 
 def _show_one(
     explanation: Explanation, why: str, console: Console, *, as_json: bool, whole: bool
 ) -> None:
     if explanation.end_only and not why and not as_json:  # told by the daemon
-        console.print(Text(explanation.end_only, style="bold red"))
+        console.print(words(explanation.end_only, "bold red"))
     if as_json:
         write_json(structs.replace(explanation, end_only=why or explanation.end_only))
     else:
@@ -258,7 +272,7 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
         block = _printed(console, partial(_decision, decision, console, again=again))
         new_day = not chosen or _date(chosen[-1][0]) != _date(decision)
         room -= len(block) + 2 * new_day
-        if room < 0:
+        if room < 0 and chosen:
             break
         chosen.append((decision, block))
     _print(head, console)
@@ -275,11 +289,11 @@ def render_short(explanation: Explanation, console: Console, lines: int = LINES)
 def _head(explanation: Explanation, console: Console, machines: int | None = None) -> None:
     if explanation.private:
         console.print(Text(note(explanation.private), style="yellow"))
-    console.print(Text(explanation.now, style="bold"))
+    console.print(words(explanation.now, "bold"))
     for machine in explanation.machines[-machines:] if machines else explanation.machines:
         console.print(Padding(_machine(machine), (0, 0, 0, 2), expand=False))
     if machines and explanation.machines[machines:]:
-        console.print(f"  and {len(explanation.machines) - machines} earlier machine(s)")
+        console.print(f"  and {len(explanation.machines) - machines} more machine(s) (--all)")
     if not explanation.decisions:
         console.print(Text(f"No decision about this {explanation.about} is in the ledger."))
     why_not.show(explanation.verdicts, console, rows=why_not.ROWS if machines else None)
@@ -339,29 +353,34 @@ def _machine(machine: Machine) -> Text:
 
 def _decision(decision: Decision, console: Console, *, again: str | None = None) -> None:
     """With ``again`` (how often it was taken; or nothing) only so many lines of its detail."""
+    small = console.width < NARROW
+    margin = 4 if small else 10
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_column(width=8)
     line.add_column(min_width=_KIND_WIDTH, no_wrap=True)
     line.add_column(overflow="fold")
-    line.add_row(
-        Text(_clock(decision.at)), Text(decision.kind, style="bold"), Text(decision.reason)
-    )
+    beside = Text() if small else words(decision.reason)
+    line.add_row(Text(_clock(decision.at)), Text(decision.kind, style="bold"), beside)
     console.print(line)
+    if small:
+        console.print(Padding(words(decision.reason), (0, 0, 0, margin), expand=False))
     often = f", {again}" if again else ""
-    about = Text(f"[{decision.correlation}]  {_subjects(decision)}{often}", style="dim")
-    console.print(Padding(about, (0, 0, 0, 10), expand=False))
+    whole = again is None
+    about = words(f"[{decision.correlation}]  {_subjects(decision, whole=whole)}{often}", "dim")
+    console.print(Padding(about, (0, 0, 0, margin), expand=False))
     details = list(_details(decision.detail or {}))
     for text in details if again is None else details[:DETAILS_SHOWN]:
-        console.print(Padding(text, (0, 0, 0, 12), expand=False))
+        console.print(Padding(text, (0, 0, 0, margin + 2), expand=False))
     if again is not None and details[DETAILS_SHOWN:]:
         more = Text(f"and {len(details) - DETAILS_SHOWN} more lines", style="dim")
-        console.print(Padding(more, (0, 0, 0, 12), expand=False))
+        console.print(Padding(more, (0, 0, 0, margin + 2), expand=False))
 
 
-def _subjects(decision: Decision) -> str:
+def _subjects(decision: Decision, *, whole: bool) -> str:
     jobs = jobs_of(decision)
     shown = ", ".join(str(j) for j in jobs[:6]) + (f" and {len(jobs) - 6} more" if jobs[6:] else "")
-    parts = [compress(nodes_of(decision))] if nodes_of(decision) else []
+    nodes = compress(nodes_of(decision))
+    parts = [nodes if whole else hosts(nodes, 1, wide=True).plain] if nodes else []
     if jobs:
         parts.append(f"{'job' if len(jobs) == 1 else 'jobs'} {shown}")
     return ", ".join(parts)

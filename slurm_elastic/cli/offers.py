@@ -6,11 +6,11 @@ import argparse
 import contextlib
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -19,6 +19,8 @@ from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.cli.service_environment import as_the_services
+from slurm_elastic.cli.shortened import words
+from slurm_elastic.cli.status_machines import NARROW
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config
 from slurm_elastic.config.configfile import read
@@ -31,8 +33,6 @@ from slurm_elastic.policies.ranking import Scope, rank, serving, unsold
 from slurm_elastic.protocols import Provider, Slurm
 from slurm_elastic.providers import open_provider
 from slurm_elastic.slurm.prompt import PromptCli
-
-WIDE = 120
 
 
 class OfferRow(Struct, frozen=True, kw_only=True):
@@ -230,31 +230,63 @@ def render(found: Offers, console: Console) -> None:
         console.print()
         console.print(_headline(pool))
         if pool.ranked or pool.rejected:
-            console.print(_table(pool, wide=console.width >= WIDE))
+            console.print(_table(pool, console.width))
+        for rows, reason in _reasons(pool):
+            line = Table.grid(padding=(0, 1, 0, 0))
+            line.add_column(no_wrap=True)
+            line.add_column(overflow="fold")
+            line.add_row(Text(f"{rows}:", style="dim"), words(reason, "yellow"))
+            console.print(line)
 
 
 def _headline(pool: PoolOffers) -> Text:
     title = f"Pool {pool.pool} of cloud {pool.cloud}"
     if pool.error:
-        return Text(f"{title}: cannot be asked: {pool.error}", style="bold red")
+        return words(f"{title}: cannot be asked: {pool.error}", "bold red")
     if not pool.ranked and not pool.rejected:
         return Text(f"{title}: the cloud has no offer that the pool may use", style="yellow")
     style = "green" if pool.had >= pool.nodes else "yellow"
     return Text(f"{title}: {pool.had} of {pool.nodes} node(s) can be had", style=style)
 
 
-def _table(pool: PoolOffers, *, wide: bool) -> Table:
+def _table(pool: PoolOffers, width: int) -> Table:
+    """Numbered rows; on a narrow screen the figures of each are below its name."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("", justify="right", no_wrap=True)
-    table.add_column("Offer", overflow="fold", min_width=24)
-    for name in ("$/h", "Worst", "Room", "Buy") if wide else ("$/h", "Room", "Buy"):
+    table.add_column("Offer", overflow="fold")
+    small = width < NARROW
+    for name in () if small else ("$/h", "Worst", "Room", "Buy"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("Why", overflow="fold", ratio=1)
-    table.expand = True
     for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
-        good = row.room > 0
-        told = [row.price, row.worst] if wide else [row.price]
-        prices = ["-" if price is None else f"{price:.4f}" for price in told]
-        cells = [str(number) if good else "-", row.offer, *prices, str(row.room), str(row.take)]
-        table.add_row(*(Text(c) for c in cells), Text(row.reason), style="" if good else "yellow")
+        prices = ["-" if price is None else f"{price:.4f}" for price in (row.price, row.worst)]
+        style = "" if row.room > 0 else "yellow"
+        if small:
+            figures = f"${prices[0]}/h, room {row.room}, buy {row.take}"
+            table.add_row(str(number), Group(words(row.offer), Text(figures)), style=style)
+        else:
+            cells = [*prices, str(row.room), str(row.take)]
+            table.add_row(str(number), words(row.offer), *map(Text, cells), style=style)
     return table
+
+
+def _reasons(pool: PoolOffers) -> Iterator[tuple[str, str]]:
+    """What bounds or excludes rows, each reason once, beside the numbers of its rows."""
+    rows: dict[str, list[int]] = {}
+    for number, row in enumerate((*pool.ranked, *pool.rejected), 1):
+        # That of a ranked one begins with what its row says already.
+        reason = row.reason.partition("/h")[2].lstrip(",; ") if row.room > 0 else row.reason
+        if reason:
+            rows.setdefault(reason, []).append(number)
+    for reason, numbers in rows.items():
+        yield _spans(numbers), reason
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Ascending ones as ``1-3, 5``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    return ", ".join("-".join(map(str, span)) for span in spans)

@@ -1,4 +1,4 @@
-"""``slurm-elastic status``: clouds, pools, nodes, instances with cost and owner, and the daemon."""
+"""``slurm-elastic status``: clouds, pools, nodes, machines with cost and owner, and the daemon."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 from rich.console import Console
+from rich.text import Text
 
 from slurm_elastic.cli.arguments import count
 from slurm_elastic.cli.console import plain
@@ -36,7 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Register the sub-command."""
     parser = subparsers.add_parser(
         "status",
-        description="Show clouds, pools, nodes and instances with price, cost, owner and next "
+        description="Show clouds, pools, nodes and machines with price, cost, owner and next "
         "action; cool-downs, holds, and whether the daemon lives. Where there are more rows than "
         "fit, what needs attention comes first and the rest is counted.",
         epilog=examples(
@@ -127,11 +128,20 @@ def gather(config: Config, slurm: Slurm, now: float) -> Facts:
 
 def _page(view: StatusView, console: Console, screen: Screen) -> None:
     """Draw on a cleared screen; where the output is no terminal, below the last."""
-    if console.is_terminal:
-        console.clear()
-    render(view, console, screen)
     if not console.is_terminal:
+        render(view, console, screen)
         console.print()
+        return
+    with console.capture() as captured:
+        render(view, console, screen)
+    lines = captured.get().rstrip("\n").split("\n")
+    room = max(console.height - 1, 2)  # the cursor has the last line
+    if hidden := lines[room - 1 :] if len(lines) > room else []:
+        more = f"{len(hidden)} more lines: a taller window, or without --watch"
+        lines[room - 1 :] = [more]
+    console.clear()
+    for line in lines:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="ignore", crop=False)
 
 
 def _ticks(period: float) -> Iterator[None]:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from slurm_elastic.cli.ckpt_tables import titled_table
-from slurm_elastic.cli.shortened import with_rest
+from slurm_elastic.cli.shortened import with_rest, words
 from slurm_elastic.view.next_action import CALM, brief
 from slurm_elastic.view.rows import InstanceView, JobView
 
@@ -36,7 +36,7 @@ def is_calm(instance: InstanceView) -> bool:
 
 
 def _instances(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Instances", "Node", "Id", "Type", "Zone", "Market")
+    table = titled_table("Machines", "Node", "Id", "Type", "Zone", "Market")
     for name in ("$/h", "Age", "Cost $"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in ("Jobs", "State", "Next"):
@@ -59,7 +59,7 @@ def _instances(instances: Sequence[InstanceView]) -> RenderableType:
 
 
 def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
-    table = titled_table("Instances", "Node, id", "Type, zone, market")
+    table = titled_table("Machines", "Node, id", "Type, zone, market")
     table.add_column("$/h, cost", justify="right", no_wrap=True)
     table.add_column("Age", justify="right", no_wrap=True)
     table.add_column("Jobs, next", ratio=1)
@@ -78,7 +78,7 @@ def _instances_narrow(instances: Sequence[InstanceView]) -> RenderableType:
 
 
 def _instances_small(instances: Sequence[InstanceView]) -> RenderableType:
-    lines: list[RenderableType] = [Text("Instances", style="bold")]
+    lines: list[RenderableType] = [Text("Machines", style="bold")]
     for i in instances:
         lines.append(Text.assemble((i.node, "bold"), f" {i.id} {i.state}, {i.cost:.4f} $"))
         lines.append(
@@ -112,8 +112,8 @@ def _jobs(jobs: Sequence[JobView]) -> Text:
     shown = [f"{job.id} {job.user}".rstrip() for job in jobs[:_JOBS_SHOWN]]
     if len(jobs) > _JOBS_SHOWN:
         shown.append(f"and {len(jobs) - _JOBS_SHOWN} more")
-    return Text(", ".join(shown))
+    return words(", ".join(shown))
 
 
 def _next(instance: InstanceView) -> Text:
-    return Text(instance.next, style="" if is_calm(instance) else _WARN)
+    return words(instance.next, "" if is_calm(instance) else _WARN)

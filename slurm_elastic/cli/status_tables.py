@@ -15,10 +15,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_elastic.cli.ckpt_tables import NO_PROCESS, checkpoint_blocks, titled_table
-from slurm_elastic.cli.shortened import hosts, more, with_rest
+from slurm_elastic.cli.ckpt_tables import NO_PROCESS, life, saved, threatened, titled_table
+from slurm_elastic.cli.shortened import hosts, more, with_rest, words
 from slurm_elastic.cli.status_machines import NARROW, WIDE, is_calm, machines
 from slurm_elastic.door.sight import note
+from slurm_elastic.hostlist import expand
+from slurm_elastic.policies.grouping import braces
 from slurm_elastic.view.checkpoints import CheckpointsView
 from slurm_elastic.view.next_action import (
     BOOTING,
@@ -83,20 +85,22 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
     top = screen.rows(width)
     if view.directives:
         yield Group(*(Text(_sentence(d.told), style=_style_of(d)) for d in view.directives))
-    yield _daemon(view.daemon, view.ledger_error)
+    yield _services(view)
     if view.site and not view.ledger_error:
         yield _summary(view.site, view.instances)
     yield from _alarms(view)
+    if view.checkpoints:
+        yield from threatened(replace(view.checkpoints, moves=view.checkpoints.moves[:top]))
     small = width < NARROW
     yield _clouds_small(view) if small else _clouds(view, wide)
     yield _pools_small(view) if small else _pools(view, wide, top)
-    if view.nodes:
-        yield _nodes(view.nodes, top)
+    if groups := _told_once(view):
+        yield _nodes(groups, top, wide=wide)
     if view.instances:
         yield machines(view.instances, width, top, screen.sort)
     elif not view.ledger_error:
-        yield Text("No instance is running.", style=_DIM)
-    yield from _not_now(view, top)
+        yield Text("No machine is paid.", style=_DIM)
+    yield from _not_now(view, top, wide=wide)
     if view.checkpoints:
         yield from _saves(view.checkpoints, top)
     if view.budgets:
@@ -105,18 +109,21 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield _totals_small(view.totals) if small else _totals(view.totals)
 
 
-def _not_now(view: StatusView, top: int | None) -> Iterable[RenderableType]:
+def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[RenderableType]:
     """Tables of launches without an answer, and of offers that are not used for a time."""
     if view.launches:
-        yield with_rest(_launches(view.launches[:top], top), more(view.launches, top))
+        table = _launches(view.launches[:top], top, wide=wide)
+        yield with_rest(table, more(view.launches, top))
     if view.cool_downs:
-        yield with_rest(_cool_downs(view.cool_downs[:top]), more(view.cool_downs, top))
+        groups = _by_reason(view.cool_downs)
+        yield with_rest(_cool_downs(groups[:top]), more(groups, top))
     if view.holds:
-        yield with_rest(_holds(view.holds[:top], top), more(view.holds, top))
+        yield with_rest(_holds(view.holds[:top], top, wide=wide), more(view.holds, top))
 
 
 def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
-    yield from checkpoint_blocks(replace(view, saved=view.saved[:top], moves=view.moves[:top]))
+    if view.saved:
+        yield saved(replace(view, saved=view.saved[:top]))
     if top is not None and max(len(view.saved), len(view.moves)) > top:
         yield Text("more of them: slurm-elastic ckpt list", style=_DIM)
 
@@ -126,10 +133,16 @@ def _alarms(view: StatusView) -> Iterable[Text]:
     if view.private:
         yield Text(note(view.private), style=_WARN)
     if view.ledger_error:
-        yield Text(f"The ledger cannot be read: {view.ledger_error}", style=_LOUD)
+        yield words(f"The ledger cannot be read: {view.ledger_error}", _LOUD)
     if view.slurm_error:
-        yield Text(f"Slurm does not answer: {view.slurm_error}", style=_LOUD)
+        yield words(f"Slurm does not answer: {view.slurm_error}", _LOUD)
+    if view.clock:
+        yield Text(view.clock, style=_LOUD)
+    yield from _cloud_problems(view.clouds, view.at)
     yield from (_breaker(b) for b in view.breakers)
+    for budget in view.budgets:
+        if budget.stop:
+            yield Text(f"No machine is started for {_payer(budget)}: {budget.stop}", style=_WARN)
 
 
 def _sentence(text: str) -> str:
@@ -145,16 +158,22 @@ def _header(view: StatusView) -> Text:
     return Text.assemble(("Cluster ", ""), (view.cluster, "bold"), (f"   {at}", _DIM))
 
 
-def _daemon(daemon: DaemonView, ledger_error: str | None) -> RenderableType:
-    lines = [_life(daemon, ledger_error)]
+def _services(view: StatusView) -> RenderableType:
+    daemon = view.daemon
+    lines = [_life(daemon, view.ledger_error)]
     if daemon.end_only:
-        lines.insert(0, Text(daemon.end_only, style=_LOUD))
-    if daemon.pending_requests is not None:
-        waiting = daemon.pending_requests
+        lines.insert(0, words(daemon.end_only, _LOUD))
+    if waiting := daemon.pending_requests:
         noun = "request waits" if waiting == 1 else "requests wait"
-        style = _WARN if waiting and not daemon.alive else ""
+        style = "" if daemon.alive else _WARN
         lines.append(Text(f"  {waiting} {noun} in the spool", style=style))
-    lines += [Text(f"  last error of {problem}", style=_BAD) for problem in daemon.problems]
+    lines += [
+        words(f"  last error of {problem}", _BAD)
+        for problem in daemon.problems
+        if not (view.slurm_error and problem.startswith("slurm: "))  # told as it is now
+    ]
+    if view.checkpoints:
+        lines.append(life(view.checkpoints))
     return Group(*lines)
 
 
@@ -167,7 +186,8 @@ def _life(daemon: DaemonView, ledger_error: str | None) -> Text:
         return Text.assemble("Daemon: ", ("alive", _GOOD), f", {beat}")
     if daemon.process_found is False:
         beat += f", and {NO_PROCESS}"
-    return Text(f"Daemon: NOT RUNNING ({beat}); nothing is launched or suspended", style=_LOUD)
+    then = "nothing is launched or suspended; do: systemctl start slurm-elasticd"
+    return Text(f"Daemon: NOT RUNNING ({beat}); {then}", style=_LOUD)
 
 
 def _clouds(view: StatusView, wide: bool) -> RenderableType:
@@ -188,14 +208,14 @@ def _clouds(view: StatusView, wide: bool) -> RenderableType:
         row += _state_cells(cloud.states, cloud.nodes)
         row += [
             _of(cloud.machines if known else None, cloud.limit),
-            Text(f"{cloud.price_now:.4f}" if known else "-"),
+            Text(_dollars(cloud.price_now) if known else "-"),
         ]
         if wide:
             worst = f"{cloud.price_worst:.2f}" if known else "-"
             limit = "-" if cloud.price_limit is None else f"{cloud.price_limit:.2f}"
             row.append(Text(f"{worst}/{limit}"))
         table.add_row(*row)
-    return Group(table, *_cloud_problems(view.clouds, view.at))
+    return table
 
 
 def _clouds_small(view: StatusView) -> RenderableType:
@@ -203,12 +223,12 @@ def _clouds_small(view: StatusView) -> RenderableType:
     known = view.ledger_error is None
     for c in view.clouds:
         paid = _of(c.machines if known else None, c.limit)
-        now = f"{c.price_now:.4f}" if known else "-"
+        now = _dollars(c.price_now) if known else "-"
         lines.append(
             Text.assemble((c.name, "bold"), f" ({c.location}): {paid} paid, {now} $/h now")
         )
         lines.append(Text(f"  {_told_states(c.states)}"))
-    return Group(*lines, *_cloud_problems(view.clouds, view.at))
+    return Group(*lines)
 
 
 def _pools_small(view: StatusView) -> RenderableType:
@@ -228,10 +248,10 @@ def _told_states(states: Mapping[str, int]) -> str:
 def _cloud_problems(clouds: Sequence[CloudView], now: float) -> Iterable[Text]:
     for cloud in clouds:
         if cloud.blocked:
-            yield Text(f"  blocked: {cloud.blocked}", style=_WARN)
+            yield Text(f"Not in use: {cloud.blocked}", style=_WARN)
         if cloud.problem:
             ago = f" ({brief(now - cloud.checked)} ago)" if cloud.checked else ""
-            yield Text(f"  {cloud.name} answers with an error{ago}: {cloud.problem}", style=_BAD)
+            yield words(f"Cloud {cloud.name} answers with an error{ago}: {cloud.problem}", _BAD)
 
 
 def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
@@ -241,7 +261,7 @@ def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
     if wide:
         table.add_column("Markets")
     for pool in view.pools:
-        row = [Text(pool.name), Text(pool.cloud), hosts(pool.nodes, top)]
+        row = [Text(pool.name), Text(pool.cloud), hosts(pool.nodes, top, wide=wide)]
         machines = pool.machines if view.ledger_error is None else None
         row += [*_state_cells(pool.states, pool.count), _of(machines, pool.limit)]
         if wide:
@@ -250,7 +270,16 @@ def _pools(view: StatusView, wide: bool, top: int | None) -> RenderableType:
     return table
 
 
-def _nodes(groups: Sequence[NodesView], top: int | None) -> RenderableType:
+def _told_once(view: StatusView) -> Sequence[NodesView]:
+    """The nodes that are not powered down, but for those whose hold is told with its end."""
+    held = {name for hold in view.holds for name in expand(hold.nodes)}
+    return [
+        group for group in view.nodes
+        if group.state != HELD or not held.issuperset(expand(group.nodes))
+    ]  # fmt: skip
+
+
+def _nodes(groups: Sequence[NodesView], top: int | None, *, wide: bool) -> RenderableType:
     title = "Nodes not powered down"
     if top is not None and len(groups) > top:
         groups = sorted(groups, key=lambda group: group.state in _CALM_STATES)
@@ -261,8 +290,8 @@ def _nodes(groups: Sequence[NodesView], top: int | None) -> RenderableType:
             Text(group.state, style=_state_style(group.state)),
             Text(group.cloud),
             Text(str(group.count)),
-            hosts(group.nodes, top),
-            Text(group.note),
+            hosts(group.nodes, top, wide=wide),
+            words(group.note),
         )
     return with_rest(table, more(groups, top))
 
@@ -272,34 +301,44 @@ def _summary(site: SiteView, instances: Sequence[InstanceView]) -> Text:
     worst = f"at worst ${site.price_worst:.2f}/h"
     if site.price_limit is not None:
         worst += f" of at most ${site.price_limit:.2f}/h"
-    text = Text(f"Machines: {count}; ${site.price_now:.4f}/h now, {worst}")
+    text = Text(f"Machines: {count}; ${_dollars(site.price_now)}/h now, {worst}")
     loud = sum(not is_calm(i) for i in instances)
     if loud:
         text.append(f"; {loud} need attention" if loud > 1 else "; 1 needs attention", _WARN)
     return text
 
 
-def _launches(launches: Sequence[LaunchView], top: int | None) -> RenderableType:
+def _launches(launches: Sequence[LaunchView], top: int | None, *, wide: bool) -> RenderableType:
     table = titled_table("Launches without an answer yet", "Pool", "Nodes", "Offer", "Since")
     for launch in launches:
         table.add_row(
             Text(launch.pool),
-            hosts(launch.nodes, top),
+            hosts(launch.nodes, top, wide=wide),
             Text(launch.offer),
             Text(brief(launch.age), style=_WARN if launch.age > 60 else ""),
         )
     return table
 
 
-def _cool_downs(cool_downs: Sequence[CoolDownView]) -> RenderableType:
+def _by_reason(cool_downs: Sequence[CoolDownView]) -> list[list[CoolDownView]]:
+    """Those of one cause that end at the same time together."""
+    groups: dict[tuple[object, ...], list[CoolDownView]] = {}
+    for one in cool_downs:
+        groups.setdefault((one.code, one.reason, one.strikes, brief(one.left)), []).append(one)
+    return list(groups.values())
+
+
+def _cool_downs(groups: Sequence[Sequence[CoolDownView]]) -> RenderableType:
     table = titled_table("Cool-downs: not asked for now", "Offer", "Left", "Strikes", "Why")
     table.columns[0].overflow = "fold"
-    for cool_down in cool_downs:
+    for group in groups:
+        cool_down = group[0]
+        offers = " ".join(braces(one.key for one in group))
         table.add_row(
-            Text(cool_down.key),
+            Text(offers),
             Text(brief(cool_down.left)),
             Text(str(cool_down.strikes)),
-            Text(f"{cool_down.code}: {cool_down.reason}"),
+            words(f"{cool_down.code}: {cool_down.reason}"),
         )
     return table
 
@@ -314,18 +353,19 @@ def _breaker(breaker: BreakerView) -> Text:
     return Text(f"Pool {breaker.pool} is on trial with one machine: {failed}", style=_WARN)
 
 
-def _holds(holds: Sequence[HoldView], top: int | None) -> RenderableType:
+def _holds(holds: Sequence[HoldView], top: int | None, *, wide: bool) -> RenderableType:
     table = titled_table("Holds: kept from Slurm", "Pool", "Nodes", "Left", "Why")
     for hold in holds:
         left = brief(hold.left) if hold.left > 0 else "over"
         if hold.kind != "capacity":
             left = "-"
-        table.add_row(Text(hold.pool), hosts(hold.nodes, top), Text(left), Text(hold.reason))
+        nodes = hosts(hold.nodes, top, wide=wide)
+        table.add_row(Text(hold.pool), nodes, Text(left), words(hold.reason))
     return table
 
 
 def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
-    table = titled_table("Budgets: dollars spent of this day and month (UTC)", "Of")
+    table = titled_table("Budgets: $ spent, by UTC", "Of")
     for name in ("Today", "Of", "This month", "Of"):
         table.add_column(name, justify="right")
     for b in budgets:
@@ -334,10 +374,18 @@ def _budgets(budgets: Sequence[BudgetView]) -> RenderableType:
             over = bound is not None and spent >= bound
             cells.append(Text(f"{spent:.4f}", style=_BAD if over else ""))
             cells.append(Text("-" if bound is None else f"{bound:g}"))
-        who = f"account {b.account}" if b.account else b.cloud or "the cluster"
-        table.add_row(Text(who), *cells)
-    stops = [Text(b.stop, style=_WARN) for b in budgets if b.stop]
-    return Group(table, *stops)
+        table.add_row(Text(_payer(b)), *cells)
+    return table
+
+
+def _payer(budget: BudgetView) -> str:
+    if budget.account:
+        return f"account {budget.account}"
+    return f"cloud {budget.cloud}" if budget.cloud else "the cluster"
+
+
+def _dollars(amount: float) -> str:
+    return f"{amount:.4f}" if amount < 10 else f"{amount:.2f}"
 
 
 def _totals(totals: Sequence[TotalView]) -> RenderableType:
@@ -363,19 +411,19 @@ def _totals(totals: Sequence[TotalView]) -> RenderableType:
 def _totals_small(totals: Sequence[TotalView]) -> RenderableType:
     lines = [Text("Cost: running now, and ended in the last 24 hours", style="bold")]
     for t in totals:
-        running = f"{t.machines} at {t.price_now:.4f} $/h, {t.cost_live:.4f} $ so far"
-        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {t.cost_ended:.4f} $"))
+        running = f"{t.machines} at {_dollars(t.price_now)} $/h, {_dollars(t.cost_live)} $ so far"
+        lines.append(Text(f"{t.market}: {running}; {t.ended} ended, {_dollars(t.cost_ended)} $"))
     return Group(*lines)
 
 
 def _total_cells(t: TotalView) -> list[Text]:
     return [
         Text(str(t.machines)),
-        Text(f"{t.price_now:.4f}"),
-        Text(f"{t.cost_live:.4f}"),
+        Text(_dollars(t.price_now)),
+        Text(_dollars(t.cost_live)),
         Text(str(t.ended)),
-        Text(f"{t.cost_ended:.4f}"),
-        Text(f"{t.cost_live + t.cost_ended:.4f}", style="bold"),
+        Text(_dollars(t.cost_ended)),
+        Text(_dollars(t.cost_live + t.cost_ended), style="bold"),
     ]
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_elastic.cli.shortened import words
 from slurm_elastic.config import Config, domain_pools
 from slurm_elastic.door.asks import Chain
 from slurm_elastic.errors import ConfigError, SlurmError
@@ -116,7 +117,7 @@ def show(found: tuple[Verdict, ...], console: Console, rows: int | None = None) 
     for cloud, pools, reason in groups[:rows]:
         names = ", ".join(pools) if len(pools) <= 2 else f"{pools[0]} and {len(pools) - 1} more"
         short = reason if rows is None else textwrap.shorten(reason, LONGEST, placeholder=" ...")
-        table.add_row(Text(f"  {cloud}: {names}"), Text(short))
+        table.add_row(Text(f"  {cloud}: {names}"), words(short))
     console.print(table)
     if rows is not None and groups[rows:]:
         console.print(f"  and {len(groups) - rows} more reasons (--all)")

@@ -31,8 +31,8 @@ CORRELATION = "holds"
 
 def hold_reason(why: str) -> str:
     """The node reason of a hold: our mark and one short line."""
-    text = " ".join(why.replace('"', "'").split())
-    return f"{HOLD_MARK}{text}"[:MAX_REASON]
+    text = HOLD_MARK + " ".join(why.replace('"', "'").split())
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 3]}..."
 
 
 def hold(site: Site, pool: Pool, nodes: Sequence[str], why: str) -> None:

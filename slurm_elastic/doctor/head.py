@@ -9,7 +9,8 @@ import shutil
 import socket
 import sqlite3
 import stat
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from slurm_elastic import statedir
@@ -17,6 +18,7 @@ from slurm_elastic.config import Config
 from slurm_elastic.doctor import bursting
 from slurm_elastic.errors import ConfigError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import (
+    CKPTMAN,
     CKPTMAN_MARK,
     DAEMON,
     alive,
@@ -26,16 +28,17 @@ from slurm_elastic.heartbeat import (
     told,
 )
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion, Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.leaked_instances import CODE
-from slurm_elastic.policies.node_state import ill
+from slurm_elastic.policies.node_state import ill, is_down
 from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
 from slurm_elastic.store.trouble import trouble_of
+from slurm_elastic.view import clock_trouble
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""
@@ -190,6 +193,8 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
         with contextlib.closing(Ledger(path, read_only=True)) as ledger:
             beat = latest(ledger.heartbeat(DAEMON), mark.beat if mark else None)
             yield _alive(config, beat, now)
+            yield from _clock(beat, ledger.machines(), now)
+            yield from _ckptman(config, ledger, now)
             for health in ledger.health():
                 if health.error:
                     yield Finding(
@@ -199,19 +204,17 @@ def daemon(config: Config, now: float) -> Iterator[Finding]:
                         advice=_STRAYS if health.code == CODE else "",
                     )
             for breaker in ledger.breakers():
-                if breaker.until:
-                    yield _paused(breaker)
-            cooling = [c.scope for c in ledger.cool_downs(now)]
-            if cooling:
-                found = ", ".join(cooling)
-                yield Finding(what="cool-downs", level=Level.NOTE, found=found)
+                if breaker.until or sickly(breaker):
+                    yield _paused(breaker, now)
+            yield from _held(config, ledger)
+            yield from _cooling(ledger.cool_downs(now), now)
     except (sqlite3.Error, OSError) as error:
         trouble = trouble_of(error, path)
         yield Finding(
             what=f"ledger {path}",
             level=Level.WRONG,
             found=trouble.what,
-            expected="a ledger of this release",
+            expected="a ledger that can be read",
             advice=f"{trouble.remedy}; meanwhile slurm-elasticd, if it runs, only ends machines",
         )
     except SlurmElasticError as error:
@@ -238,16 +241,72 @@ def checkpoints(config: Config, now: float) -> Iterator[Finding]:
         )
 
 
-def _paused(breaker: Exclusion) -> Finding:
+def _clock(
+    beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
+) -> Iterator[Finding]:
+    """Whether it was set back since the ledger was written."""
+    if trouble := clock_trouble(beat, machines, now):
+        found, _, advice = trouble.partition("; do: ")
+        yield Finding(what="clock", level=Level.WRONG, found=found, advice=advice)
+
+
+def _ckptman(config: Config, ledger: Ledger, now: float) -> Iterator[Finding]:
+    """Whether slurm-elastic-ckptman lives; one that never ran is nobody's loss."""
+    mark = read_mark(config.state, CKPTMAN_MARK)
+    beat = latest(ledger.heartbeat(CKPTMAN), mark.beat if mark else None)
+    if beat is None or alive(beat, process_exists(beat[1]), now, config.timings.heartbeat_stale):
+        return
+    yield Finding(
+        what="checkpoints",
+        level=Level.WRONG,
+        found=f"slurm-elastic-ckptman does not run: last heartbeat {now - beat[0]:.0f} s ago",
+        expected="it runs: without it no job is saved, nor moved before its machine is taken",
+        advice="systemctl start slurm-elastic-ckptman; "
+        "journalctl -u slurm-elastic-ckptman says why it stopped",
+    )
+
+
+def _held(config: Config, ledger: Ledger) -> Iterator[Finding]:
+    """Pools that start no machine now."""
+    sizes = {pool.name: len(pool.nodes) for pool in plan.pools_of(config)}
+    groups = Counter((hold.pool, hold.cause) for hold in ledger.holds())
+    for (pool, reason), count in groups.items():
+        yield Finding(
+            what=f"pool {pool}",
+            level=Level.NOTE,
+            found=f"{count} of its {sizes.get(pool, count)} nodes are held: {reason}",
+            expected="nodes that Slurm may start, once that is over",
+        )
+
+
+def _cooling(cool_downs: Iterable[Exclusion], now: float) -> Iterator[Finding]:
+    """Offers that are not asked for now, by reason."""
+    by_reason: dict[str, list[Exclusion]] = {}
+    for one in cool_downs:
+        by_reason.setdefault(f"{one.code}: {one.cause}", []).append(one)
+    for reason, found in by_reason.items():
+        until = max(one.until for one in found) - now
+        offers = (
+            found[0].scope if len(found) == 1 else f"{found[0].scope} and {len(found) - 1} more"
+        )
+        yield Finding(
+            what="cool-down", level=Level.NOTE, found=f"{offers}, {until:.0f} s more: {reason}"
+        )
+
+
+def _paused(breaker: Exclusion, now: float) -> Finding:
     """The remedy is a part of the reason where Slurm took the machines out of service."""
     found, _, remedy = breaker.cause.partition("; do: ")
+    state = "is paused" if breaker.until > now else "is tried with one machine"
+    if not breaker.until:
+        state = f"{breaker.count} so far"
     looks = "look at a machine's console: image, network to slurmctld, munge key"
     if sickly(breaker) and not remedy:
         looks = "look into slurmd's log on a machine of the pool"
     return Finding(
         what=f"pool {breaker.scope}",
         level=Level.WRONG,
-        found=f"paused: {found}",
+        found=f"{state}: {found}",
         expected="machines that register with Slurm, and that it takes as they are",
         advice=f"{remedy or looks}; then slurm-elastic clear {breaker.scope}",
     )
@@ -267,6 +326,22 @@ def _failed(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]
             found=f"Slurm took them out of service: {found}",
             expected="nodes in service; slurm-elasticd gives them other machines",
             advice=remedy,
+        )
+
+
+def _down(config: Config, nodes: Mapping[str, SlurmNode]) -> Iterator[Finding]:
+    """Nodes of ours that are down for whatever else, by Slurm's words."""
+    by_reason: dict[str, list[str]] = {}
+    for name in (n for pool in plan.pools_of(config) for n in pool.nodes):
+        node = nodes.get(name)
+        if node is not None and is_down(node) and ill(node, config.slurm.user) is None:
+            by_reason.setdefault(node.reason or "no reason is given", []).append(name)
+    for reason, names in by_reason.items():
+        yield Finding(
+            what="nodes that are down",
+            level=Level.NOTE,
+            found=f"{len(names)}, {names[0]} among them: {reason}",
+            advice=f"slurm-elastic explain {names[0]} says what is done about it",
         )
 
 
@@ -305,6 +380,7 @@ def slurm(config: Config, client: Slurm) -> Iterator[Finding]:
     found = f"Slurm {version[0]:02d}.{version[1]:02d}, {len(nodes)} node(s)"
     yield Finding(what="slurmctld", level=Level.OK, found=found)
     yield from _failed(config, nodes)
+    yield from _down(config, nodes)
     yield from bursting.in_service(config, nodes)
     yield from bursting.filter_called(config)
     yield from bursting.accounts_held(config)

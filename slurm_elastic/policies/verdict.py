@@ -43,7 +43,6 @@ _WORDS: Mapping[str, str] = {
     "JobHeldUser": "it is held by its user (scontrol release)",
     "Licenses": "it waits for licences",
     "MaxRequeue": "it was requeued too often, and is held (scontrol release)",
-    "None": "slurmctld has not looked at it yet",
     "PartitionDown": "the partition takes no job to its nodes",
     "PartitionInactive": "the partition is inactive",
     "PartitionNodeLimit": "it asks for more nodes than the partition allows",
@@ -157,7 +156,9 @@ def is_kept(job: SlurmJob, at: float) -> bool:
 
 def told_by_slurm(job: SlurmJob) -> str:
     """Slurm's reason for which the job is pending, with what it means."""
-    reason = job.reason or "None"
+    reason = job.reason
+    if reason in ("", "None"):
+        return "slurmctld has not looked at it yet"
     key = max((k for k in _WORDS if reason.startswith(k)), key=len, default=None)
     words = f"{reason}: {_WORDS[key]}" if key else f"{reason} (squeue(1), JOB REASON CODES)"
     return f"{words} ({job.description})" if job.description else words
@@ -337,7 +338,16 @@ def _unlisted(question: _Question) -> str:
 
 
 def _kept(question: _Question) -> str:
-    return told_by_slurm(question.job) if is_kept(question.job, question.asker.now) else ""
+    job, now = question.job, question.asker.now
+    return told_by_slurm(job) if is_kept(job, now) and not job.is_requeue_hold(now) else ""
+
+
+def _requeued(question: _Question) -> str:
+    """It passes by itself: whatever else there is to tell comes before."""
+    job, now = question.job, question.asker.now
+    if not job.is_requeue_hold(now):
+        return ""
+    return f"it was requeued: Slurm starts it in {job.begin - now:.0f} s at the earliest"
 
 
 def _bar(question: _Question) -> str:
@@ -350,9 +360,11 @@ def _health(question: _Question) -> str:
     if nodes is None:
         return ""
     out, reason = out_of_service(nodes.values(), question.asker.slurm_user)
-    if not out or len(nodes) - out >= _own_part(question):
+    busy = sum(is_busy(n) and not is_down(n) and not is_drained(n) for n in nodes.values())
+    if not out or len(nodes) - out - busy >= _own_part(question):
         return ""
-    return f"{out} of its {len(nodes)} nodes take no jobs: {reason}"
+    also = f" and {busy} are busy" if busy > 1 else " and 1 is busy" if busy else ""
+    return f"{out} of its {len(nodes)} nodes take no jobs{also}: {reason}"
 
 
 def _own_part(question: _Question) -> int:
@@ -399,6 +411,7 @@ PREDICATES: tuple[tuple[str, _Predicate], ...] = (
     ("bound", _bar),
     ("health", _health),
     ("in use", _in_use),
+    ("requeued", _requeued),
 )
 
 

@@ -17,7 +17,8 @@ from slurm_elastic.model import CAPACITY, Exclusion, Pool, Usage
 from slurm_elastic.model_ledger import Launch, Machine
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
 from slurm_elastic.policies.account_budgets import overdrawn
-from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.capacity import Spent, stopped
+from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.directives import told
 from slurm_elastic.policies.exclusions import TAKEN_OUT
 from slurm_elastic.policies.leaked_instances import stray, unending
@@ -30,6 +31,7 @@ from slurm_elastic.view.next_action import (
     IN_USE,
     POWERED_DOWN,
     Outlook,
+    brief,
     node_note,
     node_state,
 )
@@ -83,9 +85,10 @@ class _Join:
             if machine.suspending is None and (other is None or _order(other) < _order(machine)):
                 self.newest[machine.instance.node] = machine
         with_machine = {m.instance.node for m in self.live}
+        unknown = facts.ledger_error is not None
         self.state_of = {
             name: node_state(
-                self.node(name), self.hold_of.get(name), has_machine=name in with_machine
+                self.node(name), self.hold_of.get(name), has_machine=unknown or name in with_machine
             )
             for pool in self.pools
             for name in pool.nodes
@@ -144,8 +147,9 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
+        clock=clock_trouble(facts.heartbeat, join.live, facts.now) or None,
         budgets=(
-            *(_budget(config, *one) for one in facts.spent.items()),
+            *(_budget(config, facts.now, *one) for one in facts.spent.items()),
             *(_account(config, facts.now, *one) for one in facts.accounts.items()),
         ),
     )
@@ -165,7 +169,21 @@ def _directive(one: Directive, now: float) -> DirectiveView:
     )
 
 
-def _budget(config: Config, cloud: str, spent: Spent) -> BudgetView:
+def clock_trouble(
+    heartbeat: tuple[float, int] | None, machines: Iterable[Machine], now: float
+) -> str:
+    """What a clock that was set back does to all that is told; "" where it was not."""
+    times = [m.instance.launched for m in machines]
+    behind = set_back([*times, heartbeat[0]] if heartbeat else times, now)
+    if not behind:
+        return ""
+    return (
+        f"The clock of this host is {brief(behind)} behind what slurm-elasticd has written down: "
+        "ages and costs are wrong; do: timedatectl, chronyc tracking"
+    )
+
+
+def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:
     own = config.cloud(cloud).policies.budget if cloud else config.policies.budget
     return BudgetView(
         cloud=cloud,
@@ -173,6 +191,7 @@ def _budget(config: Config, cloud: str, spent: Spent) -> BudgetView:
         per_day=own.per_day,
         month=spent.month,
         per_month=own.per_month,
+        stop=stopped(int(now), bounds_of(own), spent),
     )
 
 

@@ -158,7 +158,9 @@ class Outlook:
         age = self._now - machine.instance.launched
         too_old = max_age is not None and age > max_age
         if jobs or is_busy(node):
-            return "ends after its jobs: over the maximum age" if too_old else "in use"
+            if too_old:
+                return "ends after its jobs: over the maximum age"
+            return f"in use; drained: {node.reason}" if is_drained(node) else "in use"
         if too_old:
             return "powers down: over the maximum age"
         # a fresh node was not busy yet: Slurm counts from its registration

@@ -240,7 +240,7 @@ class TotalView(Struct, frozen=True, kw_only=True):
 
 class BudgetView(Struct, frozen=True, kw_only=True):
     """Dollars of this day and month (UTC) of a cloud, or the cluster (``""``), or of an account,
-    and the bounds. ``stop``: why that account gets no new machine.
+    and the bounds. ``stop``: why it gets no new machine now.
     """
 
     cloud: str
@@ -253,7 +253,7 @@ class BudgetView(Struct, frozen=True, kw_only=True):
 
 
 class StatusView(Struct, frozen=True, kw_only=True):
-    """Everything ``status`` shows."""
+    """Everything ``status`` shows. ``clock``: this host's is behind what was written."""
 
     at: float
     cluster: str
@@ -274,4 +274,5 @@ class StatusView(Struct, frozen=True, kw_only=True):
     directives: tuple[DirectiveView, ...] = ()
     private: tuple[str, ...] = ()
     site: SiteView | None = None
+    clock: str | None = None
     version: int = field(default=1)

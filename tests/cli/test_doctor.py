@@ -23,8 +23,9 @@ from slurm_elastic.doctor.environment import of_the_services
 from slurm_elastic.errors import AuthError, SlurmError, TransientError
 from slurm_elastic.heartbeat import CKPTMAN_MARK, MARK, Mark, leave_mark
 from slurm_elastic.ledger import Health, Ledger
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Finding, Level, Limits
+from slurm_elastic.model import BREAKER, CAPACITY, COOL_DOWN, Exclusion, Finding, Level, Limits
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.exclusions import TAKEN_OUT
 from slurm_elastic.providers.fake.provider import FakeProvider
 from slurm_elastic.slurm.fake import FakeSlurm
 
@@ -346,3 +347,62 @@ def test_a_daemon_that_takes_nobody_from_its_queue_does_not_keep_doctor(
     config.read_socket.unlink()
     assert found["users"].level is Level.NOTE
     assert "nobody answers them" in found["users"].found
+
+
+def notes(config: Config, slurm: FakeSlurm) -> list[tuple[Level, str, str]]:
+    found = doctor.diagnose(config, slurm, T0, quick=True)
+    return [
+        (f.level, f.what, f.found)
+        for part in found.parts
+        for f in part.findings
+        if f.level is not Level.OK
+    ]
+
+
+def test_a_service_that_stopped_is_not_well(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    never_ran = "checkpoints"
+    assert never_ran not in {what for _, what, _ in notes(config, slurm)}
+    ledger.beat("slurm-elastic-ckptman", T0 - 500, os.getpid())
+    told = "slurm-elastic-ckptman does not run: last heartbeat 500 s ago"
+    assert (Level.WRONG, "checkpoints", told) in notes(config, slurm)
+
+
+def test_pools_that_start_nothing_and_why_are_told(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    reason = "the budget of $5 a day is spent"
+    held = [Exclusion(kind=CAPACITY, scope=n, pool="rack", cause=reason) for n in ("op1", "op2")]
+    cool = [
+        Exclusion(kind=COOL_DOWN, scope=f"near/t/{z}/spot", until=T0 + 9, code="x", cause="y")
+        for z in "ab"
+    ]
+    ledger.exclude(*held, *cool)
+    found = notes(config, slurm)
+    assert (Level.NOTE, "pool rack", f"2 of its 3 nodes are held: {reason}") in found
+    assert (Level.NOTE, "cool-down", "near/t/a/spot and 1 more, 9 s more: x: y") in found
+
+
+def test_a_pool_whose_machines_slurm_refuses_is_told_before_it_is_paused(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    words = f"1 machines in a row {TAKEN_OUT}Low RealMemory; do: set `real_memory: 7400`"
+    ledger.exclude(Exclusion(kind=BREAKER, scope="rack", count=1, cause=words))
+    finding = wrong(config, slurm)["head node: pool rack"]
+    assert finding.found.startswith("1 so far: 1 machines in a row were taken out")
+    assert finding.advice.startswith("set `real_memory: 7400`")
+
+
+def test_a_clock_that_was_set_back_is_told(
+    config: Config, slurm: FakeSlurm, ledger: Ledger
+) -> None:
+    ledger.beat("slurm-elasticd", T0 + 7200, os.getpid())
+    assert "2h behind" in wrong(config, slurm)["head node: clock"].found
+
+
+def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
+    for name in ("op1", "op2"):
+        slurm.set_node(name, "DOWN", "NOT_RESPONDING", "CLOUD", reason="Not responding")
+    found = (Level.NOTE, "nodes that are down", "2, op1 among them: Not responding")
+    assert found in notes(config, slurm)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from slurm_elastic.cli.explain import Explanation
 from slurm_elastic.cli.main import main
 from slurm_elastic.cli.subjects import subjects
 from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.heartbeat import Mark, leave_mark
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.slurm.fake import FakeSlurm
@@ -297,3 +300,29 @@ def test_each_node_of_a_hostlist_is_explained(
         msgspec.json.decode(x, type=Explanation) for x in capsys.readouterr().out.splitlines()
     ]
     assert [d.subject for d in documents] == ["pub1", "pub2"]
+
+
+def test_a_decision_on_very_many_nodes_is_told_in_a_few_lines(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    names = tuple(f"pub{n}" for n in range(1, 4000, 2))
+    ledger.record(decision(T0, *names, "job:77", kind="launched"))
+    console = Console(width=80, markup=False, emoji=False, highlight=False)
+    with console.capture() as captured:
+        explain.render_short(explained(tmp_path, "77"), console)
+    text = captured.get()
+    assert "launched" in text
+    assert "pub[1,3,5," in text
+    assert len(text.splitlines()) <= explain.LINES
+
+
+def test_a_daemon_that_does_not_run_is_told_first(
+    ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leave_mark(tmp_path, Mark(time.time() - 900, os.getpid()))
+    explain.show(config(tmp_path), busy_slurm(), "42")
+    said = capsys.readouterr().out
+    assert said.startswith("slurm-elasticd is NOT RUNNING (last sign of life 15m ago)")
+    leave_mark(tmp_path, Mark(time.time(), os.getpid()))
+    explain.show(config(tmp_path), busy_slurm(), "42")
+    assert "NOT RUNNING" not in capsys.readouterr().out

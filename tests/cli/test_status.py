@@ -68,7 +68,7 @@ def test_no_line_is_wider_than_the_screen_and_nothing_is_cut(
     for wanted in (
         *("i-0aaaaaaaaaaaaaaa1", "local-op1-1", "eu-west-1a", "c6i.xlarge", "on-demand"),
         *("42 bob, 43 carol", "suspends in 3m 20s unless used", "node is down: Not responding"),
-        *("pub[7-8]", "released in 2m", "aws/c6i.xlarge/eu-west-1b/spot", "1m 40s", "5/16"),
+        *("pub[7-8]", "pub[7-8]  2m", "aws/c6i.xlarge/eu-west-1b/spot", "1m 40s", "5/16"),
         *("booting: times out in 3m 10s", "terminating: suspended by Slurm"),
         *("zones [eu-west-1b]", "alive, heartbeat 3s ago", "UnauthorizedOperation: no"),
     ):

@@ -9,7 +9,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ProviderError
-from slurm_elastic.heartbeat import CKPTMAN, DAEMON, END_ONLY_MEANS, Mark, leave_mark
+from slurm_elastic.heartbeat import CKPTMAN, CKPTMAN_MARK, DAEMON, END_ONLY_MEANS, Mark, leave_mark
 from slurm_elastic.model import Instance, InstanceState, Market
 from slurm_elastic.slurm.fake_timed import TimedSlurm
 from slurm_elastic.store.trouble import trouble_of
@@ -59,7 +59,10 @@ pools:
       markets: [spot, on-demand]}}
 """
 LUA = "function slurm_job_submit(d, p, u)\n  return slurm_elastic_submit(d, p, u)\nend\n"
-SLURM_CONF = "ClusterName=alps\nSlurmctldHost=head\nJobSubmitPlugins=lua\n"
+SLURM_CONF = (
+    "ClusterName=alps\nSlurmctldHost=head\nJobSubmitPlugins=lua\n"
+    "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageEnforce=associations\n"
+)
 RACK = tuple(f"op{n}" for n in range(1, 5))
 PUB = tuple(f"pub{n}" for n in range(1, 13))
 
@@ -169,6 +172,19 @@ class Place(World):
         self.ledger.beat(CKPTMAN, self.now - 4, CKPTMAN_PID)
         return CheckpointState(self.dir / "checkpoints.db")
 
+    @property
+    def paused(self) -> bool:
+        """Whether a pool is."""
+        return any(one.until for one in self.ledger.breakers())
+
+    def program(
+        self, kind: str, nodes: Sequence[str], jobs: Mapping[int, Sequence[str]], **changes: Any
+    ) -> str:
+        """Its file is as old as it says."""
+        name = super().program(kind, nodes, jobs, **changes)
+        os.utime(self.dir / "requests" / f"{name}.json", (self.now, self.now))
+        return name
+
     def finish(self) -> None:
         """The last beat was a moment ago; nothing writes any more."""
         if self.stopped:
@@ -176,8 +192,10 @@ class Place(World):
         self.stopped = True
         if PID not in self.away:
             self.ledger.beat(DAEMON, self.now - 3, PID)
+            leave_mark(self.dir, Mark(self.now - 3, PID))
         if CKPTMAN_PID not in self.away:
             self.memory().close()
+            leave_mark(self.dir, Mark(self.now - 4, CKPTMAN_PID), CKPTMAN_MARK)
         self.stop()
 
     def exists(self, pid: int) -> bool:

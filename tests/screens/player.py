@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -21,11 +22,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.screens.place import Place, freeze
-
 from slurm_elastic.cli import ckpt, doctor, explain, offers, status
 from slurm_elastic.cli.main import main
 from slurm_elastic.doctor import clouds
+from tests.screens.place import Place, freeze
 
 END = "@@end@@"
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
@@ -46,6 +46,7 @@ def serve(path: str) -> None:
                 name = asked["situation"]
                 if name not in places:
                     choose(None)
+                    random.seed(name)  # of back-offs
                     places[name] = SITUATIONS[name]()
                 place = places[name]
                 choose(place)
@@ -90,14 +91,17 @@ def run(place: Place, words: list[str], *, watch: bool = False) -> None:
     """Never comes back. A watching one has shown its screen twice when it sleeps for good."""
     code = 70
     os.dup2(1, 2)
-    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))
+    sys.stdout, sys.stderr = (
+        open(fd, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - as long as the child lives
+        for fd in (1, 2)
+    )
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for module in (status, explain, offers, ckpt):
             module.PromptCli = lambda _: place.slurm  # type: ignore[attr-defined]
         doctor.ProbingCli = lambda _: place.slurm  # type: ignore[attr-defined,assignment]
         for asking in (offers, clouds):
-            asking.open_provider = lambda cloud, *_: place.clouds[cloud.name]  # type: ignore
+            asking.open_provider = lambda cloud, *_: place.clouds[cloud.name]  # type: ignore[attr-defined,assignment]
         doctor.head._name = lambda _: "slurm"
         if watch:
             sleep, times = time.sleep, iter((0.0, 1e6))

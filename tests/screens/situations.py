@@ -68,6 +68,7 @@ def burst() -> Place:
 def starved(name: str, *patterns: str) -> Place:
     """Machines run out where the patterns fit while a job waits."""
     place = busy(name)
+    place.clouds["aws"].tells_free = False
     for pattern in patterns:
         place.clouds["aws"].limit(pattern, 1)
     place.job(50, *PUB[2:6], count=4)
@@ -93,7 +94,10 @@ def breaker() -> Place:
     place.slurm.register = lambda *_: False  # type: ignore[method-assign]
     for n in range(10):
         place.job(50 + n, PUB[2 + n % 8], user="dave")
-        place.advance(750, step=30)
+        place.advance(60, step=5)
+        if place.paused:
+            break
+        place.advance(690, step=30)
     place.job(99, PUB[10], user="dave")
     place.subject = "99"
     return place
@@ -149,7 +153,7 @@ def cloud_unreachable() -> Place:
         "onprem", "ConnectionRefused", "http://one.alps:2633/RPC2: [Errno 111] Connection refused"
     ))  # fmt: skip
     place.job(50, RACK[2], partitions=("onprem",))
-    place.advance(60)
+    place.advance(180)
     place.subject = "op3"
     return place
 
@@ -225,11 +229,11 @@ def low_memory_node() -> Place:
 @situation
 def drained_by_a_person() -> Place:
     place = busy("drained-by-a-person")
-    place.slurm.set_node(
-        "pub2", "IDLE", "DRAIN", "CLOUD", reason="ann: disk errors, ticket 7", reason_user="ann"
-    )
-    place.advance(3600, step=60)
-    place.subject = "pub2"
+    why = {"reason": "disk errors, ticket 7", "reason_user": "ann"}
+    place.slurm.set_node("pub1", "ALLOCATED", "DRAIN", "CLOUD", **why)
+    place.slurm.set_node("pub7", "IDLE", "DRAIN", "POWERED_DOWN", "CLOUD", **why)
+    place.advance(120, step=10)
+    place.subject = "pub1"
     return place
 
 
@@ -414,7 +418,9 @@ def never_started() -> Place:
 def hostile_words() -> Place:
     """Words of users and clouds that would write on a terminal."""
     place = busy("hostile-words")
-    place.job(50, PUB[3], user="m\x1b[31mallory", name="\x1b]0;owned\x07", reason="Res\x1b[2Jources")
+    place.job(
+        50, PUB[3], user="m\x1b[31mallory", name="\x1b]0;owned\x07", reason="Res\x1b[2Jources"
+    )
     place.slurm.set_node(
         "pub2", "DOWN", "CLOUD", reason="bad\x1b[2J\nnode " * 6, reason_user="root"
     )

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from patience import patience
+
 from tests.screens.player import END
 from tests.screens.situations import commands
 
@@ -25,7 +26,7 @@ __all__ = ["Theatre", "commands", "open_theatre"]
 REPO = Path(__file__).parents[2]
 TALL = 400
 """Lines of the pane: more than any screen has."""
-_STYLE = re.compile(r"\x1b\[([0-9;]*)m")
+_STYLE = re.compile(r"(?:\x1b\[[0-9;]*m)+")
 _NAMES = {
     "1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "36": "cyan",
     "37": "white", "41": "on red",
@@ -98,7 +99,7 @@ def named(text: str) -> str:
 
     def name(match: re.Match[str]) -> str:
         before = list(styles)
-        for code in (match[1] or "0").split(";"):
+        for code in re.findall(r"[0-9]+|(?<=\[)(?=m)", match[0]):
             if code in ("0", ""):
                 styles.clear()
             elif code == "39":
