@@ -31,6 +31,7 @@ from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Ledger, Machine
 from slurm_elastic.model import Exclusion, Finding, Level, Location
 from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.clock_guard import set_back
 from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.policies.node_state import ill, is_down
@@ -38,7 +39,6 @@ from slurm_elastic.protocols import NO_NODE, Slurm
 from slurm_elastic.slurm import check, install, plan
 from slurm_elastic.slurm.account import same
 from slurm_elastic.store.trouble import trouble_of
-from slurm_elastic.view import clock_trouble
 
 LITTLE_SPACE = 100 * 2**20
 """Bytes; on a full disk machines are only ended."""
@@ -245,7 +245,8 @@ def _clock(
     beat: tuple[float, int] | None, machines: Iterable[Machine], now: float
 ) -> Iterator[Finding]:
     """Whether it was set back since the ledger was written."""
-    if trouble := clock_trouble(beat, machines, now):
+    times = [machine.instance.launched for machine in machines]
+    if trouble := set_back([*times, beat[0]] if beat else times, now):
         found, _, advice = trouble.partition("; do: ")
         yield Finding(what="clock", level=Level.WRONG, found=found, advice=advice)
 

@@ -11,12 +11,17 @@ what is dated later than that is from before the head's clock was set back.
 """
 
 
-def set_back(times: Iterable[float], now: float) -> float:
-    """By how many seconds at least the clock was set back since the last of these ``times`` was
-    written down; 0 where that may be none.
+def set_back(times: Iterable[float], now: float) -> str:
+    """In words, by how much the clock was set back at least since the last of these ``times`` was
+    written down; "" where it may not have been.
     """
     ahead = max(times, default=now) - now
-    return ahead if ahead > AHEAD else 0.0
+    if ahead <= AHEAD:
+        return ""
+    return (
+        f"The clock of this host is {ahead / 60:.0f} min behind what slurm-elasticd has written "
+        "down: ages and costs are wrong; do: timedatectl, chronyc tracking"
+    )
 
 
 def age(since: float, now: float) -> float:

@@ -31,7 +31,6 @@ from slurm_elastic.view.next_action import (
     IN_USE,
     POWERED_DOWN,
     Outlook,
-    brief,
     node_note,
     node_state,
 )
@@ -147,7 +146,7 @@ def status_view(config: Config, facts: Facts) -> StatusView:
         breakers=tuple(_breaker(b, config, facts.now) for b in facts.breakers),
         private=facts.private,
         directives=tuple(_directive(d, facts.now) for d in facts.directives),
-        clock=clock_trouble(facts.heartbeat, join.live, facts.now) or None,
+        clock=set_back(_written(facts.heartbeat, join.live), facts.now) or None,
         budgets=(
             *(_budget(config, facts.now, *one) for one in facts.spent.items()),
             *(_account(config, facts.now, *one) for one in facts.accounts.items()),
@@ -169,18 +168,9 @@ def _directive(one: Directive, now: float) -> DirectiveView:
     )
 
 
-def clock_trouble(
-    heartbeat: tuple[float, int] | None, machines: Iterable[Machine], now: float
-) -> str:
-    """What a clock that was set back does to all that is told; "" where it was not."""
-    times = [m.instance.launched for m in machines]
-    behind = set_back([*times, heartbeat[0]] if heartbeat else times, now)
-    if not behind:
-        return ""
-    return (
-        f"The clock of this host is {brief(behind)} behind what slurm-elasticd has written down: "
-        "ages and costs are wrong; do: timedatectl, chronyc tracking"
-    )
+def _written(beat: tuple[float, int] | None, machines: Iterable[Machine]) -> list[float]:
+    """Times that the daemon has written down."""
+    return [*(m.instance.launched for m in machines), *((beat[0],) if beat else ())]
 
 
 def _budget(config: Config, now: float, cloud: str, spent: Spent) -> BudgetView:

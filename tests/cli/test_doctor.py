@@ -398,7 +398,7 @@ def test_a_clock_that_was_set_back_is_told(
     config: Config, slurm: FakeSlurm, ledger: Ledger
 ) -> None:
     ledger.beat("slurm-elasticd", T0 + 7200, os.getpid())
-    assert "2h behind" in wrong(config, slurm)["head node: clock"].found
+    assert "120 min behind" in wrong(config, slurm)["head node: clock"].found
 
 
 def test_nodes_that_are_down_are_told(config: Config, slurm: FakeSlurm, ledger: Ledger) -> None:
