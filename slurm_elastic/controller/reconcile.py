@@ -130,7 +130,10 @@ class Round:
                     site, cloud, assess_inventory(cloud_view(snapshot), self._terms.patience)
                 )
         code = "unlisted" if doubt else None
-        site.ledger.report_health(Health(name=cloud, checked=site.now(), error=doubt, code=code))
+        site.ledger.report_health(
+            Health(name=cloud, checked=site.now(), error=doubt, code=code),
+            Health(name="slurm", checked=site.now()),
+        )
 
 
 # The door that a cloud's machines come in by: what makes no sense stays outside, and is told once

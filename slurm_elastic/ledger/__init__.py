@@ -89,7 +89,8 @@ class Ledger(Machines):
     """
 
     REMEMBERED = (
-        "machines", "launches", "exclusions", "complete", "health", "directives",
+        "machines", "launches", "exclusions", "complete", "health", "directives", "lifted", "runs",
+        "drains",
     )  # fmt: skip
 
     @property
@@ -255,21 +256,21 @@ class Ledger(Machines):
         rows = self._select("select at, pid from heartbeats where service = ?", service)
         return (float(rows[0]["at"]), int(rows[0]["pid"])) if rows else None
 
-    def report_health(self, health: Health) -> None:
-        """How a cloud or ``slurm`` answered just now; what it said a moment ago is no news."""
+    def report_health(self, *healths: Health) -> None:
+        """How clouds or ``slurm`` answered just now; what one said a moment ago is no news."""
         with self._lock:
-            last = next((h for h in self._healths() if h.name == health.name), None)
-        is_news = last is None or (last.error, last.code) != (health.error, health.code)
-        if not is_news and last is not None and 0 <= health.checked - last.checked < NO_NEWS:
-            return
-        sql = "insert or replace into health (name, checked, error, code) values (?, ?, ?, ?)"
-        self._put("health", sql, *astuple(health))
+            known = {h.name: h for h in self.health()}
+            news = [h for h in healths if _is_news(known.get(h.name), h)]
+            if not news:
+                return
+            values = ", ".join(["(?, ?, ?, ?)"] * len(news))
+            sql = f"insert or replace into health (name, checked, error, code) values {values}"
+            self._put("health", sql, *(value for h in news for value in astuple(h)))
+            after = known | {h.name: h for h in news}
+            self._keep("health", tuple(after[name] for name in sorted(after)))
 
     def health(self) -> tuple[Health, ...]:
         """The last answer of each cloud and of ``slurm``, by name."""
-        return self._healths()
-
-    def _healths(self) -> tuple[Health, ...]:
         sql = "select name, checked, error, code from health order by name"
         return self._remembered("health", sql, health_from)
 
@@ -325,3 +326,9 @@ class Ledger(Machines):
         if launch is None:
             raise SlurmElasticError(f"no launch with generation {generation} was ever intended")
         return launch
+
+
+def _is_news(last: Health | None, health: Health) -> bool:
+    if last is None or (last.error, last.code) != (health.error, health.code):
+        return True
+    return not 0 <= health.checked - last.checked < NO_NEWS

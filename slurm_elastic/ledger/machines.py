@@ -31,6 +31,13 @@ from slurm_elastic.policies.clock_guard import AHEAD
 IN_ORDER = "order by created, generation"
 
 
+MISSED = """
+    update machines set misses = misses + 1 where cloud = ? and ended is null
+    and last_seen not between ? and ? and launched not between ? and ?
+    and id not in (select value from json_each(?))
+"""
+
+
 class Machines(Marks):
     """All methods are one transaction each."""
 
@@ -73,21 +80,20 @@ class Machines(Marks):
         the pool of that node by ``pool_of``. Machines that the ledger does not know are not
         inserted: see ``adopt``.
         """
-        ids = to_json([i.id for i in seen])
-        mine = (m.instance for m in self.machines() if m.instance.cloud == cloud)
-        nameless = {i.id for i in mine if not i.node}
+        known = [m.instance for m in self.machines() if m.instance.cloud == cloud]
+        if not known and not seen:
+            return
+        nameless = {i.id for i in known if not i.node}
+        ids = {i.id for i in seen}
+        lacks = not ids.issuperset(i.id for i in known)
         with self._transaction("machines") as db:
             db.executemany(SEEN, [seen_values(i, cloud, now) for i in seen])
             for instance in seen:
                 if instance.id in nameless:
                     pool = (pool_of or {}).get(instance.node)
                     self._name(instance, pool.name if pool else "")
-            db.execute(
-                "update machines set misses = misses + 1 where cloud = ? and ended is null "
-                "and last_seen not between ? and ? and launched not between ? and ? "
-                "and id not in (select value from json_each(?))",
-                (cloud, *(now, now + AHEAD) * 2, ids),
-            )
+            if lacks:
+                db.execute(MISSED, (cloud, *(now, now + AHEAD) * 2, to_json(list(ids))))
 
     def adopt(
         self,

@@ -193,16 +193,16 @@ class Marks(Runs):
     def lift_requeue(self, job: int, restarts: int, now: float) -> None:
         """Before a ``--no-requeue`` job (restarted so often) is given leave to be requeued."""
         sql = "insert or ignore into lifted_requeues (job, restarts, at) values (?, ?, ?)"
-        self._put(None, sql, job, restarts, now)
+        self._put("lifted", sql, job, restarts, now)
 
     def lifted_requeues(self, until: float = math.inf) -> tuple[tuple[int, int], ...]:
         """Jobs whose own setting is not put back yet, each with its restarts at that time; those
         that were lifted ``until`` then (Unix time).
         """
-        sql = "select job, restarts from lifted_requeues where at <= ? order by job"
-        rows = self._select(sql, until)
-        return tuple((row["job"], row["restarts"]) for row in rows)
+        sql = "select job, restarts, at from lifted_requeues order by job"
+        rows = self._remembered("lifted", sql, tuple)
+        return tuple((job, restarts) for job, restarts, at in rows if at <= until)
 
     def requeue_put_back(self, job: int) -> None:
         """The job has its own setting again, or is gone."""
-        self._put(None, "delete from lifted_requeues where job = ?", job)
+        self._put("lifted", "delete from lifted_requeues where job = ?", job)

@@ -5,6 +5,7 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import astuple
@@ -38,7 +39,7 @@ class Runs(Store):
         """New ones, and what is known better of those that are there."""
         if not runs and not drains:
             return
-        with self._transaction(None) as db:
+        with self._transaction("runs", "drains") as db:
             db.executemany(_PUT, [run_row(run) for run in runs])
             db.executemany(
                 "insert or replace into drains (node, begin, end) values (?, ?, ?)",
@@ -56,7 +57,7 @@ class Runs(Store):
     def open_runs(self) -> tuple[Run, ...]:
         """The runs that are not known to have ended, by begin and job."""
         sql = f"select {RUN_COLUMNS} from runs where end is null order by begin, job"
-        return tuple(run_from(row) for row in self._select(sql))
+        return self._remembered("runs", sql, run_from)
 
     def count(self, counts: Mapping[str, float]) -> None:
         """Add to counters, ``name{label="value"}`` as Prometheus has them."""
@@ -83,7 +84,7 @@ class Runs(Store):
     def open_drains(self) -> tuple[Drained, ...]:
         """The spans that are not over, by node."""
         sql = "select node, begin, end from drains where end is null order by node"
-        return tuple(Drained(**dict(row)) for row in self._select(sql))
+        return self._remembered("drains", sql, _drained_from)
 
     def drains(self, since: float, until: float) -> tuple[Drained, ...]:
         """The spans without jobs of which some part is in that span of time, by node and begin."""
@@ -91,4 +92,8 @@ class Runs(Store):
             "select node, begin, end from drains where (end is null or end > ?) and begin < ? "
             "order by node, begin"
         )
-        return tuple(Drained(**dict(row)) for row in self._select(sql, since, until))
+        return tuple(_drained_from(row) for row in self._select(sql, since, until))
+
+
+def _drained_from(row: sqlite3.Row) -> Drained:
+    return Drained(**dict(row))
