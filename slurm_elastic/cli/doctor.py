@@ -26,7 +26,7 @@ from slurm_elastic.doctor import bursting, clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.probing import ProbingCli
+from slurm_elastic.slurm.prompt import ProbingCli
 
 _STYLES = {Level.OK: "green", Level.NOTE: "yellow", Level.WRONG: "bold red"}
 

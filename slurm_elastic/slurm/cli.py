@@ -14,11 +14,13 @@ import math
 import os
 import re
 import secrets
+import selectors
 import subprocess
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -27,14 +29,111 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import chunks, compress
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
-from slurm_elastic.slurm.command import run
+from slurm_elastic.slurm.answers import Records
 from slurm_elastic.slurm.queue_text import QueueText
-from slurm_elastic.slurm.records import Records
-from slurm_elastic.slurm.shared_reading import SharedReading
 
 log = logging.getLogger(__name__)
 
+
+# One command of Slurm's, with a time limit; what it prints is handed on while it prints it.
+
+_PART = 1 << 18
+_MOST_ERRORS = 1 << 20
+"""Bytes of a command's complaints that are kept."""
+
+
+def run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    timeout: float,
+    take: Callable[[bytes], object],
+) -> tuple[int, str]:
+    """Its exit status and its standard error. TimeoutExpired, OSError, and whatever ``take`` raises
+    of its output: the command has ended by then.
+    """
+    complaints = bytearray()
+
+    def complain(data: bytes) -> None:
+        complaints.extend(data[: _MOST_ERRORS - len(complaints)])
+
+    deadline = time.monotonic() + timeout
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        try:
+            _hand_on(process, {"stdout": take, "stderr": complain}, deadline, timeout)
+            code = process.wait(max(deadline - time.monotonic(), 0.01))
+        except BaseException as error:
+            process.kill()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise subprocess.TimeoutExpired(command, timeout) from None
+            raise
+    return code, complaints.decode(errors="replace")
+
+
+def _hand_on(
+    process: subprocess.Popen[bytes],
+    takers: Mapping[str, Callable[[bytes], object]],
+    deadline: float,
+    timeout: float,
+) -> None:
+    """Until both streams have ended."""
+    with selectors.DefaultSelector() as selector:
+        for name, take in takers.items():
+            selector.register(getattr(process, name), selectors.EVENT_READ, take)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired(process.args, timeout)
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, _PART)
+                if data:
+                    key.data(data)
+                else:
+                    selector.unregister(key.fileobj)
+
+
+# One reading for all threads that ask while another one is under way.
+
+
 T = TypeVar("T")
+
+
+class SharedReading(Generic[T]):
+    """``get`` gives what a reading found that began after the call: never an older one. So two run
+    at most for any number of threads, one after the other. Nothing is kept when nobody waits.
+    """
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._reading = threading.Lock()
+        self._counting = threading.Lock()
+        self._callers = 0
+        self._last: tuple[float, T] | None = None
+
+    def get(self) -> T:
+        """Whatever the reading raises is its own caller's; the next caller reads anew."""
+        with self._counting:
+            called = time.monotonic()
+            self._callers += 1
+        try:
+            with self._reading:
+                if self._last is None or self._last[0] < called:
+                    self._last = None
+                    self._last = time.monotonic(), self._read()
+                return self._last[1]
+        finally:
+            with self._counting:
+                self._callers -= 1
+                if not self._callers:
+                    self._last = None
+
+
 Raw = TypeVar("Raw", bound=Struct)
 
 MAX_HOSTLIST_CHARS = 60_000

@@ -22,20 +22,13 @@ from msgspec import Struct
 from slurm_elastic import statedir
 from slurm_elastic.config import Config, SlurmSettings, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
-from slurm_elastic.slurm import (
-    check,
-    controller,
-    fragment,
-    includeline,
-    leaving,
-    plan,
-    submit_filter,
-)
+from slurm_elastic.slurm import check, controller, fragment, leaving, plan, submit_filter
 from slurm_elastic.slurm.account import account
 from slurm_elastic.slurm.plan import Plan, PlannedFile
 from slurm_elastic.slurm.transaction import Transaction
 
 log = logging.getLogger(__name__)
+
 
 MANIFEST = "installed.json"
 BACKUP_SUFFIX = ".before-slurm-elastic"
@@ -236,7 +229,7 @@ def _back_up(planned: Plan, files: Transaction) -> None:
     """Keep slurm.conf as it was before our lines; what is kept from the first install stays."""
     path = Path(planned.config.slurm.conf)
     text = path.read_bytes()
-    if not includeline.present(text):
+    if not plan.has_include(text):
         mode = path.stat().st_mode & 0o7777
         backup = Path(f"{path}{BACKUP_SUFFIX}")
         files.write(PlannedFile(path=backup, content=text, mode=mode))
@@ -316,3 +309,152 @@ def _text_lines(content: bytes) -> list[str]:
 def _terminated(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+# ``conf uninstall``: slurm.conf as it was, then, when slurmctld no longer needs them, the files.
+#
+# A slurmctld that still runs with our PrologSlurmctld would requeue every job if that file were
+# gone, so the files go last, and only when it has let go of them. The state directory, the ledger
+# and the cluster's UUID stay: there may be machines that carry it.
+
+
+_INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
+function slurm_elastic_submit(job_desc, part_list, submit_uid)
+  return slurm.SUCCESS
+end
+"""
+
+
+def uninstall(
+    config: Config,
+    config_path: Path,
+    *,
+    restart: str | None = None,
+    force: bool = False,
+    version: tuple[int, int] | None = None,
+) -> Outcome:
+    """Take out what ``install`` put in. ``force``: also while jobs run on, or wait for, our nodes,
+    and while machines are paid.
+
+    Raises ConfigError, with nothing changed, where jobs, machines or the site's own lua still need
+    us.
+    """
+    version = version or plan.detect_version(config.slurm)
+    manifest = read_manifest(config_path)
+    slurm_conf = Path(config.slurm.conf)
+    text = _read(slurm_conf)
+    if manifest is None and not plan.has_include(text):
+        return Outcome(changed=(), lines=("nothing is installed",))
+    _refuse_for_lua(config)
+    still = leaving.paid(config, leaving.Things(), frozenset())
+    if plan.has_include(text):
+        told, needed = _take_out(config, text, version, restart, still, force=force)
+    elif still and not force:
+        # Jobs may have got machines after the first step, until slurmctld was restarted.
+        raise ConfigError(*still.problems(frozenset()))
+    else:
+        told, needed = "slurm.conf has no line of slurm-elastic", False
+    if needed or _still_used(config):
+        later = "then run `slurm-elastic conf uninstall` again: it removes the remaining files"
+        return Outcome(
+            changed=(slurm_conf,), lines=(*still.lines(), told, later), restart_needed=True
+        )
+    removed, kept = _remove_files(config, config_path, manifest)
+    leaving.forget_holds(config)
+    lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept)
+    return Outcome(changed=(slurm_conf, *removed), lines=lines)
+
+
+def _refuse_for_lua(config: Config) -> None:
+    """A site's own job_submit.lua that loads ours would fail, and with it every submission."""
+    directory = Path(config.slurm.conf).parent
+    text = plan.foreign_lua(directory)
+    if text is not None and submit_filter.FILTER in text:
+        raise ConfigError(
+            f"{directory / submit_filter.PLUGIN_SCRIPT} still loads {submit_filter.FILTER};"
+            " take its two lines out first"
+        )
+
+
+def _take_out(
+    config: Config,
+    text: bytes,
+    version: tuple[int, int],
+    restart: str | None,
+    still: leaving.Paid,
+    *,
+    force: bool,
+) -> tuple[str, bool]:
+    """The filter first, so that no job gets our partitions while those that have them are moved."""
+    settings, path = config.slurm, Path(config.slurm.conf)
+    gone = leaving.installed(path.parent)
+    with Transaction() as files:
+        try:
+            _disarm(path.parent, files)
+            up = controller.is_up(settings)
+            leaving.leave(settings, gone, up=up, still=still, force=force)
+            files.write(PlannedFile(path=path, content=plan.without_include(text), mode=None))
+        except SlurmElasticError:
+            files.roll_back()
+            touch_lua(path.parent)
+            raise
+        try:
+            return tell_slurmctld(config, version, restart)
+        except SlurmElasticError as error:
+            raise taken_back(error, files, settings, restart) from error
+
+
+def _disarm(directory: Path, files: Transaction) -> None:
+    """Until slurmctld starts anew, let it give no further job our partitions."""
+    path = directory / submit_filter.FILTER
+    if path.exists():
+        files.write(PlannedFile(path=path, content=_INERT, mode=0o644))
+        touch_lua(directory)
+
+
+def _still_used(config: Config) -> bool:
+    settings = config.slurm
+    return controller.is_up(settings) and controller.uses(settings, settings.programs_dir)
+
+
+def _remove_files(
+    config: Config, config_path: Path, manifest: Manifest | None
+) -> tuple[list[Path], list[str]]:
+    """The files that were removed, and a sentence for each file that was left because it was
+    changed.
+    """
+    removed: list[Path] = []
+    kept: list[str] = []
+    for name, written in (manifest.files if manifest else {}).items():
+        path = Path(name)
+        if not path.exists():
+            continue
+        if digest(path.read_bytes()) in (written, digest(_INERT)):
+            path.unlink()
+            removed.append(path)
+        else:
+            kept.append(f"{path} was changed since the install and stays")
+    if manifest is not None:
+        with contextlib.suppress(OSError):
+            Path(manifest.programs_dir).rmdir()
+    kept += _drop_backup(Path(config.slurm.conf))
+    manifest_path(config_path).unlink(missing_ok=True)
+    kept.append(f"{config.state} and the cluster's UUID stay")
+    return removed, kept
+
+
+def _drop_backup(slurm_conf: Path) -> Iterator[str]:
+    backup = Path(f"{slurm_conf}{BACKUP_SUFFIX}")
+    if not backup.exists():
+        return
+    if backup.read_bytes() == slurm_conf.read_bytes():
+        backup.unlink()
+    else:
+        yield f"slurm.conf was edited since the install; {backup} keeps it as it was before"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import fragment, plan, siteconf, topology
+from slurm_elastic.slurm import check, fragment, plan, siteconf
 from tests.slurm import site_cases
 
 GOLDEN = site_cases.ROOT / "golden"
@@ -282,6 +282,6 @@ def test_lines_that_topology_lacks(
 ) -> None:
     path = tmp_path / "topology.conf"
     path.write_text(tree)
-    switches = topology.switches(siteconf.read_lines(path))
-    lines = topology.missing(config, plan.pools_of(config), switches)
+    switches = check.switches(siteconf.read_lines(path))
+    lines = check.missing(config, plan.pools_of(config), switches)
     assert lines == [one.replace("{}", str(path)) for one in expected]

@@ -18,9 +18,8 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import CAPACITY, Exclusion
-from slurm_elastic.slurm import includeline, plan
-from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest
-from slurm_elastic.slurm.uninstall import uninstall
+from slurm_elastic.slurm import plan
+from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest, uninstall
 from tests import ledger_cases
 from tests.slurm import site_cases
 
@@ -589,10 +588,10 @@ PIECES = [b"Key=value", b"\n", b"\r\n", b"\\", b"# comment", b" ", b"\r", b"incl
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join))
 def test_our_lines_come_and_go_without_a_trace(text: bytes) -> None:
-    added = includeline.add(text)
-    assert includeline.present(added)
-    assert includeline.add(added) == added
-    assert includeline.remove(added) == text
+    added = plan.with_include(text)
+    assert plan.has_include(added)
+    assert plan.with_include(added) == added
+    assert plan.without_include(added) == text
 
 
 @given(
@@ -600,14 +599,14 @@ def test_our_lines_come_and_go_without_a_trace(text: bytes) -> None:
     st.lists(st.sampled_from([b"New=1", b"\n", b"# more"]), min_size=1, max_size=4).map(b"".join),
 )
 def test_what_is_written_below_our_lines_stays(text: bytes, more: bytes) -> None:
-    left = includeline.remove(includeline.add(text) + more)
+    left = plan.without_include(plan.with_include(text) + more)
     assert left.startswith(text)
     assert left.endswith(more)
     assert b"elastic" not in left
 
 
 def test_a_continued_last_line_does_not_swallow_ours() -> None:
-    added = includeline.add(b"SchedulerParameters=a,\\")
+    added = plan.with_include(b"SchedulerParameters=a,\\")
     assert b"\\\n\n# slurm-elastic" in added
 
 

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.slurm import controller, plan
 from slurm_elastic.slurm.check import VOLATILE
-from slurm_elastic.slurm.install import Outcome, install
-from slurm_elastic.slurm.uninstall import uninstall
+from slurm_elastic.slurm.install import Outcome, install, uninstall
 from tests.slurm import site_cases
 from tests.slurm.live_site import LiveSite, wait_for
 
