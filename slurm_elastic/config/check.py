@@ -269,6 +269,21 @@ def _metrics(draft: Draft) -> None:
         draft.problems.add(at, shown(listen), expected)
 
 
+def _notify(draft: Draft) -> None:
+    _path(draft, ("notify", "mail_program"), draft.value(("notify", "mail_program"), str))
+    command = draft.value(("notify", "command"), tuple) or ()
+    if command and not str(command[0]).startswith("/"):
+        expected = "the absolute path of a program, then its arguments"
+        draft.problems.add(("notify", "command", 0), shown(command[0]), expected)
+    for i, address in enumerate(draft.value(("notify", "mail"), tuple) or ()):
+        if not re.fullmatch(r"[^\s-][^\s]*", str(address)):
+            draft.problems.add(("notify", "mail", i), shown(address), "an address of mail")
+    webhook = draft.value(("notify", "webhook"), str)
+    if webhook is not None and not re.fullmatch(r"https?://[^\s/][^\s]*", webhook):
+        expected = "an address that begins with http:// or https://"
+        draft.problems.add(("notify", "webhook"), shown(webhook), expected)
+
+
 _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _cluster,
     _names,
@@ -280,4 +295,5 @@ _CHECKS: tuple[Callable[[Draft], None], ...] = (
     _paths,
     _choices,
     _metrics,
+    _notify,
 )

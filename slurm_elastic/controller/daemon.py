@@ -35,6 +35,7 @@ from slurm_elastic.controller.periodic import run_guarded
 from slurm_elastic.controller.provision import resume, still_wanted
 from slurm_elastic.controller.reconcile import LeakedInstances, Round
 from slurm_elastic.controller.suspend import suspend
+from slurm_elastic.controller.telling import Teller
 from slurm_elastic.controller.usage_record import UsageRecord
 from slurm_elastic.errors import EndOnlyError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import DAEMON, Mark, leave_mark
@@ -119,6 +120,8 @@ class Daemon:
         self._directives = Directives(site, self._directing_worker)
         self._usage_worker = worker("usage")
         self._usage = UsageRecord(site, self._usage_worker)
+        self._telling_worker = worker("notify")
+        self._teller = Teller(site, self._telling_worker)
         self._overdue_worker = worker("overdue")
         self._overdue = BootTimeouts(
             site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
@@ -142,7 +145,8 @@ class Daemon:
         finally:
             # First the one that hands work to the clouds' workers.
             own = (self._overdue_worker, self._settling_worker, self._growing_worker)
-            others = (self._directing_worker, self._usage_worker)
+            self._teller.close()
+            others = (self._directing_worker, self._usage_worker, self._telling_worker)
             for worker in (*own, *others, *self._workers.values()):
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
@@ -182,6 +186,7 @@ class Daemon:
         self._growing.tick()
         self._settler.tick()
         self._usage.tick()
+        self._teller.tick()
 
     def _beat(self) -> None:
         site, clock = self._site, self._site.monotonic()

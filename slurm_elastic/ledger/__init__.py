@@ -21,6 +21,7 @@ seconds, prices dollars an hour, lists and offers JSON::
     drains             node and begin (key), end: when nodes of machines took no jobs; 400 days
     counters           name (key), value: sums over all time, ``name{label="value"}`` as Prometheus
                        has them; ``settled`` up to when they have what machines and jobs came to
+    told               key (key), at: what people were told of
     lifted_requeues    job (key), restarts, at: --no-requeue jobs that may be requeued once
     decisions          id, at, correlation, kind, subjects, reason, detail
     decision_subjects  subject, decision: the look-up by node or ``job:ID``

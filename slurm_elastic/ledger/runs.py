@@ -81,6 +81,23 @@ class Runs(Store):
         rows = self._select("select at from settled")
         return float(rows[0]["at"]) if rows else None
 
+    def newly_told(
+        self, keys: Sequence[str], now: float, again: float, most: int, within: float
+    ) -> list[str]:
+        """Write down that people are told of these: those of ``keys`` that they were not told of in
+        the last ``again`` seconds, as far as that makes ``most`` in ``within`` seconds.
+        """
+        with self._transaction(None) as db:
+            db.execute("delete from told where at < ?", (now - max(again, within),))
+            rows = dict(db.execute("select key, at from told"))
+            room = most - sum(at > now - within for at in rows.values())
+            new = [key for key in dict.fromkeys(keys) if rows.get(key, -again) <= now - again]
+            new = new[: max(room, 0)]
+            db.executemany(
+                "insert or replace into told (key, at) values (?, ?)", [(key, now) for key in new]
+            )
+        return new
+
     def open_drains(self) -> tuple[Drained, ...]:
         """The spans that are not over, by node."""
         sql = "select node, begin, end from drains where end is null order by node"

@@ -229,6 +229,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "create table counters (name text primary key, value real not null) without rowid",
         "create table settled (at real not null)",
     ),
+    ("create table told (key text primary key, at real not null) without rowid",),
     (
         # All that is not to be used now is one table. What a list lacked was among the decisions.
         """create table exclusions (

@@ -1,0 +1,185 @@
+"""Tells people of occasions: by mail, a webhook, a command. Nothing ever waits for it.
+
+What was told is in the ledger, so that a restart does not tell it again. One thread of its own
+delivers; what it cannot keep up with is dropped, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import sqlite3
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import msgspec
+
+from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.config import Config
+from slurm_elastic.config.telling import Notify
+from slurm_elastic.controller import occasions
+from slurm_elastic.controller.budget import limits_now, spending, spending_of_accounts
+from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.occasions import Occasion
+from slurm_elastic.controller.periodic import PeriodicTask
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.slurm import siteconf
+
+log = logging.getLogger(__name__)
+
+PERIOD = 30.0
+MOST = 20
+"""Occasions of one hour at most; the rest waits."""
+HOUR = 3600.0
+DAY = 86400.0
+WAITING = 100
+PATIENCE = 30.0
+"""Seconds that one delivery may take."""
+MAIL = "/usr/bin/mail"
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Teller:
+    """``tick`` from the daemon's loop; ``close`` forgets what is not delivered."""
+
+    def __init__(self, site: Site, worker: Executor) -> None:
+        self._site, self._notify = site, site.config.notify
+        self._looks = PeriodicTask(site, worker, self.look, "notify", period=PERIOD)
+        self._queue: queue.Queue[Occasion | None] = queue.Queue(WAITING)
+        self._thread: threading.Thread | None = None
+        if self._notify.anybody:
+            self._thread = threading.Thread(target=self._deliver, name="notify", daemon=True)
+            self._thread.start()
+
+    def tick(self) -> None:
+        """Start a look, unless nobody is to be told."""
+        if self._thread is not None:
+            self._looks.tick()
+
+    def close(self) -> None:
+        """Whatever waits is not told; a delivery that is under way is not waited for."""
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+
+    def look(self) -> None:
+        """Hand over what is new. It is written down first: rather not told than told for ever."""
+        site = self._site
+        now = site.now()
+        found = [one for one in all_occasions(site) if one.event in self._notify.events]
+        for one in site.ledger.newly_told(
+            [one.key for one in found], now, self._notify.again, MOST, HOUR
+        ):
+            self._hand_over(next(o for o in found if o.key == one))
+
+    def _hand_over(self, one: Occasion) -> None:
+        try:
+            self._queue.put_nowait(one)
+        except queue.Full:
+            log.warning("not told, %d others wait: %s", WAITING, one.text)
+
+    def _deliver(self) -> None:
+        while (one := self._queue.get()) is not None:
+            for way, send in ways(self._site.config):
+                try:
+                    send(one)
+                except Exception as error:  # noqa: BLE001 - a hook of the site's own
+                    log.warning("not told way=%s event=%s error=%s", way, one.event, error)
+                else:
+                    log.info("told way=%s event=%s text=%s", way, one.event, one.text)
+
+
+def all_occasions(site: Site) -> Iterator[Occasion]:
+    """As things are now."""
+    ledger, now = site.ledger, site.now()
+    config = limits_now(site.config, ledger, now)
+    for name, spent in spending(config, ledger, now).items():
+        budget = config.cloud(name).policies.budget if name else config.policies.budget
+        yield from occasions.of_budget(f"cloud {name}" if name else "cluster", budget, spent)
+    for name, spent in spending_of_accounts(config, ledger, now).items():
+        budget = config.policies.account_budgets[name]
+        yield from occasions.of_budget(f"account {name}", budget, spent)
+    yield from occasions.of_rate(config, site.usage())
+    yield from occasions.of_breakers(ledger.breakers(), now)
+    yield from occasions.of_health(ledger.health())
+    with (
+        contextlib.suppress(sqlite3.Error, OSError, SlurmElasticError),
+        contextlib.closing(CheckpointState(config.state / FILE, read_only=True)) as state,
+    ):
+        yield from occasions.of_moves(state.migrations(since=now - DAY))
+
+
+def ways(config: Config) -> Iterator[tuple[str, Callable[[Occasion], None]]]:
+    """How people are told."""
+    notify = config.notify
+    if notify.mail:
+        yield "mail", lambda one: _mail(config, one)
+    if notify.webhook:
+        yield "webhook", lambda one: _post(notify, config.cluster.name, one)
+    if notify.command:
+        yield "command", lambda one: _run(notify, config.cluster.name, one)
+
+
+def _mail(config: Config, one: Occasion) -> None:
+    """As slurmctld calls it: ``MailProg -s SUBJECT ADDRESS``, the text on standard input."""
+    program = config.notify.mail_program or _mail_program(config.slurm.conf)
+    subject = f"slurm-elastic {config.cluster.name}: {one.event}"
+    text = f"{one.text}\n\nslurm-elastic status and explain say more.\n"
+    _call([program, "-s", subject, *config.notify.mail], text, {})
+
+
+def _mail_program(conf: str) -> str:
+    try:
+        return next(iter(siteconf.read(conf).items("MailProg")), MAIL)
+    except ConfigError:
+        return MAIL
+
+
+def _post(notify: Notify, cluster: str, one: Occasion) -> None:
+    request = urllib.request.Request(  # noqa: S310 - http and https, by the configuration's check
+        str(notify.webhook),
+        data=document(cluster, one),
+        headers={"Content-Type": "application/json", "User-Agent": "slurm-elastic"},
+        method="POST",
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE):  # noqa: S310
+        pass
+
+
+def _run(notify: Notify, cluster: str, one: Occasion) -> None:
+    """Values as environment and as JSON on standard input; no shell sees them."""
+    environment = {
+        "SLURM_ELASTIC_CLUSTER": cluster,
+        "SLURM_ELASTIC_EVENT": str(one.event),
+        "SLURM_ELASTIC_TEXT": one.text,
+    }
+    environment |= {f"SLURM_ELASTIC_{name.upper()}": str(v) for name, v in one.values.items()}
+    _call(list(notify.command), document(cluster, one).decode(), environment)
+
+
+def document(cluster: str, one: Occasion) -> bytes:
+    """The JSON that a webhook and a command get."""
+    body = {
+        "version": 1, "cluster": cluster, "event": str(one.event), "key": one.key,
+        "text": one.text, "values": dict(one.values),
+    }  # fmt: skip
+    return msgspec.json.encode(body)
+
+
+def _call(command: list[str], text: str, environment: dict[str, str]) -> None:
+    """OSError or a CalledProcessError or TimeoutExpired where it fails."""
+    clean = {name: value.replace("\0", "") for name, value in environment.items()}
+    subprocess.run(
+        command,
+        input=text.encode(),
+        env={"PATH": PATH, "LC_ALL": "C.UTF-8", **clean},
+        cwd=os.sep,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        timeout=PATIENCE,
+        check=True,
+    )

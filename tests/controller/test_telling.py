@@ -1,0 +1,240 @@
+"""People are told once, by mail, webhook and command; nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ckpt_cases import rescue_of
+from msgspec.structs import replace
+from patience import eventually
+
+from slurm_elastic.ckptstate import FILE, CheckpointState, Step
+from slurm_elastic.config import configfile
+from slurm_elastic.config.policies import Budget, SitePolicies
+from slurm_elastic.config.telling import Event, Notify
+from slurm_elastic.controller.occasions import Occasion, of_budget
+from slurm_elastic.controller.telling import MOST, Teller, all_occasions, document
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import BREAKER, Exclusion, Limits
+from slurm_elastic.model_ledger import Health
+from slurm_elastic.policies.capacity import Spent
+from slurm_elastic.policies.leaked_instances import CODE as STRAY
+from tests.controller.world import Inline, World
+
+SCRIPT = """#!/bin/sh
+cat >> {out}.stdin
+echo >> {out}.stdin
+printf '%s\\n' "$@" >> {out}.args
+env | sort >> {out}.env
+"""
+
+
+def program(directory: Path, name: str) -> Path:
+    path = directory / name
+    path.write_text(SCRIPT.format(out=directory / name))
+    path.chmod(0o755)
+    return path
+
+
+def paused(world: World, pool: str = "burst") -> None:
+    world.ledger.exclude(
+        Exclusion(kind=BREAKER, scope=pool, until=world.now + 600, cause="never up", count=10)
+    )
+
+
+def teller(world: World, **notify: Any) -> Teller:
+    site = world.site
+    return Teller(
+        type(site)(**{**vars(site), "config": replace(site.config, notify=Notify(**notify))}),
+        Inline(),
+    )
+
+
+def test_a_command_gets_values_as_environment_and_json_and_no_shell_sees_them(
+    world: World, tmp_path: Path
+) -> None:
+    run = program(tmp_path, "hook")
+    paused(world, "burst")
+    nasty = '$(touch /tmp/x); "a"\nb'
+    world.ledger.report_health(Health(name="pub", checked=world.now, error=nasty, code="auth"))
+    made = teller(world, command=(str(run), "an argument; with words"))
+    made.look()
+    stdin = tmp_path / "hook.stdin"
+    eventually(lambda: stdin.exists() and stdin.read_text().count("\n") == 2)
+    eventually(lambda: (tmp_path / "hook.env").read_text().count("SLURM_ELASTIC_EVENT") == 2)
+    made.close()
+    found = {one["event"]: one for one in map(json.loads, stdin.read_text().splitlines())}
+    assert found.keys() == {"paused", "credentials"}
+    assert found["paused"]["text"] == "pool burst is paused: never up"
+    assert found["paused"]["values"]["pool"] == "burst"
+    assert nasty in found["credentials"]["text"]
+    assert (tmp_path / "hook.args").read_text().splitlines()[0] == "an argument; with words"
+    environment = (tmp_path / "hook.env").read_text()
+    assert "SLURM_ELASTIC_EVENT=paused" in environment
+    assert "SLURM_ELASTIC_POOL=burst" in environment
+    assert "HOME=" not in environment
+
+
+def test_mail_goes_by_the_sites_own_program(world: World, tmp_path: Path) -> None:
+    run = program(tmp_path, "mail")
+    conf = tmp_path / "slurm.conf"
+    conf.write_text(f"ClusterName=alps\nMailProg={run}\n")
+    paused(world)
+    site = world.site
+    config = replace(
+        site.config,
+        slurm=replace(site.config.slurm, conf=str(conf)),
+        notify=Notify(mail=("root@example.org", "ops@example.org")),
+    )
+    made = Teller(type(site)(**{**vars(site), "config": config}), Inline())
+    made.look()
+    eventually(lambda: (tmp_path / "mail.env").exists())
+    made.close()
+    assert (tmp_path / "mail.args").read_text().splitlines() == [
+        "-s", "slurm-elastic alps: paused", "root@example.org", "ops@example.org"
+    ]  # fmt: skip
+    assert "pool burst is paused: never up" in (tmp_path / "mail.stdin").read_text()
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]], threading.Event]]:
+    got: list[dict[str, Any]] = []
+    go_on = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            go_on.wait(60)
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/hook", got, go_on
+    go_on.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_webhook_that_hangs_holds_nobody_up(
+    world: World, hook: tuple[str, list[dict[str, Any]], threading.Event]
+) -> None:
+    url, got, go_on = hook
+    made = teller(world, webhook=url)
+    paused(world, "burst")
+    made.look()
+    eventually(lambda: len(got) == 1)
+    paused(world, "rack")
+    began = time.monotonic()
+    made.look()
+    assert time.monotonic() - began < 30
+    assert len(got) == 1
+    go_on.set()
+    eventually(lambda: len(got) == 2)
+    made.close()
+    assert [one["values"]["pool"] for one in got] == ["burst", "rack"]
+
+
+def test_a_way_that_fails_leaves_the_others(
+    world: World, tmp_path: Path, hook: tuple[str, list[dict[str, Any]], threading.Event]
+) -> None:
+    url, got, go_on = hook
+    go_on.set()
+    made = teller(world, webhook=url, command=("/nonexistent/program",), mail=("a@example.org",))
+    paused(world)
+    made.look()
+    eventually(lambda: len(got) == 1)
+    made.close()
+
+
+def test_the_same_is_told_once_also_after_a_restart_and_again_after_a_day(world: World) -> None:
+    paused(world)
+    keys = ["paused/burst"]
+    assert world.ledger.newly_told(keys, world.now, 86400, MOST, 3600) == keys
+    world.restart()
+    assert world.ledger.newly_told(keys, world.now + 86000, 86400, MOST, 3600) == []
+    assert world.ledger.newly_told(keys, world.now + 86400, 86400, MOST, 3600) == keys
+
+
+def test_no_more_than_so_many_are_told_in_an_hour(world: World) -> None:
+    keys = [f"lost/{n}/0" for n in range(MOST + 5)]
+    first = world.ledger.newly_told(keys, world.now, 86400, MOST, 3600)
+    assert len(first) == MOST
+    assert world.ledger.newly_told(keys, world.now + 60, 86400, MOST, 3600) == []
+    rest = world.ledger.newly_told(keys, world.now + 3601, 86400, MOST, 3600)
+    assert {*first, *rest} == set(keys)
+
+
+@pytest.mark.parametrize(
+    ("spent", "parts"), [(7.9, []), (8.0, ["80"]), (9.99, ["80"]), (10.0, ["100"])]
+)
+def test_a_budget_is_told_at_80_and_at_100_percent(spent: float, parts: list[str]) -> None:
+    found = of_budget("account physics", Budget(per_month=10), Spent(month=spent))
+    assert [one.key.rpartition("/")[2] for one in found] == parts
+
+
+def test_all_kinds_of_occasions_are_found(world: World) -> None:
+    now = world.now
+    world.slurm.submit(1, ["pub1"])
+    world.advance(60)
+    paused(world, "rack")
+    world.ledger.report_health(Health(name="onp", checked=now, error="onp: expired", code="auth"))
+    world.ledger.report_health(Health(name="paid machines", checked=now, error="1 x", code=STRAY))
+    state = CheckpointState(world.dir / FILE)
+    state.put(replace(rescue_of(42, 1000), step=Step.BACK, changed=now))
+    state.close()
+    site = world.site
+    config = replace(
+        site.config,
+        policies=SitePolicies(budget=Budget(per_day=0.000001)),
+        limits=Limits(dollars_per_hour=0.11),
+    )
+    found = list(all_occasions(type(site)(**{**vars(site), "config": config})))
+    assert {one.event for one in found} == set(Event)
+    (lost,) = [one for one in found if one.event is Event.LOST]
+    assert lost.text == "job 42 of u1000 lost its work and began anew: reclaimed"
+
+
+def test_nobody_is_told_where_nobody_is_named(world: World) -> None:
+    made = Teller(world.site, Inline())
+    paused(world)
+    made.tick()
+    assert world.ledger.newly_told(["paused/burst"], world.now, 1, MOST, 3600)
+
+
+def test_the_document_says_which_cluster_and_version() -> None:
+    one = Occasion(event=Event.RATE, key="rate/cluster", text="x", values={"rate": 1.5})
+    assert json.loads(document("alps", one)) == {
+        "version": 1, "cluster": "alps", "event": "rate", "key": "rate/cluster", "text": "x",
+        "values": {"rate": 1.5},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("{command: [mail, x]}", r"notify\.command\[0\]"),
+        ("{mail: ['-f x']}", r"notify\.mail\[0\]"),
+        ("{webhook: 'ftp://x'}", r"notify\.webhook"),
+        ("{mail_program: mail}", r"notify\.mail_program"),
+        ("{events: [budgets]}", r"notify\.events\[0\]"),
+    ],
+)
+def test_mistakes_are_told(tmp_path: Path, text: str, place: str) -> None:
+    from status_cases import config_file
+
+    path = config_file(tmp_path)
+    path.write_text(path.read_text() + f"notify: {text}\n")
+    with pytest.raises(ConfigError, match=place):
+        configfile.load(path)
