@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
     "explain": "tell why a node or a job is where it is: every decision in order",
     "doctor": "find what is wrong with clouds, services or slurm.conf, and say what to do",
+    "bundle": "write an archive for who is asked for help, without secrets",
     "ckpt": "list checkpoints and notices, save a job, warn of a node",
     "clear": "end cool-downs and pauses, as root or SlurmUser",
     "pause": "start no new machines in a cloud, a pool or anywhere, for a while",
@@ -50,7 +51,7 @@ COMMANDS: Mapping[str, str] = {
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("conf", "iam", "rootpart", "offers"),
-    "every day": ("status", "cost", "metrics", "explain", "doctor", "ckpt", "clear"),
+    "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
     "steer it": ("pause", "resume", "limit"),
 }
 """The commands as ``-h`` lists them."""

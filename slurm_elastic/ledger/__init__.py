@@ -247,6 +247,11 @@ class Ledger(Machines):
         )
         return tuple(decision_from(row) for row in reversed(rows))
 
+    def last_decisions(self, limit: int) -> tuple[Decision, ...]:
+        """The last ``limit`` decisions of all, oldest first."""
+        rows = self._select("select * from decisions order by id desc limit ?", limit)
+        return tuple(decision_from(row) for row in reversed(rows))
+
     def beat(self, service: str, now: float, pid: int) -> None:
         """Sign of life of a service."""
         sql = "insert or replace into heartbeats (service, at, pid) values (?, ?, ?)"

@@ -1,0 +1,129 @@
+"""The archive for who is asked for help: what is in it, and what never is."""
+
+from __future__ import annotations
+
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+from cost_cases import book, config_file
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.ledger import Decision
+from slurm_elastic.redaction import GONE, redacted
+
+SECRETS = {
+    "password": "# password: Hunter2-of-the-yaml\n",
+    "quoted": 'api_key: "quoted secret, with; signs"\n',
+    "list": "tokens: [first-token-of-two, second-token-of-two]\n",
+    "dbpass": "AccountingStoragePass=of-slurmdbd-99\n",
+    "environment": "export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY\n",
+    "bare": "found wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEZ there\n",
+    "id": "using AKIAIOSFODNN7EXAMPLE for the call\n",
+    "url": "proxy http://proxyuser:proxysecret@proxy.example.org:3128/\n",
+    "webhook": "  webhook: https://chat.example.org/hooks/T0000/B0000/abcdefgh\n",
+    "bearer": "> Authorization: Bearer abcdef0123456789abcdef\n",
+    "header": 'sent {"X-Auth-Token": "gAAAAABtokentokentokentokentoken"}\n',
+    "jwt": "token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl end\n",
+    "pem": "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n-----END OPENSSH PRIVATE KEY-----\n",
+}
+PLANTED = (
+    "Hunter2-of-the-yaml", "quoted secret", "first-token-of-two", "second-token-of-two",
+    "of-slurmdbd-99", "wJalrXUtnFEMI", "AKIAIOSFODNN7EXAMPLE", "proxysecret", "T0000/B0000",
+    "abcdef0123456789abcdef", "gAAAAAB", "eyJhbGci", "b3BlbnNzaC1rZXktdjEA",
+)  # fmt: skip
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    path = config_file(tmp_path)
+    ledger = book(tmp_path / "state" / "ledger.db")
+    ledger.record(Decision(
+        at=1.0, correlation="r", kind="refused", subjects=("pub1",),
+        reason="the cloud said: " + SECRETS["header"], detail={"error": SECRETS["url"]},
+    ))  # fmt: skip
+    ledger.close()
+    path.write_text(path.read_text() + SECRETS["password"])
+    (tmp_path / "state" / "slurm.conf").write_text(
+        f"ClusterName=alps\n{SECRETS['dbpass']}include more.conf\nInclude /nonexistent.conf\n"
+    )
+    (tmp_path / "state" / "more.conf").write_text("PartitionName=kept\n" + SECRETS["webhook"])
+    (tmp_path / "daemon.log").write_text("the first line\n" + "".join(SECRETS.values()) * 3)
+    return path
+
+
+def bundle(site: Path, *words: str) -> tuple[Path, dict[str, str]]:
+    output = site.parent / "case.tgz"
+    command = ["--config", str(site), "bundle", "--output", str(output)]
+    assert main([*command, "--log", str(site.parent / "daemon.log"), *words]) == 0
+    with tarfile.open(output) as archive:
+        files = {m.name.partition("/")[2]: archive.extractfile(m) for m in archive.getmembers()}
+        return output, {name: file.read().decode() for name, file in files.items() if file}
+
+
+def test_no_planted_secret_is_in_it(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, files = bundle(site)
+    everything = "".join(files.values())
+    assert [secret for secret in PLANTED if secret in everything] == []
+    assert everything.count(GONE) > 30
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert [secret for secret in PLANTED if secret in capsys.readouterr().out] == []
+
+
+def test_it_has_what_helps_and_lists_it(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output, files = bundle(site)
+    out = capsys.readouterr().out
+    assert set(files) >= {
+        "versions.txt", "slurm-elastic.yaml", "status.txt", "status.json", "doctor.txt",
+        "checkpoints.txt", "decisions.jsonl", "slurm/slurm.conf", "slurm/more.conf",
+        "slurm/nonexistent.conf", "logs/daemon.log",
+    }  # fmt: skip
+    assert all(name in out for name in files)
+    assert f"{output}: look through it before you send it" in out
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    assert "msgspec" in files["versions.txt"]
+    assert "clouds:" in files["slurm-elastic.yaml"]
+    assert "PartitionName=kept" in files["slurm/more.conf"]
+    assert "cannot be had" in files["slurm/nonexistent.conf"]
+    assert "the first line" in files["logs/daemon.log"]
+    assert "the cloud said" in files["decisions.jsonl"]
+    assert '"cluster":"alps"' in files["status.json"]
+
+
+def test_only_so_many_lines_of_a_log_are_taken(site: Path) -> None:
+    _, files = bundle(site, "--lines", "2")
+    assert len(files["logs/daemon.log"].splitlines()) <= 2
+
+
+def test_a_file_that_is_there_stays(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bundle(site)
+    before = (site.parent / "case.tgz").read_bytes()
+    words = ["--config", str(site), "bundle", "--output", str(site.parent / "case.tgz")]
+    assert main(words) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (site.parent / "case.tgz").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_each_form_of_a_secret_is_known(name: str) -> None:
+    clean, count = redacted(f"before\n{SECRETS[name]}after\n")
+    assert count >= 1
+    assert [secret for secret in PLANTED if secret in clean] == []
+    assert clean.startswith("before\n")
+    assert clean.endswith("after\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cloud aws refuses the credentials: RequestExpired\n",
+        "AuthType=auth/munge\nSlurmUser=slurm\n",
+        "g1800000000000-0011aabb launched i-0aaaaaaaaaaaaaaa1 for pub[1-8]\n",
+        "key: /etc/slurm-elastic/id_ed25519\n",
+        "password: null\n",
+        "image: ami-0123456789abcdef0\n",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redacted(text) == (text, 0)
