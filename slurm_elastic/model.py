@@ -169,6 +169,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 COOL_DOWN, BREAKER, DOUBT = "cool-down", "breaker", "doubt"
+NO_SPOT = "no-spot"
 CAPACITY, POLICY, OPERATOR = "capacity", "policy", "by-operator"
 """Why a node is held: no offer is left for it; the site's policies start none now; an operator
 wants nothing new there.
@@ -184,7 +185,8 @@ class Exclusion(Struct, frozen=True, kw_only=True):
     paused yet; over: one machine is tried); of CAPACITY a node for which no offer has room; of
     POLICY and OPERATOR a node, for other reasons (``until`` says nothing then); of DOUBT a cloud
     whose list of machines was wrong for long (endless: a person or the list ends it), ``about`` has
-    what that lacked: ids, and nodes as ``node:NAME``.
+    what that lacked: ids, and nodes as ``node:NAME``; of NO_SPOT a job (``job:NUMBER``) that gets
+    no spot machine, as it cannot be saved.
 
     ``count`` refusals in a row have the next cool-down grow. ``code`` is the cause in a word of the
     cloud's, ``since`` when it began, ``pool`` the node's.

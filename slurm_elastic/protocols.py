@@ -191,6 +191,10 @@ class Slurm(Protocol):
         """A PENDING job may start elsewhere than on the nodes that its user named (``-w``)."""
         ...
 
+    def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """A PENDING job does not start on these nodes; in the place of those that it avoided."""
+        ...
+
     def hold(self, job: int) -> None:
         """``scontrol uhold``: a PENDING job does not start until somebody releases it."""
         ...

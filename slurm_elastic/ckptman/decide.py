@@ -21,6 +21,8 @@ from slurm_elastic.policies.threat import PLANNED, Answer, Cause, Threat, due, n
 
 MOVE, SAVE = "move", "save"
 NEVER = float("inf")
+PROBED = ("criu", "dmtcp", "fake")
+"""Methods that save a program that knows nothing of it."""
 
 
 class JobFacts(Struct, frozen=True, kw_only=True):
@@ -29,6 +31,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     ``cause``: of what it is to be moved for now (None: nothing), by ``deadline`` at the earliest
     (None: not known), for ``reason``. ``threatened``: its nodes that are to be left; none where
     only its time limit ends. ``can_move``: it is a batch job, which alone can be requeued.
+    ``probe``: it is time to see whether it can be saved.
     """
 
     run: JobRun
@@ -39,6 +42,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     reason: str = ""
     can_move: bool = True
+    probe: bool = False
 
     @property
     def at_risk(self) -> float:
@@ -85,6 +89,8 @@ def _plan(facts: JobFacts, slack: float) -> Plan | None:
             fits(facts.deadline, s.now, s.dump, slack) for s in facts.situations
         )
         return Plan(kind=MOVE, facts=facts, saves=saves, reason=reason)
+    if action is None and facts.probe:
+        return Plan(kind=SAVE, facts=facts, saves=True, reason="a first save tells whether it can")
     if action is None:
         return None
     return Plan(kind=SAVE, facts=facts, saves=True, reason=action.reason)
@@ -135,7 +141,18 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
         deadline=leaving[0].until if leaving else None,
         reason=leaving[0].why if leaving else "",
         can_move=job.batch,
+        probe=_is_to_be_probed(snapshot, job, choice),
     )
+
+
+def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> bool:
+    """Whether nothing is known yet of a job that is transparent to its method: one that saves
+    itself may do so when it wants, or end by the signal.
+    """
+    verdict = snapshot.unsavable.get(job.id)
+    known = job.id in snapshot.images or (verdict and verdict.attempt == job.restarts)
+    ran = snapshot.now - job.start
+    return choice.method in PROBED and not known and ran >= snapshot.probe
 
 
 def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:

@@ -19,6 +19,7 @@ from slurm_elastic.policies.checkpoint import (
     parse,
     parse_at_limit,
 )
+from slurm_elastic.policies.unsavable import Unsavable
 
 MOST = 4096
 """Characters of a comment that says how a job is saved: it is read again and again."""
@@ -40,7 +41,7 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     such a job is never saved, rather than in a way that its user did not mean. ``move_only``: a
     save ends the run, so it is only made to move the job. ``blocking``: the job stands still while
     it is saved; an application that saves itself may say that it does not. ``renewals``: how often
-    it may be requeued at its time limit.
+    it may be requeued at its time limit; ``unsavable``: what becomes of it where no save succeeds.
     """
 
     method: str
@@ -49,6 +50,7 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     refused: str = ""
     move_only: bool = False
     renewals: int = 0
+    unsavable: Unsavable = Unsavable.WARN
 
     @property
     def blocking(self) -> bool:
@@ -77,6 +79,7 @@ def resolve(
         policy=policy,
         options=options,
         move_only=ends,
+        unsavable=Unsavable(pool.unsavable or settings.unsavable),
         renewals=0 if method == "none" else _renewals(rule, asked),
     )
 

@@ -28,10 +28,12 @@ from msgspec.structs import replace
 from slurm_elastic import requeue_setting
 from slurm_elastic.checkpointers.signal import save_signals
 from slurm_elastic.ckptman.decide import Plan, fits
-from slurm_elastic.ckptman.site import Site
+from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptman.verdicts import spot_nodes
 from slurm_elastic.ckptstate import Held, Migration, Step
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.faults import reach
+from slurm_elastic.hostlist import compress
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
 from slurm_elastic.policies.requeue import may_hurry
@@ -53,8 +55,6 @@ REFUSED = 10.0
 """Seconds that a requeued job may be seen as it was before, until it is requeued once more."""
 UNKNOWN = 60.0
 """Seconds that a job may be missing from Slurm's list before that is believed."""
-TELLS = 5
-"""Times, a second apart, that a job is tried to be told something."""
 MOST_HELP = 5
 """Times that a hold is taken off one requeued job: what comes back that often has another cause."""
 _WAITS = frozenset({"", "None", "Priority", "Resources", "BeginTime", "Dependency", "Cleaning",
@@ -410,7 +410,7 @@ def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
         took = site.now() - move.began
         source = "its start" if move.image is None else f"save {move.image.number}"
         done = over(site, move, Step.BACK, f"it runs on {where}, from {source}, after {took:.1f} s")
-        if move.renewed:
+        if move.renewed or move.cause is Cause.UNSAVABLE:
             _tell(site, done, where, source)
         return done
     if _waits(job):
@@ -419,22 +419,22 @@ def _again(site: Site, move: Migration, job: SlurmJob) -> Migration:
 
 
 def _tell(site: Site, move: Migration, where: str, source: str) -> None:
-    """Two lines in the job's own output. One that has only just begun has no step to write them."""
+    """Two lines in the job's own output, which Slurm may have begun anew."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(move.began))
-    lines = (
-        f"slurm-elastic: this job was saved at {at}, as {move.reason}",
-        f"slurm-elastic: it goes on from {source} on {where}, with its full time limit",
-    )
-    for line in lines:
-        for left in reversed(range(TELLS)):
-            try:
-                site.slurm.tell(move.run.job, line)
-                break
-            except SlurmError as error:
-                if not left:
-                    say(site, move, "ckpt-not-told", str(error), level=logging.WARNING)
-                    return
-            site.stop.wait(1.0)
+    if move.cause is Cause.LIMIT:
+        lines = (
+            f"slurm-elastic: this job was saved at {at}, as {move.reason}",
+            f"slurm-elastic: it goes on from {source} on {where}, with its full time limit",
+        )
+    else:
+        lines = (
+            f"slurm-elastic: this job was requeued at {at}: {move.reason}",
+            f"slurm-elastic: it begins anew on {where}",
+        )
+    try:
+        tell(site, move.run.job, *lines)
+    except SlurmError as error:
+        say(site, move, "ckpt-not-told", str(error), level=logging.WARNING)
 
 
 def _waits(job: SlurmJob) -> bool:
@@ -463,6 +463,9 @@ def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
             say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
+        if move.cause is Cause.UNSAVABLE and not set(spot := spot_nodes(site)) <= set(job.excluded):
+            site.slurm.exclude_nodes(job.id, sorted({*job.excluded, *spot}))
+            say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
         if not may_hurry(move.run.nodes, move.threatened, move.changed, site.now()):
             return move
         if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:

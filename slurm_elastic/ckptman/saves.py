@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic import requeue_setting
+from slurm_elastic.ckptman import verdicts
 from slurm_elastic.ckptman.decide import SAVE, JobFacts, Plan, dump_seconds, run_of
 from slurm_elastic.ckptman.executor import KeyedExecutor, Kind
 from slurm_elastic.ckptman.job_settings import CheckpointPlan
@@ -22,11 +23,14 @@ from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.errors import CheckpointError, SlurmError
 from slurm_elastic.model import Image, JobRun
 from slurm_elastic.model_slurm import ENDED, SlurmJob
+from slurm_elastic.policies.unsavable import TRIES
 
 log = logging.getLogger(__name__)
 
 PAUSE = 30.0
 """Seconds after a save that failed before the next one is tried; longer for a slow one."""
+HOPELESS = 600.0
+"""The same for a job that cannot be saved: each try stops it for a moment."""
 LEAST = 60.0
 MOST_PAUSE = 3600.0
 """Seconds at most until images that could not be removed are tried again."""
@@ -51,6 +55,7 @@ class Saves:
         self._site, self.orders = site, orders
         self._not_before: dict[int, float] = {}
         self._expected: dict[int, float] = {}
+        self._failures: dict[int, tuple[int, int]] = {}
         self._missing: dict[int, float] = {}
         self._staying: dict[int, _Stay] = {}
 
@@ -116,14 +121,19 @@ class Saves:
         site.journal.count("ckpt_saves_total", method=image.method, outcome="saved")
         text = f"{plan.reason}: save {image.number}, {image.size} bytes in {image.seconds:.1f} s"
         self._site.journal.of_run(run, "ckpt-saved", text)
+        self._failures.pop(run.job, None)
+        verdicts.acquit(site, run)
         self._lift_no_requeue(run)
 
     def _failed(self, plan: Plan, why: str, dump: float) -> None:
-        run = plan.facts.run
-        self._not_before[run.job] = self._site.now() + max(PAUSE, dump)
-        method = plan.facts.choice.method
-        self._site.journal.count("ckpt_saves_total", method=method, outcome="failed")
-        self._site.journal.of_run(run, "ckpt-failed", why)
+        site, run, choice = self._site, plan.facts.run, plan.facts.choice
+        site.journal.count("ckpt_saves_total", method=choice.method, outcome="failed")
+        site.journal.of_run(run, "ckpt-failed", why)
+        attempt, failures = self._failures.get(run.job, (run.attempt, 0))
+        failures = failures + 1 if attempt == run.attempt else 1
+        self._failures[run.job] = run.attempt, failures
+        hopeless = failures >= TRIES and verdicts.judge(site, run, choice, why)
+        self._not_before[run.job] = site.now() + max(HOPELESS if hopeless else PAUSE, dump)
 
     def _lift_no_requeue(self, run: JobRun) -> None:
         """From its first image on a ``--no-requeue`` job goes on instead of beginning anew; without
@@ -148,6 +158,9 @@ class Saves:
         That may take long, as where a node is asked that is gone.
         """
         now = self._site.now()
+        for number in self._site.state.unsavable():
+            if number not in moving and self._is_over(number, jobs, now):
+                verdicts.forget(self._site, number)
         for image in {i.job: i for i in self._site.state.images()}.values():
             if image.job in moving or not self._is_over(image.job, jobs, now):
                 continue
@@ -167,7 +180,13 @@ class Saves:
             self._stay(image, str(error))
             return
         site.state.forget_job(image.job)
-        for memory in (self._missing, self._not_before, self._expected, self._staying):
+        for memory in (
+            self._missing,
+            self._not_before,
+            self._expected,
+            self._staying,
+            self._failures,
+        ):
             memory.pop(image.job, None)
         site.journal.note(
             f"ckpt-{image.label}", "ckpt-removed", (f"job:{image.job}",),

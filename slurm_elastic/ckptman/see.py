@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from slurm_elastic.ckptman.job_settings import CheckpointPlan, asks_for_limit, resolve
 from slurm_elastic.ckptman.site import Site
-from slurm_elastic.ckptstate import Migration, RecordedNotice
+from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
 from slurm_elastic.errors import SlurmError
 from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.model import Image
@@ -71,10 +71,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     warned: Sequence[RecordedNotice] = ()
     nodes: Mapping[str, SlurmNode] | None = None
     migrations: Mapping[Run, Migration] = field(default_factory=dict)
+    unsavable: Mapping[int, Verdict] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
     mtti: Mapping[str, float] = field(default_factory=dict)
     expected: float = 60.0
     slack: float = 5.0
+    probe: float = float("inf")
     bid: float | None = None
     leases: Mapping[str, float] = field(default_factory=dict)
 
@@ -158,6 +160,8 @@ class Watch:
             images=images,
             choices=choices,
             migrations=migrations,
+            unsavable=site.state.unsavable(),
+            probe=settings.probe,
             prices=prices,
             mtti=self._mtti,
             expected=settings.expected,

@@ -15,12 +15,15 @@ from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.config import Config, PoolSettings, max_age
 from slurm_elastic.config.checkpoint import PoolCheckpoint
 from slurm_elastic.config.rules import rules_of
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Checkpointer, Provider, Slurm
 
 _NO_POOL = PoolCheckpoint()
+TELLS = 5
+"""Times, a second apart, that a job is tried to be told something."""
 FRESH = 0.3
 """Seconds for which one reading serves everybody."""
 
@@ -107,6 +110,21 @@ class Site:
         """The checkpoint section of the node's own pool."""
         pool = self.pool_of.get(node)
         return pool.checkpoint if pool else _NO_POOL
+
+
+def tell(site: Site, job: int, *lines: str) -> None:
+    """Lines in the job's own output. One that has only just begun has no step yet to write them:
+    it is tried again for some seconds. Raises SlurmError where it cannot be told.
+    """
+    for line in lines:
+        for left in reversed(range(TELLS)):
+            try:
+                site.slurm.tell(job, line)
+                break
+            except SlurmError:
+                if not left:
+                    raise
+            site.stop.wait(1.0)
 
 
 def pools_by_node(config: Config) -> Mapping[str, PoolSettings]:

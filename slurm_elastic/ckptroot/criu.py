@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_elastic.ckptroot import files, images, keeper
+from slurm_elastic.ckptroot import files, images, inventory, keeper
 from slurm_elastic.ckptroot.caller import CLEAN, Caller
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.payload import Payload, calm
@@ -37,7 +37,13 @@ _LOG = 16 << 20
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _FILTER = "2"  # proc(5), Seccomp in status: SECCOMP_MODE_FILTER
 # Without --tcp-close: a job with a connection is refused, and so goes on, instead of losing it.
-_BOTH = ("--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "-v2")
+_BOTH = (
+    "--ext-unix-sk", "--evasive-devices", "--manage-cgroups=ignore", "--file-locks",
+    "--ghost-limit", "256M", "-v2",
+)  # fmt: skip
+"""``--file-locks``: the locks of the job's own tasks; ``inventory.check_locked`` sees to it that
+nobody used the file meanwhile. ``--ghost-limit``: an open file that was deleted is in the image.
+"""
 
 
 class Criu:
@@ -90,7 +96,12 @@ class Criu:
         """The memory of all tasks, found before anything is stopped; Refused for what cannot be
         brought back.
         """
+        self._check_inventory()
         return self._check_rights()
+
+    def locked(self) -> dict[str, inventory.State]:
+        """The files that the job keeps locked, as they are now."""
+        return inventory.locked_files(self._tasks())
 
     def dump(self, image: Path, within: float, most: int) -> dict[str, int]:
         """Save all processes into ``image`` and leave them stopped: ``go_on`` or ``stop`` is next.
@@ -113,7 +124,8 @@ class Criu:
             raise Refused(f"criu dump: exit {done}: {_last_error(work / 'dump.log')}")
         try:
             images.check(image, self._identity)
-            self._check_rights()  # again: they ran until CRIU stopped them
+            self._check_inventory()  # again: they ran until CRIU stopped them
+            self._check_rights()
             return {file.path: file.size for file in images.writing(image)}
         except BaseException:
             self.go_on()
@@ -213,6 +225,14 @@ class Criu:
                     if os.path.samestat(os.stat(f"/proc/{entry}/ns/pid"), own):
                         found.append(int(entry))
         return found
+
+    def _check_inventory(self) -> None:
+        """That nothing of the job would be left behind."""
+        tasks = self._tasks()
+        shared = self._site.directory
+        why = inventory.stray(tasks, self._keeper, self.pid)
+        if why := why or inventory.local_files(tasks, self._caller.environment, shared):
+            raise Refused(why)
 
     def _check_rights(self) -> int:
         """That the job's user may restore every task; the memory of all of them (bytes)."""

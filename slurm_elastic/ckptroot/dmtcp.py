@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slurm_elastic.ckptroot import child, files, images
+from slurm_elastic.ckptroot import child, files, images, inventory
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.child import Child
 from slurm_elastic.ckptroot.manifest import Manifest
@@ -76,6 +76,10 @@ class Dmtcp:
     def need(self) -> int:
         """Not known before DMTCP has compressed it; it is told when that is to be copied."""
         return 0
+
+    def locked(self) -> dict[str, inventory.State]:
+        """DMTCP saves no locks."""
+        return {}
 
     def dump(self, _image: Path, within: float, _most: int, /) -> dict[str, int]:
         """Save into the user's directory. Refused: they go on."""

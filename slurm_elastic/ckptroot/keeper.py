@@ -9,6 +9,7 @@ nothing of a job outlives its session.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -20,6 +21,7 @@ from typing import Any, NoReturn
 from slurm_elastic.ckptroot.caller import CLEAN
 from slurm_elastic.ckptroot.payload import (
     Payload,
+    adopt_orphans,
     become,
     calm,
     cover,
@@ -142,6 +144,8 @@ class _Keeper:
         self._child = os.fork()
         if self._child == 0:
             self._way.close()
+            with contextlib.suppress(OSError):
+                adopt_orphans()
             become(self._payload)
         send(self._way, {"pid": self._child})
 

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ MOST = 1 << 50
 @dataclass(frozen=True)
 class Manifest:
     """``files``: name to (bytes, SHA-256). ``writing``: path to size of what the job had open for
-    writing. ``pid`` is the first process's in its namespace, 0 where there is none.
+    writing; ``locked``: path to the state of what it kept locked (``inventory.State``). ``pid`` is
+    the first process's in its namespace, 0 where there is none.
     """
 
     cluster: str
@@ -47,6 +48,7 @@ class Manifest:
     versions: dict[str, str]
     files: dict[str, tuple[int, str]]
     writing: dict[str, int]
+    locked: dict[str, tuple[int, int, int]] = field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from slurm_elastic.ckptroot.rights import as_user
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000  # unshare(2)
 MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000  # mount(2)
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
@@ -87,6 +87,13 @@ def calm() -> None:
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent ends, however that ends."""
     _check(_LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what children of ours leave behind, and so of daemons: they stay below
+    this process, whatever it executes, and are saved with it.
+    """
+    _check(_LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def unshare_processes() -> None:

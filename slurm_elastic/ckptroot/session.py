@@ -23,8 +23,10 @@ from slurm_elastic.ckptroot import manifest as manifests
 from slurm_elastic.ckptroot import outputs
 from slurm_elastic.ckptroot.caller import Caller
 from slurm_elastic.ckptroot.images import OpenFile
+from slurm_elastic.ckptroot.inventory import State, check_locked
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.quota import Quota, allocated
+from slurm_elastic.ckptroot.rights import as_user
 from slurm_elastic.ckptroot.signals import SIGNALS, Relay
 from slurm_elastic.ckptroot.site import Refused, Site
 from slurm_elastic.ckptroot.store import Meta, Request, Store
@@ -58,6 +60,9 @@ class Method(Protocol):
 
     def need(self) -> int:
         """About how many bytes an image of now would have; Refused where none is possible."""
+
+    def locked(self) -> dict[str, State]:
+        """After a dump: the files that the tasks keep locked, as they are."""
 
     def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
         """Save, into files of at most that many bytes; sizes of files open for writing. Then
@@ -175,6 +180,8 @@ class Session:
         manifest = manifests.read(image, self._site.key)
         self._check(manifest, image)
         manifests.compare(image, manifest)
+        with as_user(self._caller.uid, self._caller.gid, self._caller.groups):
+            check_locked(manifest.locked)
         files, alone = self._meta.outputs, self._method.alone(image)
         written = [OpenFile(path, n, path not in alone) for path, n in manifest.writing.items()]
         for line in outputs.give_back(self._keep, files, written, self._caller, manifest.number):
@@ -373,6 +380,7 @@ class Session:
             versions=self._method.versions(),
             files=manifests.digests(image),
             writing=sizes,
+            locked=self._method.locked(),
             seconds=time.monotonic() - begun,
         )
 

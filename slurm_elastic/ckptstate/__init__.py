@@ -1,13 +1,14 @@
 """The memory of slurm-elastic-ckptman: its own sqlite file, so that neither service can stop the
 other.
 
-``<state_dir>/checkpoints.db``, schema 2::
+``<state_dir>/checkpoints.db``, schema 3::
 
     notices        key, body (Warned), closed
     rescues        job, attempt (key), step, over, changed, body (Migration)
     images         job, attempt, number (key), taken, body (Image): the good ones that are known;
                    the service notes when they were taken by its own clock
     interruptions  instance (key), offer, at: what the mean time between them is counted from
+    unsavable      job (key), body (Verdict): jobs of which a save is not possible
     releases       node (key): its drain of ours is to be undone, as a notice is over
     counters       name (key), value
 """
@@ -108,6 +109,21 @@ class Migration(Struct, frozen=True, kw_only=True):
         return self.step in ENDS
 
 
+class Verdict(Struct, frozen=True, kw_only=True):
+    """A run of a job cannot be saved: ``why`` in one sentence, and ``remedy``, which would help.
+    Found ``at`` (Unix time). ``moved``: it was requeued to machines that are not taken away.
+    """
+
+    job: int
+    label: str
+    attempt: int
+    method: str
+    at: float
+    why: str
+    remedy: str
+    moved: bool = False
+
+
 class RecordedNotice(Struct, frozen=True, kw_only=True):
     """A notice as it was taken in. ``source`` says from where; ``closed`` (Unix time) when it was
     over. ``offer`` is the Offer.key of its machine, where that is known.
@@ -160,6 +176,7 @@ _MIGRATIONS = (
         "create table counters (name text primary key, value real not null) without rowid",
     ),
     ("create table releases (node text primary key) without rowid",),
+    ("create table unsavable (job integer primary key, body text not null) without rowid",),
 )
 SCHEMA = Schema("file of checkpoints", "slurm-elastic-ckptman", _MIGRATIONS)
 
@@ -352,6 +369,22 @@ class CheckpointState(Store):
         """The job has ended and its images are gone."""
         self._write([("delete from images where job = ?", (job,))])
 
+    # what cannot be saved
+
+    def unsavable(self) -> Mapping[int, Verdict]:
+        """The verdicts by job."""
+        with self._lock:
+            return dict(self._table("unsavable", "select job, body from unsavable", _verdict_from))
+
+    def judge(self, verdict: Verdict) -> None:
+        """Keep a verdict, in the place of an earlier one."""
+        sql = "insert or replace into unsavable (job, body) values (?, ?)"
+        self._write([(sql, (verdict.job, _json(verdict)))])
+
+    def acquit(self, job: int) -> None:
+        """The job was saved, or is over."""
+        self._write([("delete from unsavable where job = ?", (job,))])
+
     # what is counted
 
     def interruptions(self, since: float) -> Mapping[str, int]:
@@ -395,6 +428,10 @@ def _renewed_from(row: sqlite3.Row) -> tuple[_Run, bool]:
 def _notice_from(row: sqlite3.Row) -> tuple[str, RecordedNotice]:
     warned = msgspec.json.decode(row["body"], type=RecordedNotice)
     return row["key"], replace(warned, closed=row["closed"])
+
+
+def _verdict_from(row: sqlite3.Row) -> tuple[int, Verdict]:
+    return row["job"], msgspec.json.decode(row["body"], type=Verdict)
 
 
 def _image_from(row: sqlite3.Row) -> tuple[tuple[int, int, int], Image]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from slurm_elastic.ckptstate import SCHEMA, CheckpointState, Migration, RecordedNotice
+from slurm_elastic.ckptstate import SCHEMA, CheckpointState, Migration, RecordedNotice, Verdict
 from slurm_elastic.model import Image
 from slurm_elastic.store.moving import Table
 from slurm_elastic.store.refuge import Refuge
@@ -33,6 +33,7 @@ TABLES = (
     Table(name="rescues", keys=("job", "attempt"), reader=_body(Migration)),
     Table(name="images", keys=("job", "attempt", "number"), reader=_body(Image)),
     Table(name="interruptions", keys=("instance",)),
+    Table(name="unsavable", keys=("job",), reader=_body(Verdict)),
     Table(name="releases", keys=("node",)),
     Table(name="counters", keys=("name",)),
 )

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
-    """Tables of notices, moves and saved jobs; ``finished`` moves, too."""
+    """Tables of all that threatens jobs, and of saved ones; ``finished`` moves, too."""
     yield life(view)
     yield from threatened(view, finished=finished)
     if view.saved:
@@ -26,7 +26,7 @@ def checkpoint_blocks(view: CheckpointsView, *, finished: bool = False) -> Itera
 
 
 def threatened(view: CheckpointsView, *, finished: bool = False) -> Iterable[RenderableType]:
-    """Tables of notices and of moves; ``finished`` ones, too."""
+    """Tables of notices, of moves (``finished`` ones, too), and of jobs that cannot be saved."""
     if view.threats:
         yield _threats(view)
     moves = [m for m in view.moves if finished or not m.over]
@@ -46,6 +46,8 @@ def threatened(view: CheckpointsView, *, finished: bool = False) -> Iterable[Ren
                 words("; ".join(part for part in (image, m.note) if part)),
             )
         yield table
+    if view.unsavable:
+        yield _unsavable(view)
 
 
 def life(view: CheckpointsView) -> Text:
@@ -69,6 +71,13 @@ def _threats(view: CheckpointsView) -> Table:
     table = titled_table("Notices", "Node", "Kind", "Left", "Why")
     for t in view.threats:
         table.add_row(words(t.node), Text(t.kind, style=_WARN), _left(t.left), words(t.reason))
+    return table
+
+
+def _unsavable(view: CheckpointsView) -> Table:
+    table = titled_table("Jobs that cannot be saved", "Job", "Method", "Why", "It would help to")
+    for one in view.unsavable:
+        table.add_row(words(one.label), words(one.method), words(one.why, _WARN), words(one.remedy))
     return table
 
 

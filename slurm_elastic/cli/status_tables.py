@@ -90,7 +90,8 @@ def _blocks(view: StatusView, width: int, screen: Screen) -> Iterable[Renderable
         yield _summary(view.site, view.instances)
     yield from _alarms(view)
     if view.checkpoints:
-        yield from threatened(replace(view.checkpoints, moves=view.checkpoints.moves[:top]))
+        ckpt = view.checkpoints
+        yield from threatened(replace(ckpt, moves=ckpt.moves[:top], unsavable=ckpt.unsavable[:top]))
     small = width < NARROW
     yield _clouds_small(view) if small else _clouds(view, wide)
     yield _pools_small(view) if small else _pools(view, wide, top)
@@ -124,7 +125,7 @@ def _not_now(view: StatusView, top: int | None, *, wide: bool) -> Iterable[Rende
 def _saves(view: CheckpointsView, top: int | None) -> Iterable[RenderableType]:
     if view.saved:
         yield saved(replace(view, saved=view.saved[:top]))
-    if top is not None and max(len(view.saved), len(view.moves)) > top:
+    if top is not None and max(len(view.saved), len(view.moves), len(view.unsavable)) > top:
         yield Text("more of them: slurm-elastic ckpt list", style=_DIM)
 
 

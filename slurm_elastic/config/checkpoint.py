@@ -7,10 +7,12 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from slurm_elastic.config.numbers import Count, Dollars, Port, Seconds
+from slurm_elastic.policies.unsavable import Unsavable
 
 METHODS = ("none", "signal", "criu", "dmtcp", "blcr", "fake")
 """Ways to save a job's progress; ``fake`` is for rehearsals."""
 SCOPES = ("batch", "full")
+UNSAVABLE = tuple(Unsavable)
 PRICE_SOURCES = ("none", "ec2", "file")
 
 
@@ -85,12 +87,16 @@ class CheckpointSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     first checkpoint is taken to need (s); ``slack``: what is kept free before a deadline;
     ``patience``: a job that was stopped for a move that does not come goes on after so long.
     ``at_limit`` is text as ``policies.checkpoint.parse_at_limit`` reads it: which jobs go on with a
-    new time limit.
+    new time limit. ``probe``: seconds after its start at which a job is saved once to see whether
+    that works, ``unsavable`` what becomes of it where it does not: ``stay``, ``warn`` or
+    ``on_demand``.
     """
 
     policy: str = "first_of(on_notice, daly)"
     method: str = "none"
     at_limit: OrNone = "on_request"
+    probe: Seconds = 60.0
+    unsavable: str = "warn"
     directory: str | None = None
     keep: Count = 2
     parallel: Count = 32
@@ -110,3 +116,4 @@ class PoolCheckpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     policy: OrNone | None = None
     method: OrNone | None = None
     at_limit: OrNone | None = None
+    unsavable: str | None = None

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from pathlib import PurePath
 
 from slurm_elastic.config import DEFAULT_STATE
-from slurm_elastic.config.checkpoint import METHODS, PRICE_SOURCES, SCOPES, CheckpointSettings
+from slurm_elastic.config.checkpoint import (
+    METHODS,
+    PRICE_SOURCES,
+    SCOPES,
+    UNSAVABLE,
+    CheckpointSettings,
+)
 from slurm_elastic.config.decode import nearest
 from slurm_elastic.config.document import KeyPath, shown
 from slurm_elastic.config.partial import Draft
@@ -39,6 +45,8 @@ SIGN_FORM = "exit, exit:CODE (0 to 255), file:PATH (in the job's directory) or l
 def _words(draft: Draft) -> None:
     for at, method in _each(draft, "method"):
         _choice(draft, at, method, METHODS)
+    for at, word in _each(draft, "unsavable"):
+        _choice(draft, at, word, UNSAVABLE)
     _choice(draft, (SECTION, "signal", "scope"), _text(draft, "signal", "scope"), SCOPES)
     _choice(draft, (SECTION, "prices", "source"), _text(draft, "prices", "source"), PRICE_SOURCES)
     for key in ("signal", "stop_signal"):

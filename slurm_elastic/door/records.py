@@ -99,6 +99,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         return None
     with contextlib.closing(CheckpointState(path, read_only=True)) as state:
         images, warned = state.images(), state.notices()
+        unsavable = tuple(state.unsavable().values())
         migrations = state.migrations(since=now - DAY)
     mark = read_mark(config.state, CKPTMAN_MARK)
     beat = mark.beat if mark else None
@@ -115,6 +116,7 @@ def _checkpoints(config: Config, now: float) -> CheckpointFacts | None:
         images=images,
         warned=warned,
         migrations=migrations,
+        unsavable=unsavable,
     )
 
 

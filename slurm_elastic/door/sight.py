@@ -115,6 +115,7 @@ def _seen_checkpoints(facts: CheckpointFacts, viewer: Viewer) -> CheckpointFacts
         facts = replace(
             facts,
             images=tuple(i for i in facts.images if i.job in viewer.jobs),
+            unsavable=tuple(v for v in facts.unsavable if v.job in viewer.jobs),
             migrations=tuple(r for r in facts.migrations if r.run.uid == viewer.uid),
         )
     if viewer.hides(NODES):

@@ -11,12 +11,12 @@ a short while (``to_rest``), so that its job goes elsewhere first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Offer, Pool
+from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Offer, Pool
 
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
@@ -58,6 +58,14 @@ class Excluded:
             return None
         left = math.ceil(found.until - self._now)
         return f"cools down for another {left} s after {found.code}: {found.cause}"
+
+
+def no_spot(jobs: Collection[int], exclusions: Iterable[Exclusion], now: float) -> str | None:
+    """Why no spot machine is bought for these jobs; None where one may be."""
+    mine = {f"job:{job}" for job in jobs}
+    standing = (e for e in exclusions if e.kind == NO_SPOT and e.scope in mine and e.until > now)
+    return next((f"{e.scope.replace(':', ' ')} gets no spot machine: {e.cause}" for e in standing),
+                None)  # fmt: skip
 
 
 def touches(key: str, pool: Pool) -> bool:

@@ -12,6 +12,7 @@ planned end    its machine's maximum age   moved                                
 maintenance    a reservation (MAINT)       moved, if it may still run when that begins no
 drain          a date in the drain's text  moved, if it may still run at that time     no
 limit          the job's own time limit    requeued, with a full limit                 no
+unsavable      its first saves, that fail  requeued to on-demand, where a site wants   yes
 =============  ==========================  ==========================================  ===========
 
 A planned end is answered as late as a save allows: the job may end by itself until
@@ -50,6 +51,7 @@ class Cause(StrEnum):
     MAINTENANCE = "maintenance"
     DRAIN = "drain"
     LIMIT = "limit"
+    UNSAVABLE = "unsavable"
 
 
 PLANNED = frozenset({Cause.PLANNED_END, Cause.MAINTENANCE, Cause.DRAIN, Cause.LIMIT})

@@ -313,6 +313,10 @@ class SlurmCli:
         """``scontrol update jobid=JOB reqnodelist=``."""
         self._update_job(self._label(job), "reqnodelist=")
 
+    def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """``scontrol update jobid=JOB excnodelist=NODES``."""
+        self._update_job(self._label(job), f"excnodelist={compress(nodes)}")
+
     def hold(self, job: int) -> None:
         """``scontrol uhold JOB``: its user may release it."""
         self._ask_again("scontrol", "uhold", self._label(job))

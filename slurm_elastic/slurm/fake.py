@@ -189,6 +189,13 @@ class FakeSlurm:
             self._command("any_nodes", job=job)
             self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
 
+    def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
+        """Other excluded nodes."""
+        with self._lock:
+            self._command("exclude_nodes", job=job, nodes=tuple(nodes))
+            known = self._known_job(job)
+            self._jobs[job] = msgspec.structs.replace(known, excluded=tuple(nodes))
+
     def hold(self, job: int) -> None:
         """Its reason says so, and priority 0."""
         with self._lock:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from slurm_elastic.ckptstate import Migration, RecordedNotice
+from slurm_elastic.ckptstate import Migration, RecordedNotice, Verdict
 from slurm_elastic.heartbeat import alive
 from slurm_elastic.model import Image
 from slurm_elastic.model_ledger import Machine
@@ -23,6 +23,7 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     images: Sequence[Image] = ()
     warned: Sequence[RecordedNotice] = ()
     migrations: Sequence[Migration] = ()
+    unsavable: Sequence[Verdict] = ()
 
 
 class SavedView(Struct, frozen=True, kw_only=True):
@@ -36,6 +37,17 @@ class SavedView(Struct, frozen=True, kw_only=True):
     age: float
     size: int
     seconds: float
+
+
+class UnsavableView(Struct, frozen=True, kw_only=True):
+    """A job that cannot be saved: why, and what would help."""
+
+    job: int
+    label: str
+    method: str
+    age: float
+    why: str
+    remedy: str
 
 
 class ThreatView(Struct, frozen=True, kw_only=True):
@@ -76,6 +88,7 @@ class CheckpointsView(Struct, frozen=True, kw_only=True):
     saved: tuple[SavedView, ...]
     threats: tuple[ThreatView, ...]
     moves: tuple[MoveView, ...]
+    unsavable: tuple[UnsavableView, ...] = ()
     private: tuple[str, ...] = ()
 
 
@@ -96,7 +109,14 @@ def checkpoints_view(
         saved=tuple(_saved(newest[job], now) for job in sorted(newest)),
         threats=tuple(_threat(w, node_of, now) for w in facts.warned),
         moves=tuple(_move(r, now) for r in facts.migrations),
-    )
+        unsavable=tuple(
+            UnsavableView(
+                job=one.job, label=one.label, method=one.method, age=max(now - one.at, 0.0),
+                why=one.why, remedy=one.remedy,
+            )
+            for one in facts.unsavable
+        ),
+    )  # fmt: skip
 
 
 def _saved(image: Image, now: float) -> SavedView:

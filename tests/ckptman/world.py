@@ -21,7 +21,7 @@ from slurm_elastic.ledger import Ledger
 from slurm_elastic.model_slurm import SlurmJob
 from tests.controller.world import PUB, Killed, World
 
-SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0)
+SETTINGS = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, probe=1e9)
 
 
 class CkptWorld(World):

@@ -16,6 +16,7 @@ from needs import ROOT_PART
 
 from slurm_elastic.ckptroot import session as sessions
 from slurm_elastic.ckptroot.caller import Caller
+from slurm_elastic.ckptroot.inventory import State
 from slurm_elastic.ckptroot.manifest import Manifest
 from slurm_elastic.ckptroot.quota import Quota
 from slurm_elastic.ckptroot.session import Session
@@ -51,6 +52,9 @@ class Node:
 
     def dump(self, image: Path, within: float, most: int, /) -> dict[str, int]:
         (image / "pages").write_bytes(b"memory")
+        return {}
+
+    def locked(self) -> dict[str, State]:
         return {}
 
     def gather(self, image: Path, most: int, /) -> None:

@@ -79,7 +79,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         if line.startswith("cannot"):
             pytest.skip(line)
         method: Any = object.__new__(criu.Criu)
-        method._caller = CALLER
+        method._caller, method._keeper, method.pid = CALLER, 0, 0
+        method._site = SimpleNamespace(directory=Path("/tmp"))
         monkeypatch.setattr(method, "_tasks", lambda: [int(pid) for pid in line.split()])
         return method
 
@@ -134,7 +135,7 @@ def test_what_became_so_before_criu_stopped_it_is_not_saved(
     """Such an image would count, and the job would be stopped for it."""
     method = start("agent")
     went_on = []
-    method._site = SimpleNamespace(criu="/usr/sbin/criu")
+    method._site = SimpleNamespace(criu="/usr/sbin/criu", directory=Path("/tmp"))
     method._identity, method._mounts, method._processes, method.pid = None, 3, 4, 1000
     for name, value in (
         ("_work", lambda: tmp_path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
 from slurm_elastic.ckptman.sources import DropDirectory
-from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step
+from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step, Verdict
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
@@ -109,6 +110,29 @@ def test_list_shows_notices_moves_and_images(
     view = json.loads(capsys.readouterr().out)
     assert view["saved"][0]["size"] == 1024
     assert view["moves"][0]["step"] == "saved"
+
+
+def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    service(config)
+    with contextlib.closing(CheckpointState(config.parent / "state" / "checkpoints.db")) as memory:
+        memory.judge(
+            Verdict(
+                job=8, label="8_3", attempt=0, method="criu", at=time.time(),
+                why="it holds a lock on a file", remedy="run it without the lock",
+            )
+        )  # fmt: skip
+    assert run(config, "list") == 0
+    said = capsys.readouterr().out
+    assert "Jobs that cannot be saved" in said
+    assert "8_3  criu" in said
+    assert "it holds a lock on a file" in " ".join(said.split())
+    assert max(len(line) for line in said.splitlines()) <= 80
+    assert run(config, "list", "--json") == 0
+    (one,) = json.loads(capsys.readouterr().out)["unsavable"]
+    assert (one["job"], one["remedy"]) == (8, "run it without the lock")
 
 
 def test_a_service_that_never_ran_is_said(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

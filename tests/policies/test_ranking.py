@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from slurm_elastic.model import COOL_DOWN, Exclusion, Limits, Location, Market, Offer, Usage
+from slurm_elastic.model import (
+    COOL_DOWN,
+    NO_SPOT,
+    Exclusion,
+    Limits,
+    Location,
+    Market,
+    Offer,
+    Usage,
+)
 from slurm_elastic.policies.ranking import Scope, rank, risk
 from tests.policies.strategies import NOW, offers, request
 
@@ -198,3 +207,18 @@ def test_work_that_is_saved_often_makes_the_cheap_one_the_better() -> None:
     often = request(interruption_loss=600.0)
     order = rank(often, [calm, cheap], Scope(), NOW, ("risk",)).ranked
     assert [r.offer.instance_type for r in order] == ["cheap", "calm"]
+
+
+def test_a_job_that_cannot_be_saved_gets_no_spot_machine() -> None:
+    rule = Exclusion(
+        kind=NO_SPOT, scope="job:7", until=NOW + 60, cause="it cannot be saved: a lock"
+    )
+    scope = Scope(exclusions=(rule,))
+    wanted = replace(request(), jobs=(6, 7))
+    placement = rank(wanted, [SPOT, OFFER], scope, NOW)
+    assert [r.offer for r in placement.ranked] == [OFFER]
+    (rejected,) = placement.rejected
+    assert rejected.reason == "job 7 gets no spot machine: it cannot be saved: a lock"
+    others = replace(request(), jobs=(6, 77))
+    assert len(rank(others, [SPOT, OFFER], scope, NOW).ranked) == 2
+    assert len(rank(wanted, [SPOT, OFFER], scope, NOW + 61).ranked) == 2

@@ -178,6 +178,18 @@ class Contract:
         assert abs(found.start - begin) < 2
         assert found.end > found.start
 
+    def test_a_pending_job_avoids_the_nodes_that_it_is_told_to(self, bed: Bed) -> None:
+        job = bed.run()
+        try:
+            self.job(bed, job, lambda j: "RUNNING" in j.states)
+            bed.slurm.requeue(job)
+            self.job(bed, job, lambda j: "PENDING" in j.states and not j.nodes)
+            bed.slurm.exclude_nodes(job, ["st1", "st2"])
+            found = self.job(bed, job, lambda j: bool(j.excluded))
+            assert found.excluded == ("st1", "st2")
+        finally:
+            bed.end(job)
+
     def test_a_running_job_is_told_a_line_and_its_user_sees_the_admin_comment(
         self, bed: Bed
     ) -> None:

@@ -22,19 +22,22 @@ clouds:
 pools:
   - {name: rack, cloud: onprem, nodes: "n[1-3]", cpus: 2, memory: 1G, real_memory: 1000,
      checkpoint: {method: criu}}
-checkpoint: {directory: /shared/ckpt, expected: 10s, POLICY}
+checkpoint: {directory: /shared/ckpt, expected: 10s, MORE}
 """
 
 
 class ServedWorld(CriuWorld):
     """``serve`` starts the service; what it remembers can be read."""
 
-    def serve(self, *, policy: str = "", fault: str = "") -> None:
+    def serve(self, *, policy: str = "", fault: str = "", more: str = "") -> None:
         """Start slurm-elastic-ckptman on the head, as SlurmUser, in the place of another.
 
-        ``policy`` is the site's (empty: the default); ``fault`` kills the service at that point.
+        ``policy`` is the site's (empty: the default), ``more`` other settings of its checkpoints;
+        ``fault`` kills the service at that point.
         """
-        text = SITE_YAML.replace("POLICY", f"policy: '{policy}'" if policy else "")
+        settings = [f"policy: '{policy}'"] if policy else []
+        settings += [more] if more else []
+        text = SITE_YAML.replace("MORE", ", ".join(settings))
         (self.directory / "keys" / "slurm-elastic.yaml").write_text(text)
         self.head.run(["install", "-d", "-o", "slurm", "-g", "slurm", "/shared/state"])
         self.run_service(["env", f"SLURM_ELASTIC_FAULT={fault}", *SERVICE])

@@ -1,0 +1,129 @@
+"""Jobs that cannot be saved: found by their first saves, told to their users in time."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+
+from msgspec.structs import replace
+
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptman.site import Site, tell
+from slurm_elastic.ckptstate import Migration, Step, Verdict
+from slurm_elastic.errors import SlurmError
+from slurm_elastic.model import NO_SPOT, Exclusion, JobRun, Market
+from slurm_elastic.policies.threat import Cause
+from slurm_elastic.policies.unsavable import LITTLE, Unsavable, obstacle
+
+log = logging.getLogger(__name__)
+
+LONGEST = 30 * 86400.0
+"""Seconds until a rule against spot machines ends that nobody has taken back."""
+
+
+def judge(site: Site, run: JobRun, choice: CheckpointPlan, message: str) -> bool:
+    """After saves that failed in a row, the last one with that message: whether the job cannot be
+    saved. Its user is told once in each run, if the site wants it.
+    """
+    found = obstacle(message)
+    if found is None:
+        return False
+    known = site.state.unsavable().get(run.job)
+    if known is not None and known.attempt == run.attempt:
+        return True
+    verdict = Verdict(
+        job=run.job, label=run.label, attempt=run.attempt, method=choice.method, at=site.now(),
+        why=found.why, remedy=found.remedy, moved=known is not None and known.moved,
+    )  # fmt: skip
+    site.state.judge(verdict)
+    text = f"it cannot be saved: {found.why}. It would help to {found.remedy}"
+    site.journal.of_run(run, "ckpt-unsavable", text, level=logging.WARNING)
+    if choice.unsavable is Unsavable.STAY:
+        return True
+    moves = choice.unsavable is Unsavable.ON_DEMAND and _may_move(site, run, verdict)
+    _tell_user(site, run, verdict, moves=moves)
+    if moves:
+        _to_on_demand(site, run, verdict)
+    return True
+
+
+def _tell_user(site: Site, run: JobRun, verdict: Verdict, *, moves: bool) -> None:
+    then = (
+        "it begins anew on a machine that is not taken away"
+        if moves
+        else "should its machine be taken away, it begins anew"
+    )
+    lines = (
+        f"slurm-elastic: this job cannot be saved: {verdict.why}; {then}",
+        f"slurm-elastic: it would help to {verdict.remedy}",
+    )
+    try:
+        text = f"cannot be saved: {verdict.why}; it would help to {verdict.remedy}"
+        site.slurm.set_admin_comment(run.job, f"slurm-elastic: {text}")
+        tell(site, run.job, *lines)
+    except SlurmError as error:
+        site.journal.of_run(run, "ckpt-not-told", str(error), level=logging.WARNING)
+
+
+def _may_move(site: Site, run: JobRun, verdict: Verdict) -> bool:
+    """Whether it runs on spot machines, loses little, may be requeued and was not moved before."""
+    job = site.jobs.last.get(run.job)
+    if job is None or not (job.requeue and job.batch) or verdict.moved:
+        return False
+    return site.now() - run.started <= LITTLE and bool(set(spot_nodes(site)) & set(run.nodes))
+
+
+def spot_nodes(site: Site) -> list[str]:
+    """The nodes whose machines may be taken away; none where the ledger cannot be read."""
+    try:
+        machines = site.ledger.machines()
+    except sqlite3.Error as error:
+        log.warning("the ledger cannot be read: %s", error)
+        return []
+    found = (m.instance for m in machines if m.instance.market is Market.SPOT)
+    return sorted({one.node for one in found if one.node})
+
+
+def _to_on_demand(site: Site, run: JobRun, verdict: Verdict) -> None:
+    """First no spot machine is bought for it any more, then it is requeued, as a move is."""
+    now = site.now()
+    rule = Exclusion(
+        kind=NO_SPOT, scope=f"job:{run.job}", since=now, until=now + LONGEST,
+        cause=f"it cannot be saved: {verdict.why}",
+    )  # fmt: skip
+    try:
+        site.ledger.exclude(rule)
+    except sqlite3.Error as error:
+        site.journal.of_run(run, "ckpt-no-move", f"the ledger cannot be written: {error}")
+        return
+    site.state.judge(replace(verdict, moved=True))
+    reason = "it cannot be saved, and goes where no machine is taken away"
+    site.state.put(
+        Migration(
+            run=run, method=verdict.method, threatened=(), reason=reason, step=Step.REQUEUEING,
+            began=now, changed=now, cause=Cause.UNSAVABLE, saves=False,
+            reached={str(Step.PLANNED): now, str(Step.REQUEUEING): now},
+        )
+    )  # fmt: skip
+    site.journal.of_run(run, "ckpt-on-demand", reason)
+
+
+def acquit(site: Site, run: JobRun) -> None:
+    """A save has succeeded."""
+    if run.job not in site.state.unsavable():
+        return
+    forget(site, run.job)
+    site.journal.of_run(run, "ckpt-savable", "it can be saved after all")
+    try:
+        site.slurm.set_admin_comment(run.job, "")
+    except SlurmError as error:
+        log.warning("the admin comment stays job=%s error=%s", run.label, error)
+
+
+def forget(site: Site, job: int) -> None:
+    """The job is over, or can be saved."""
+    site.state.acquit(job)
+    try:
+        site.ledger.readmit(NO_SPOT, f"job:{job}")
+    except sqlite3.Error as error:
+        log.warning("the rule against spot machines stays job=%d error=%s", job, error)

@@ -1,0 +1,85 @@
+"""Why a job cannot be saved, in one sentence, and what would help: by the words of a failed save.
+Pure. CRIU's own words are those of 4.1 and 4.2 (its sources, and measured).
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+from msgspec import Struct
+
+TRIES = 2
+"""Saves that must fail in a row: a step of the job, or a connection, may be there for a moment."""
+LITTLE = 600.0
+"""Seconds of work that are little to lose, for a job that is to begin anew elsewhere."""
+
+
+class Unsavable(StrEnum):
+    """What becomes of a job that cannot be saved: it ``stay``s where it is; it stays, and its user
+    is told (``warn``); or it is told, and begins anew on a machine that is not taken away.
+    """
+
+    STAY = "stay"
+    WARN = "warn"
+    ON_DEMAND = "on_demand"
+
+
+class Obstacle(Struct, frozen=True):
+    """``why`` completes "it cannot be saved:", and ``remedy`` "it would help to"."""
+
+    why: str
+    remedy: str
+
+
+_PASSES = re.compile(
+    r"no answer to|deadline|no time left|is not whole|of the file system|quota|No space left"
+    r"|Read-only file system|Stale file handle|the job is held|could not be|still at it"
+)
+"""In the words of a save that may well succeed another time."""
+_OWN = "save its state yourself: --comment=ckpt=signal (docs/checkpointing.md)"
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (r"file locks", "it holds a lock on a file", "run it without the lock, or " + _OWN),
+    (r"link.?remap|/dev/shm/sem\.", "it uses a named semaphore or a deleted file that others hold",
+     "use the start method fork of Python's multiprocessing, or " + _OWN),
+    (r"ghost file|ghost-limit", "it has a large file open that was deleted",
+     "keep the file, or write it in the job's directory"),
+    (r"[Cc]onnected TCP|TCP socket|tcp-established|in-flight",
+     "it has a network connection open", "close it while the job computes, or " + _OWN),
+    (r"1:16 opt|sk-inet|listen|UDP|sk-netlink|packet socket",
+     "it has a network socket open, as srun and MPI have during a step",
+     "save between the steps, or " + _OWN),
+    (r"[Ii]notify|fsnotify|fanotify", "it watches files (inotify)", "let it look at them instead"),
+    (r"nested .*(namespace|ns)|userns|user namespace|mnt ns|has namespaces or mounts",
+     "it runs in a container of its own", "run it without the container, or " + _OWN),
+    (r"SysV|SysVIPC|sysvipc", "it uses System V shared memory",
+     "have it use POSIX shared memory or files, or " + _OWN),
+    (r"traced|ptrace|[Uu]nseizable", "another process traces it, as a debugger does",
+     "run it without the debugger"),
+    (r"chr \d+:\d+|of that type|io_uring|device", "it has a device open, such as a GPU",
+     "use the CRIU plug-in of the device where there is one, or " + _OWN),
+    (r"half of stream unix|external (unix )?socket|unix:",
+     "it is connected to a program outside of the job", "close the connection, or " + _OWN),
+    (r"outside of its (pid )?namespace|session leader", "a process of it has left the job",
+     "run its helpers in the foreground"),
+    (r"other rights than", "a process of it has other rights than its user, as sudo gives",
+     "run it without sudo and set-uid programs"),
+    (r"not dumpable", "a process of it hides its memory, as agents of keys do",
+     "start ssh-agent and the like outside of the job"),
+    (r"seccomp", "a process of it has a seccomp filter, as browsers and sandboxes have",
+     "switch its sandbox off, or " + _OWN),
+    (r"more than \d+ groups", "its user is in too many groups", "ask your administrator"),
+    (r"not under the launcher", "it is not under slurm-elastic's launcher on its node",
+     "ask your administrator whether the node has the root part, and the job passed the filter"),
+)  # fmt: skip
+
+
+def obstacle(message: str) -> Obstacle | None:
+    """The reason in the words of a save that failed; None where another one may well succeed."""
+    if _PASSES.search(message):
+        return None
+    for words, why, remedy in _KNOWN:
+        if re.search(words, message):
+            return Obstacle(why, remedy)
+    said = re.sub(r"^job \S+: (no checkpoint: )?", "", message)
+    return Obstacle(" ".join(said.split())[:200], _OWN)

@@ -1,0 +1,145 @@
+"""A job that cannot be saved is told so shortly after its start, not when its machine goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_elastic.ckptstate import Step
+from slurm_elastic.errors import CheckpointError
+from slurm_elastic.model import NO_SPOT, Market
+from slurm_elastic.policies.threat import Cause
+from tests.ckptman.world import CkptWorld
+from tests.controller.world import PUB
+
+LOCK = CheckpointError("job 7: no checkpoint: criu dump: exit 1: Some file locks are hold")
+BUSY = CheckpointError("job 7: no answer to checkpoint in time: its launcher is still at it")
+
+
+def made(**settings: object) -> CkptWorld:
+    return CkptWorld(probe=60.0, **settings)
+
+
+@pytest.fixture
+def world() -> Iterator[CkptWorld]:
+    one = made()
+    yield one
+    one.close()
+
+
+def begins(world: CkptWorld, number: int, **fields: object) -> None:
+    world.slurm.submit(number, PUB, **fields)
+    world.until(lambda: "RUNNING" in world.job(number).states and world.job(number).start > 0)
+
+
+def lines(world: CkptWorld) -> list[str]:
+    return [str(fields["line"]) for name, fields in world.slurm.updates if name == "tell"]
+
+
+def comments(world: CkptWorld) -> list[str]:
+    return [str(f["text"]) for name, f in world.slurm.updates if name == "set_admin_comment"]
+
+
+def test_the_first_save_is_made_a_minute_after_the_start(world: CkptWorld) -> None:
+    begins(world, 7)
+    world.until(lambda: bool(world.state.images(7)))
+    took = world.now - world.job(7).start
+    assert 60 <= took <= 65
+    world.advance(300)
+    assert world.saver.calls.count(("checkpoint", 7)) == 1, "one is enough to know"
+    assert world.state.unsavable() == {}
+
+
+def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWorld) -> None:
+    world.saver.broken = LOCK
+    begins(world, 7)
+    world.until(lambda: bool(world.state.unsavable()))
+    assert world.now - world.job(7).start <= 120
+    (verdict,) = world.state.unsavable().values()
+    assert (verdict.job, verdict.why) == (7, "it holds a lock on a file")
+    first, second = lines(world)
+    assert first == (
+        "slurm-elastic: this job cannot be saved: it holds a lock on a file; should its machine be"
+        " taken away, it begins anew"
+    )
+    assert second.startswith("slurm-elastic: it would help to run it without the lock")
+    assert comments(world)[0].startswith("slurm-elastic: cannot be saved: it holds a lock")
+    assert "ckpt-unsavable" in world.told(7)
+    world.advance(1200)
+    assert len(lines(world)) == 2, "told once"
+    assert world.saver.calls.count(("checkpoint", 7)) <= 5, "it is not stopped again and again"
+
+
+def test_a_failure_that_passes_is_no_verdict(world: CkptWorld) -> None:
+    world.saver.broken = BUSY
+    begins(world, 7)
+    world.advance(200)
+    assert world.state.unsavable() == {}
+    assert lines(world) == []
+    world.saver.broken = None
+    world.until(lambda: bool(world.state.images(7)))
+
+
+def test_a_job_that_can_be_saved_later_is_acquitted(world: CkptWorld) -> None:
+    world.saver.broken = LOCK
+    begins(world, 7)
+    world.until(lambda: bool(world.state.unsavable()))
+    world.saver.broken = None
+    world.order("save", job=7)
+    world.until(lambda: bool(world.state.images(7)))
+    assert world.state.unsavable() == {}
+    assert comments(world)[-1] == ""
+    assert "ckpt-savable" in world.told(7)
+
+
+def test_the_verdict_goes_with_the_job_and_outlives_the_service(world: CkptWorld) -> None:
+    world.saver.broken = LOCK
+    begins(world, 7)
+    world.until(lambda: bool(world.state.unsavable()))
+    world.restart_ckptman()
+    assert list(world.state.unsavable()) == [7]
+    world.slurm.set_job(7, "COMPLETED")
+    world.until(lambda: not world.state.unsavable())
+
+
+def test_stay_tells_the_administrator_alone() -> None:
+    world = made(unsavable="stay")
+    try:
+        world.saver.broken = LOCK
+        begins(world, 7)
+        world.until(lambda: bool(world.state.unsavable()))
+        world.advance(60)
+        assert lines(world) == comments(world) == []
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: bool) -> None:
+    world = made(unsavable="on_demand")
+    try:
+        world.saver.broken = LOCK
+        begins(world, 7, requeue=requeue)
+        spot = {m.instance.node: m for m in world.ckpt.ledger.machines()}[world.job(7).nodes[0]]
+        assert spot.instance.market is Market.SPOT
+        world.until(lambda: bool(world.state.unsavable()))
+        world.advance(30)
+        rules = [e for e in world.ledger.exclusions() if e.kind == NO_SPOT]
+        if not requeue:
+            assert (world.job(7).restarts, rules) == (0, [])
+            assert "begins anew" in lines(world)[0]
+            return
+        assert [e.scope for e in rules] == ["job:7"]
+        assert world.job(7).restarts == 1
+        assert spot.instance.node in world.job(7).excluded
+        (moved,) = world.migrations()
+        assert (moved.cause, moved.image) == (Cause.UNSAVABLE, None)
+        world.until(lambda: world.migrations()[0].step is Step.BACK)
+        assert "it begins anew on" in lines(world)[-1]
+        world.advance(200)
+        assert world.job(7).restarts == 1, "once is enough"
+        world.slurm.set_job(7, "COMPLETED")
+        world.until(lambda: not [e for e in world.ledger.exclusions() if e.kind == NO_SPOT])
+    finally:
+        world.close()

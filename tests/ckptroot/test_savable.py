@@ -1,0 +1,182 @@
+"""Programs that hold more than memory and open files: a real CRIU brings them back, or it is known at
+the save that it cannot. The harness is that of test_isolation.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_elastic.ckptroot import inventory
+from slurm_elastic.ckptroot.site import Refused
+
+from .test_isolation import START, home, moved, program  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.timeout(600)
+
+STEPS = """
+step = 0
+while True:
+    print("step", step, look(), file=out)
+    step += 1
+    time.sleep(0.05)
+"""
+
+LOCKS = (
+    """
+import fcntl, os, sqlite3, subprocess, sys, time
+out = open("out", "a", buffering=1)
+whole, part = open("flock", "w"), open("fcntl", "w")
+fcntl.flock(whole, fcntl.LOCK_EX)
+fcntl.lockf(part, fcntl.LOCK_EX, 10, 5)
+base = sqlite3.connect("base.db", isolation_level=None)
+base.execute("create table t (n)")
+base.execute("begin immediate")
+OTHER = '''
+import fcntl, sqlite3
+found = []
+for name, way in (("flock", fcntl.flock), ("fcntl", fcntl.lockf)):
+    try:
+        way(open(name, "r+"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        found.append("free")
+    except OSError:
+        found.append("held")
+try:
+    sqlite3.connect("base.db", timeout=0).execute("begin immediate")
+    found.append("free")
+except sqlite3.OperationalError:
+    found.append("held")
+print(*found)
+'''
+def look():
+    return subprocess.run([sys.executable, "-c", OTHER], capture_output=True, text=True).stdout.strip()
+"""
+    + STEPS
+)
+
+GHOST = (
+    """
+import os, time
+out = open("out", "a", buffering=1)
+ghost = open("ghost", "w+b")
+ghost.write(os.urandom(1) * (8 << 20))
+ghost.flush()
+os.unlink("ghost")
+first = os.pread(ghost.fileno(), 1, 0)
+def look():
+    return os.pread(ghost.fileno(), 8 << 20, 0) == first * (8 << 20)
+"""
+    + STEPS
+)
+
+DAEMON = (
+    """
+import os, time
+out = open("out", "a", buffering=1)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        beat = open("beat", "w", buffering=1)
+        while True:
+            beat.seek(0)
+            beat.write(f"{time.time():.2f}")
+            time.sleep(0.02)
+    os._exit(0)
+os.wait()
+def look():
+    time.sleep(0.2)
+    return abs(time.time() - float(open("beat").read() or 0)) < 5
+"""
+    + STEPS
+)
+
+
+def test_locks_are_held_again_after_the_move(home: Path, program: str) -> None:  # noqa: F811
+    (home / "job").write_text(LOCKS)
+    told = moved(home, program, "locks")
+    assert "refused" not in told, told
+    assert len(told["lines"]) > told["last"]
+    assert told["lines"] == [f"step {n} held held held" for n in range(len(told["lines"]))]
+
+
+def test_a_large_file_that_was_deleted_is_in_the_image(home: Path, program: str) -> None:  # noqa: F811
+    (home / "job").write_text(GHOST)
+    told = moved(home, program, "ghost")
+    assert "refused" not in told, told
+    assert told["lines"] == [f"step {n} True" for n in range(len(told["lines"]))]
+    assert len(told["lines"]) > told["last"]
+
+
+def test_a_daemon_of_the_job_goes_on_with_it(home: Path, program: str) -> None:  # noqa: F811
+    (home / "job").write_text(DAEMON)
+    told = moved(home, program, "daemon")
+    assert "refused" not in told, told
+    assert told["lines"] == [f"step {n} True" for n in range(len(told["lines"]))]
+    assert len(told["rights"]) == 2
+
+
+# the inventory
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    code = (
+        "import fcntl, sys, time; f = open('held', 'w'); fcntl.flock(f, fcntl.LOCK_EX);"
+        "print('up', flush=True); time.sleep(600)"
+    )
+    one = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stdout=subprocess.PIPE)
+    assert one.stdout is not None
+    one.stdout.readline()
+    yield one
+    one.kill()
+    one.communicate()
+
+
+def test_a_locked_file_that_changed_meanwhile_is_not_gone_on_with(
+    task: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    found = inventory.locked_files([task.pid])
+    path = str(tmp_path / "held")
+    assert list(found) == [path]
+    inventory.check_locked(found)
+    with open(path, "a") as file:
+        file.write("another job's")
+    with pytest.raises(Refused, match="has changed since the job"):
+        inventory.check_locked(found)
+    os.unlink(path)
+    with pytest.raises(Refused, match="No such file"):
+        inventory.check_locked(found)
+
+
+def test_an_open_file_of_this_node_alone_is_told(
+    task: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path.parent
+    assert inventory.local_files([task.pid], {}, shared) == "", "it is where the images are"
+    monkeypatch.setattr(inventory, "_is_local", lambda *_: True)
+    assert "of this node alone" in inventory.local_files([task.pid], {}, shared)
+
+
+def test_a_tmpdir_of_its_own_with_files_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    environment = {b"TMPDIR": os.fsencode(own)}
+    monkeypatch.setattr(inventory, "_is_local", lambda path, _: path == str(own))
+    assert inventory.local_files([], environment, tmp_path) == ""
+    (own / "stage").touch()
+    assert "TMPDIR" in inventory.local_files([], environment, tmp_path)
+
+
+def test_a_process_that_left_the_tree_is_told() -> None:
+    with subprocess.Popen(["/bin/sleep", "600"]) as child:
+        assert inventory.stray([child.pid], os.getpid(), child.pid) == ""
+        said = inventory.stray([child.pid], os.getpid(), 1)
+        child.kill()
+    assert said.endswith("has left the job's tree, as daemons do")

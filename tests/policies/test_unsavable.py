@@ -1,0 +1,61 @@
+"""The words of a failed save, as people are to read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_elastic.policies.unsavable import obstacle
+
+CRIU = "job 7: no checkpoint: criu dump: exit 1: "
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        (CRIU + "(criu/file-lock.c:110): Some file locks are hold by dumping tasks!", "a lock"),
+        (CRIU + "(criu/files-reg.c:1107): Can't create link remap for /dev/shm/sem.x.",
+         "named semaphore"),
+        (CRIU + "(criu/files-reg.c:869): Can't dump ghost file /a of 4194304 size", "deleted"),
+        (CRIU + "(criu/sk-inet.c:188): Connected TCP socket, consider using --tcp-established",
+         "network connection"),
+        (CRIU + "(criu/sockets.c:151): Can't get 1:16 opt", "network socket"),
+        (CRIU + "(criu/fsnotify.c:227): Can't dump inotify", "inotify"),
+        (CRIU + "(criu/namespaces.c:1012): Can't dump nested user namespace for 12", "container"),
+        (CRIU + "(criu/mem.c:99): Task with SysVIPC shmem map @7f doesn't live in IPC ns",
+         "System V"),
+        (CRIU + "(compel/src/lib/infect.c:3): Unseizable non-zombie 12 found, state t", "traces"),
+        (CRIU + "(criu/files-ext.c:94): Can't dump file 5 of that type [20666] (chr 195:255)",
+         "device"),
+        ("job 7: no checkpoint: process ssh-agent is not dumpable (prctl(2))", "hides its memory"),
+        ("job 7: no checkpoint: process x has other rights than the job's user", "other rights"),
+        ("job 7: this run is not under the launcher", "launcher"),
+    ],
+)  # fmt: skip
+def test_the_reason_is_one_sentence_with_what_would_help(message: str, why: str) -> None:
+    found = obstacle(message)
+    assert found is not None
+    assert why in found.why
+    assert found.why[:1].islower()
+    assert "\n" not in found.why
+    assert found.remedy
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "job 7: no answer to checkpoint in time: its launcher on n1 is still at it",
+        "job 7: no time left for a checkpoint",
+        "job 7: no checkpoint: the deadline has passed",
+        "job 7: no checkpoint: 12 GiB are more than is left of 25% of the file system",
+        "job 7: image 3 is not whole",
+        "[Errno 28] No space left on device",
+    ],
+)
+def test_what_may_pass_by_itself_is_no_verdict(message: str) -> None:
+    assert obstacle(message) is None
+
+
+def test_words_that_nobody_knows_are_given_as_they_are() -> None:
+    found = obstacle(CRIU + "(criu/new.c:1): Something\n new")
+    assert found is not None
+    assert found.why == "criu dump: exit 1: (criu/new.c:1): Something new"
