@@ -77,16 +77,17 @@ def next_launch(
     (None: any number), ``startable`` how many the cloud's API would start now (None: any number).
     """
     left = tuple(n for n in request.nodes if n not in had)
-    room = sum(r.room for r in serving(replace(request, nodes=left), offers, scope, now, keys))
+    first = rank(part_of(request, left), offers, scope, now, keys)
+    room = sum(r.room for r in serving(first.request, offers, scope, now, keys, first=first))
     nodes = select(todo, had, room)
     bounds = (turn(caps, scope.booting), _api_bound(request.pool.cloud, startable, len(nodes)))
     allowed, cap = min(bounds)
     if nodes and not allowed:
-        placement = rank(part_of(request, left), offers, scope, now, keys)
-        return NextLaunch(placement=placement, spare=room - len(nodes), waiting=nodes, cap=cap)
-    placement = rank(part_of(request, nodes or left), offers, scope, now, keys)
+        return NextLaunch(placement=first, spare=room - len(nodes), waiting=nodes, cap=cap)
     if not nodes:
-        return NextLaunch(placement=placement, spare=room)
+        return NextLaunch(placement=first, spare=room)
+    whole = tuple(nodes) == left
+    placement = first if whole else rank(part_of(request, nodes), offers, scope, now, keys)
     return NextLaunch(placement=placement, nodes=nodes[: min(placement.ranked[0].room, allowed)])
 
 

@@ -136,14 +136,18 @@ def serving(
     scope: Scope,
     now: float,
     keys: Sequence[str] = DEFAULT_KEYS,
+    *,
+    first: Placement | None = None,
 ) -> tuple[Ranked, ...]:
     """The launches that would serve ``request``, best first, each within what the earlier ones
-    leave of the bounds; their rooms together are how many nodes can be had.
+    leave of the bounds; their rooms together are how many nodes can be had. ``first``: the ranking
+    of all of it, where that is there already.
     """
     left, nodes = list(offers), request.nodes
     chosen: list[Ranked] = []
     while nodes:
-        ranked = rank(replace(request, nodes=nodes), left, scope, now, keys).ranked
+        placement = first or rank(replace(request, nodes=nodes), left, scope, now, keys)
+        ranked, first = placement.ranked, None
         if not ranked:
             break
         best = ranked[0]
