@@ -17,7 +17,7 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Launch, Machine
+from slurm_elastic.ledger import Launch, LedgerState, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
 from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_time
 from slurm_elastic.model_slurm import SlurmJob
@@ -312,9 +312,9 @@ class BootTimeouts:
                 self._give_up(still)
 
     def _late(self, seen: dict[str, float]) -> list[_TimedOut]:
-        waited = partial(self._waited, seen)
+        state, waited = self._site.ledger.state(), partial(self._waited, seen)
         return [
-            _timed_out(self._site, cloud, waited, partial(self._due, cloud))
+            _timed_out(self._site, state, cloud, waited, partial(self._due, cloud))
             for cloud in self._clouds
         ]
 
@@ -371,7 +371,8 @@ class BootTimeouts:
         """The intent at once: nothing takes these for machines that boot any more."""
         site = self._site
         overdue = {m.instance.id for m in late.machines}
-        doomed = [m for m in _booting(site, late.cloud) if m.instance.node in given]
+        booting = _booting(site, site.ledger.state(), late.cloud)
+        doomed = [m for m in booting if m.instance.node in given]
         for why, some in (
             (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
             (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
@@ -382,6 +383,7 @@ class BootTimeouts:
 
 def _timed_out(
     site: Site,
+    state: LedgerState,
     cloud: str,
     waited: Callable[[str, Asked], float],
     due: Callable[[float], bool],
@@ -389,10 +391,10 @@ def _timed_out(
     """By the ledger alone; Slurm may have them up by now, or not want them any more."""
     late = [
         m
-        for m in _booting(site, cloud)
+        for m in _booting(site, state, cloud)
         if due(waited(m.instance.generation, partial(_asked, site, m.instance)))
     ]
-    open_ = [row for row in site.ledger.open_launches() if row.cloud == cloud]
+    open_ = [row for row in state.launches if row.cloud == cloud]
     doubtful = [
         n
         for row in open_
@@ -400,7 +402,7 @@ def _timed_out(
         for n in row.nodes
     ]
     if doubtful:
-        served = {m.instance.node for m in site.ledger.machines() if m.suspending is None}
+        served = {m.instance.node for m in state.machines if m.suspending is None}
         doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
     return _TimedOut(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
 
@@ -424,12 +426,15 @@ def _not_asked_again(site: Site, late: _TimedOut, requests: Sequence[Request]) -
     return late.among(n for n in late.nodes if n not in again)
 
 
-def _booting(site: Site, cloud: str) -> list[Machine]:
+def _booting(site: Site, state: LedgerState, cloud: str) -> list[Machine]:
     """Machines of the configuration as it is: others' nodes nobody gives up."""
     return [
         m
-        for m in site.ledger.booting(cloud)
-        if m.instance.node in site.pool_of and site.pool_of[m.instance.node].cloud == cloud
+        for m in state.machines
+        if m.instance.cloud == cloud
+        and m.boots
+        and m.instance.node in site.pool_of
+        and site.pool_of[m.instance.node].cloud == cloud
     ]
 
 

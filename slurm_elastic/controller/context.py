@@ -94,12 +94,12 @@ class Site:
         launching = self.launching()  # first: its machines are not there yet, or serve by then
         return launching | {m.instance.node for m in self.serving()}
 
-    def serving(self) -> list[Machine]:
+    def serving(self, live: Sequence[Machine] | None = None) -> list[Machine]:
         """Live machines whose end is not decided. One of a cloud that has left the configuration is
         paid, and counts in all bounds, but serves nobody.
         """
         clouds = self.providers
-        live = self.ledger.machines()
+        live = self.ledger.machines() if live is None else live
         return [m for m in live if m.suspending is None and m.instance.cloud in clouds]
 
     def launching(self) -> set[str]:

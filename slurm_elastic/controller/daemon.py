@@ -71,6 +71,10 @@ PRUNING = 3600.0
 KEEP_HISTORY = 30 * 86400.0
 
 
+OWN = ("overdue", "settle", "policies", "operators", "usage", "notify")
+"""The workers of what is of no single cloud, each with a periodic task of its own."""
+
+
 def one_thread(cloud: str) -> Executor:
     """A cloud's worker, or the settling one."""
     return ThreadPoolExecutor(max_workers=1, thread_name_prefix=cloud)
@@ -112,19 +116,22 @@ class Daemon:
         self._repairing: dict[str, Future[None]] = {}
         self._in_flight: dict[str, list[Future[bool]]] = {}
         self._unfinished: dict[str, _Unfinished] = {}
-        self._settling_worker = worker("settle")
-        self._settler = DeferredUpdates(site, self._settling_worker)
-        self._growing_worker = worker("policies")
-        self._growing = Autoscaler(site, self._growing_worker)
-        self._directing_worker = worker("operators")
-        self._directives = Directives(site, self._directing_worker)
-        self._usage_worker = worker("usage")
-        self._usage = UsageRecord(site, self._usage_worker)
-        self._telling_worker = worker("notify")
-        self._teller = Teller(site, self._telling_worker)
-        self._overdue_worker = worker("overdue")
+        # The one that hands work to the clouds' workers ends first.
+        own = {name: worker(name) for name in OWN}
+        self._all_workers = (*own.values(), *self._workers.values())
+        self._settler = DeferredUpdates(site, own["settle"])
         self._overdue = BootTimeouts(
-            site, self._overdue_worker, self._workers, spool, lambda c: self._rounds[c].is_over
+            site, own["overdue"], self._workers, spool, lambda c: self._rounds[c].is_over
+        )
+        self._teller = Teller(site, own["notify"])
+        self._ticks = (
+            self._overdue.tick,
+            *([] if keys is None else [keys.tick]),
+            Directives(site, own["operators"]).tick,
+            Autoscaler(site, own["policies"]).tick,
+            self._settler.tick,
+            UsageRecord(site, own["usage"]).tick,
+            self._teller.tick,
         )
         self._next_repair = float("-inf")
         self._next_beat = float("-inf")
@@ -143,11 +150,8 @@ class Daemon:
                 if any(b"job-end" in event for event in woken):
                     self._job_ended()
         finally:
-            # First the one that hands work to the clouds' workers.
-            own = (self._overdue_worker, self._settling_worker, self._growing_worker)
             self._teller.close()
-            others = (self._directing_worker, self._usage_worker, self._telling_worker)
-            for worker in (*own, *others, *self._workers.values()):
+            for worker in self._all_workers:
                 worker.shutdown(wait=True, cancel_futures=True)
             if self._keys is not None:
                 self._keys.close()
@@ -179,14 +183,8 @@ class Daemon:
         self._collect()
         self._repair()
         self._dispatch()
-        self._overdue.tick()
-        if self._keys is not None:
-            self._keys.tick()
-        self._directives.tick()
-        self._growing.tick()
-        self._settler.tick()
-        self._usage.tick()
-        self._teller.tick()
+        for tick in self._ticks:
+            tick()
 
     def _beat(self) -> None:
         site, clock = self._site, self._site.monotonic()

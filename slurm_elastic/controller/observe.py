@@ -70,13 +70,13 @@ class Observation(Struct, frozen=True, kw_only=True):
 
 def observe(site: Site) -> Observation:
     """Slurm's nodes and queue, the ledger's machines and holds. SlurmError passes through."""
-    nodes, jobs, rows = all_nodes(site), site.slurm.jobs(), site.ledger.holds()
-    now = site.now()
+    nodes, jobs, state = all_nodes(site), site.slurm.jobs(), site.ledger.state()
+    now, rows = site.now(), state.exclusions
     return Observation(
         at=int(now),
         nodes=nodes,
         jobs=jobs,
-        machines={m.instance.node: m for m in site.serving()},
+        machines={m.instance.node: m for m in site.serving(state.machines)},
         policy={row.scope: row for row in rows if row.kind == POLICY},
         capacity=frozenset(row.scope for row in rows if row.kind == CAPACITY),
         stops=_shut(site) | stop_of(site.config, site.ledger, site.rules, now),

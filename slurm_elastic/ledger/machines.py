@@ -60,10 +60,6 @@ class Machines(Marks):
         )
         return tuple(row["cloud"] for row in self._select(sql, since))
 
-    def booting(self, cloud: str) -> tuple[Machine, ...]:
-        """Its machines that are wanted and have not registered yet (``Machine.boots``)."""
-        return tuple(m for m in self.machines() if m.instance.cloud == cloud and m.boots)
-
     def observe(
         self,
         cloud: str,
