@@ -106,6 +106,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"end a look at the queue after N jobs that cannot start (default: {DEPTH}, as Slurm)",
     )  # fmt: skip
     queue.add_argument(
+        "--whole-nodes", action="store_true",
+        help="give each job its nodes alone, as select/linear and OverSubscribe=EXCLUSIVE do "
+        "(default: jobs share a node by cores, memory and GPUs, as CR_Core_Memory has it)",
+    )  # fmt: skip
+    queue.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of random choices (default: 0)"
     )
 
@@ -206,6 +211,8 @@ def read(args: argparse.Namespace) -> Setting:
         availability=tuple(load_supply(text) for text in args.availability),
         notice=args.notice,
         rebalance=args.rebalance,
+        whole=args.whole_nodes,
+        gpus=any(jobs.gpus),
     )
     pools, notes = pools_of(config, world)
     accounts = _accounts(config, history, notes)

@@ -19,6 +19,7 @@ from slurm_elastic.simulate.queueing import Queue
 from slurm_elastic.simulate.runs import Run, Runs
 from slurm_elastic.simulate.scaler import WINDOW_LOOK, Grower
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.shared_machines import SharedMachines, machines_needed
 from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.warm_pool import Warm
 
@@ -40,11 +41,9 @@ class Moves:
     def __init__(self, jobs: Jobs, scenario: Scenario, origin: int) -> None:
         self.jobs, self.scenario = jobs, scenario
         self.now = 0
-        self.pools = machines_of(scenario)
+        self.pools = machines_of(scenario, jobs)
         self.purchases = Purchases(scenario, self.pools, self._look_at)
-        self.needs: list[Sequence[int]] = [
-            [-(-procs // pool.procs) for procs in jobs.procs] for pool in scenario.pools
-        ]
+        self.needs: list[Sequence[int]] = [machines_needed(jobs, pool) for pool in scenario.pools]
         self.direct = isinstance(scenario.growth, Slurm)
         self.runs = Runs(jobs, scenario, self.pools)
         self.grower = Grower(jobs, scenario, self.pools, self.needs, origin)
@@ -64,14 +63,17 @@ class Moves:
 
     def _give_back(self, run: Run, now: int) -> bool:
         """A job's machines, to whoever is next; False if it does not end now."""
-        _, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
+        job, pool, machines, pieces, need, _, ready, _, end, expected, _, _, _ = run
         if end != now:
             return False
         self.runs.finish(run, now)
+        if machines.shared is not None and job in machines.shared.of:
+            host = machines.shared.leave(job, ready, now)
+            if host is None:
+                return True
+            expected, pieces = host.expected, host.pieces
         if machines.booked and ready == now:
-            for batch, _ in pieces:  # a job of no length ends as its machines are ready
-                if batch in machines.booked:
-                    self._booted(pool, batch, now)
+            self._boots_first(machines, pool, pieces, now)
         if machines.tracks:
             machines.unexpect(expected)
         machines.busy -= need
@@ -85,6 +87,12 @@ class Moves:
             if look is not None:
                 heappush(self.events, look << 35 | _CHECK | pool)
         return True
+
+    def _boots_first(self, machines: Machines, pool: int, pieces: Pieces, now: int) -> None:
+        """A job of no length ends as its machines are ready."""
+        for batch, _ in pieces:
+            if batch in machines.booked:
+                self._booted(pool, batch, now)
 
     def _free(self, machines: Machines, pool: int, batch: int, count: int, now: int) -> None:
         if (machines.draining or not self.reuse) and machines.batch_due[batch] != NEVER:
@@ -129,6 +137,9 @@ class Moves:
         Slurm requeues the job then.
         """
         machines = self.pools[pool]
+        shared = machines.shared if need == 1 else None
+        if shared is not None and self._join(job, pool, shared, now):
+            return True
         idle = machines.idle if self.reuse else 0
         if need <= idle:
             idle, ready, pieces = need, now, machines.take(need, now)
@@ -141,6 +152,24 @@ class Moves:
         end, expected = self.runs.begin(job, pool, pieces, need, now, ready, idle)
         if machines.tracks:
             machines.expect(expected)
+        if shared is not None and shared.share(job) != shared.whole:
+            shared.open(job, pieces, ready, expected, idle)
+        heappush(self.events, end << 35 | job)
+        return True
+
+    def _join(self, job: int, pool: int, shared: SharedMachines, now: int) -> bool:
+        """A job that leaves some of a machine to others goes where others are, if it fits."""
+        host = shared.with_room(job)
+        if host is None:
+            return False
+        machines, ready = self.pools[pool], max(now, host.ready)
+        end, expected = self.runs.begin(job, pool, host.pieces, 1, now, ready, 0)
+        shared.join(job, host)
+        if expected > host.expected:
+            if machines.tracks:
+                machines.unexpect(host.expected)
+                machines.expect(expected)
+            host.expected = expected
         heappush(self.events, end << 35 | job)
         return True
 
@@ -231,6 +260,8 @@ class Moves:
             machines.unexpect(machines.coming.pop(batch))
             lost += machines.lose_booting(batch, now)
         for job in self.runs.on(pool, batch) if lost < count else ():
+            if job not in self.runs.now:
+                continue  # lost with another job of its machine
             lost += self._interrupt(job, pool, batch, count - lost, now)
             if lost >= count:
                 break
@@ -240,6 +271,8 @@ class Moves:
         """A job loses up to ``most`` machines of ``batch``; its others become idle."""
         machines = self.pools[pool]
         run = self.runs.interrupt(job, now)
+        if machines.shared is not None and job in machines.shared.of:
+            run = self._empty(machines.shared, run, now)
         machines.unexpect(run.expected)
         lost, up = 0, run.need if run.ready < now else run.idle
         for held, count in run.pieces:
@@ -258,6 +291,18 @@ class Moves:
         self.grower.covered.discard(job)
         self._push(now + self.scenario.requeue_delay, ARRIVE, job)
         return lost
+
+    def _empty(self, shared: SharedMachines, run: Run, now: int) -> Run:
+        """The other jobs of a run's machine are interrupted with it; the run as if it had had the
+        machine alone.
+        """
+        host = shared.of[run.job]
+        for job in sorted(host.jobs - {run.job}):
+            shared.leave(job, self.runs.interrupt(job, now).ready, now)
+            self.grower.covered.discard(job)
+            self._push(now + self.scenario.requeue_delay, ARRIVE, job)
+        shared.leave(run.job, run.ready, now)
+        return run._replace(expected=host.expected, ready=host.ready, idle=host.idle)
 
     def _stop_boot(self, run: Run, batch: int, count: int, lost: bool, now: int) -> int:
         """The machines that boot for a job are lost, or boots for whoever comes first; how many are

@@ -1,4 +1,4 @@
-"""Jobs as columns of integers: 64 bytes a job, whatever the length of the history."""
+"""Jobs as columns of integers: 80 bytes a job, whatever the length of the history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LARGEST = 2**40
 class Job(NamedTuple):
     """One job. ``submit`` is a point in time, ``run`` how long it ran, ``limit`` what it asked for
     (seconds); ``procs`` are processors; ``user``, ``partition`` and ``account`` the history's own
-    numbers.
+    numbers; ``memory`` (MiB, 0: not known) and ``gpus`` of all its nodes together.
     """
 
     number: int
@@ -25,6 +25,8 @@ class Job(NamedTuple):
     user: int = -1
     partition: int = -1
     account: int = -1
+    memory: int = 0
+    gpus: int = 0
 
 
 def beyond(job: Job) -> str | None:
@@ -50,6 +52,8 @@ class Jobs:
         self.user = array("q")
         self.partition = array("q")
         self.account = array("q")
+        self.memory = array("q")
+        self.gpus = array("q")
         for job in jobs:
             self.append(job)
         self.sort()
@@ -66,6 +70,8 @@ class Jobs:
             self.user,
             self.partition,
             self.account,
+            self.memory,
+            self.gpus,
         )
 
     def __len__(self) -> int:

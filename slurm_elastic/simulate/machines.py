@@ -20,9 +20,11 @@ from slurm_elastic.policies.scaling import spare
 from slurm_elastic.simulate.billing import HOUR, dollars
 from slurm_elastic.simulate.boot_slots import Turns, last_ready, waves
 from slurm_elastic.simulate.idle_set import Pieces, idle_machines
+from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER, PLENTY, SpotMarket
 from slurm_elastic.simulate.reservations import Profile
 from slurm_elastic.simulate.scenario import Clock, PoolModel, Scenario
+from slurm_elastic.simulate.shared_machines import SharedMachines
 
 Sales = list[tuple[int, int]]
 """(offer, machines): what launches gave."""
@@ -70,6 +72,7 @@ class Machines:
             [i for i, s in enumerate(self.sold) if s is one or (one.stock and s.stock == one.stock)]
             for one in self.sold
         ]
+        self.shared: SharedMachines | None = None
         self.rates = [_rate(s.offer) for s in self.sold]
         # reclaimed: machines that the cloud took; promised: busy ones that have no names yet;
         # booked: batches that boot for a job, coming: others that boot, with when they are ready;
@@ -459,16 +462,18 @@ def _rate(offer: Offer) -> float:
     return offer.price if offer.on_demand_price is None else offer.on_demand_price
 
 
-def machines_of(scenario: Scenario) -> list[Machines]:
-    """The machines of a scenario's pools, with their turns to boot: first the pool's own, then
-    those that it shares. Where a limit is shared, idle machines go when they are due although jobs
-    wait, as Slurm's SuspendTime has it: another pool may need their place.
+def machines_of(scenario: Scenario, jobs: Jobs) -> list[Machines]:
+    """The machines of a scenario's pools for these jobs, with their turns to boot: first the pool's
+    own, then those that it shares. Where a limit is shared, idle machines go when they are due
+    although jobs wait, as Slurm's SuspendTime has it: another pool may need their place.
     """
     found = [
         Machines(pool, scenario.order, scenario.seed + index)
         for index, pool in enumerate(scenario.pools)
     ]
     for machines in found:
+        if machines.pool.shared and scenario.reservations == 1:
+            machines.shared = SharedMachines(jobs, machines.pool)
         if machines.pool.max_booting is not None:
             machines.turns = (Turns(machines.pool.max_booting),)
     for cap in scenario.boot_caps:

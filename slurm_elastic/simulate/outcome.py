@@ -12,6 +12,7 @@ from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
 from slurm_elastic.simulate.runs import Runs
+from slurm_elastic.simulate.shared_machines import machines_needed
 
 SHORT = 10
 
@@ -123,6 +124,7 @@ def conservation(jobs: Jobs, pools: Sequence[Machines], runs: Runs, unserved: in
         found.append(f"{len(jobs)} jobs came, {ended} ended, {unserved} could not be served")
     spent = runs.held + runs.useful + runs.lost + runs.overhead
     busy = sum(machines.busy_area for machines in pools)
+    busy += sum(m.shared.overlap for m in pools if m.shared is not None)
     if spent != busy:
         found.append(f"machines were busy for {busy} s, jobs account for {spent} s")
     work = _work(jobs, pools, runs)
@@ -137,13 +139,13 @@ def _work(jobs: Jobs, pools: Sequence[Machines], runs: Runs) -> int:
     """Machine-seconds that jobs brought: each by the machines that it needs of the pool in which it
     ended, but for what it saved in others; of jobs that did not end, what they saved.
     """
-    sizes = [machines.pool.procs for machines in pools]
-    rows = zip(jobs.procs, jobs.run, runs.where, runs.ended, strict=True)
-    work = sum([-(-procs // sizes[pool]) * run for procs, run, pool, end in rows if end >= 0])
+    needs = [machines_needed(jobs, machines.pool) for machines in pools]
+    rows = enumerate(zip(jobs.run, runs.where, runs.ended, strict=True))
+    work = sum([needs[pool][job] * run for job, (run, pool, end) in rows if end >= 0])
     for job, pool, seconds in runs.kept:
-        work += -(-jobs.procs[job] // sizes[pool]) * seconds
+        work += needs[pool][job] * seconds
         if runs.ended[job] >= 0:
-            work -= -(-jobs.procs[job] // sizes[runs.where[job]]) * seconds
+            work -= needs[runs.where[job]][job] * seconds
     return work
 
 

@@ -128,6 +128,8 @@ class Queue:
         for machines in self.pools:
             if machines.idle or (self.direct and machines.room()):
                 break
+            if machines.shared is not None and machines.shared.hosts:
+                break
         else:
             return False
         return True
@@ -137,6 +139,8 @@ class Queue:
         direct, reuse = self.direct, self.reuse
         for pool, machines, needs in self._each:
             need = needs[job]
+            if machines.shared is not None and need == 1 and self._beside(job, pool, machines, now):
+                return True
             lacks = need > machines.idle or not reuse
             if lacks and not (direct and self._may_boot(machines, need, now)):
                 continue
@@ -153,6 +157,18 @@ class Queue:
             if self.start(job, pool, need, now):
                 return True
         return False
+
+    def _beside(self, job: int, pool: int, machines: Machines, now: int) -> bool:
+        """Start the job on a machine that others use, unless it would keep that from the head."""
+        host = None if machines.shared is None else machines.shared.with_room(job)
+        if host is None:
+            return False
+        end = max(now, host.ready) + self.limit[job]
+        if machines is self._reserved and host.expected >> 64 <= self.shadow < end:
+            if self.extra < 1:
+                return False
+            self.extra -= 1
+        return self.start(job, pool, 1, now)
 
     def _may_boot(self, machines: Machines, need: int, now: int) -> bool:
         """Whether what a job lacks may be launched for it, where growth is ``direct``."""

@@ -6,7 +6,9 @@ with its line (or place) and a reason.
 
 - ``sacct -X -P`` with the fields of ``FORMAT`` (any order, more fields do no harm);
   times are local, or Unix with ``SLURM_TIME_FORMAT=%s``;
-- processors are those allocated, or else those asked for; steps (``12.batch``) are left out;
+- processors are those allocated, or else those asked for; memory and GPUs are those of ReqTRES,
+  or else of ReqMem (``4000M``, before 21.08 ``4Gn`` a node and ``2Gc`` a processor);
+- steps (``12.batch``) are left out;
 - a job that was cancelled while it waited is only counted; one that has not ended is left out;
 - a limit of UNLIMITED or Partition_Limit is the run time.
 
@@ -18,9 +20,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from math import ceil
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +33,12 @@ from slurm_elastic.simulate.jobs import Job, beyond
 from slurm_elastic.simulate.swf import History, unbroken
 from slurm_elastic.slurm.answers import number, states
 
-FORMAT = "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,State"
+FORMAT = (
+    "JobIDRaw,User,Account,Partition,Submit,ElapsedRaw,TimelimitRaw,ReqCPUS,AllocCPUS,ReqMem,"
+    "ReqTRES,State"
+)
+_UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)")
 NEEDED = ("JobIDRaw", "Submit", "ElapsedRaw")
 _PACKED = b"\x1f\x8b"
 """The first bytes of a file packed by gzip; standard input has no name that could say so."""
@@ -149,15 +158,38 @@ def _job(row: Mapping[str, str], numbers: _Numbers) -> Job | None:
     run = _whole(row["ElapsedRaw"], "ElapsedRaw")
     if run == 0 and state == "CANCELLED":
         run = NEVER
+    procs, tres = _procs(row, run), _listed(row.get("ReqTRES", ""))
+    memory = _mebibytes(tres.get("mem", "")) or _asked(row.get("ReqMem", ""), procs)
     return Job(
         number=_whole(key.split("_")[0].split("+")[0], "JobIDRaw"),
         submit=_time(row["Submit"]),
         run=run,
         limit=_limit(row.get("TimelimitRaw", ""), run),
-        procs=_procs(row, run),
+        procs=procs,
         user=numbers.users[row.get("User", "")],
         partition=numbers.partitions[row.get("Partition", "").split(",")[0]],
         account=numbers.accounts[row.get("Account", "")],
+        memory=memory,
+        gpus=int(tres.get("gres/gpu", "0") or 0),
+    )
+
+
+def _listed(text: str) -> dict[str, str]:
+    """``billing=4,cpu=4,gres/gpu=1,mem=8G,node=1``."""
+    pairs = (part.partition("=") for part in text.split(",") if part)
+    return {name: value for name, _, value in pairs}
+
+
+def _mebibytes(text: str) -> int:
+    """Of ``8G``, ``4000M`` or ``512K``; 0 where it is nothing of the kind."""
+    found = _SIZE.fullmatch(text)
+    return ceil(float(found[1]) * _UNITS[found[2] or "M"]) if found else 0
+
+
+def _asked(text: str, procs: int) -> int:
+    """ReqMem of the whole job; before 21.08 it was a node's (``n``) or a processor's (``c``)."""
+    return (
+        _mebibytes(text[:-1]) * procs if text.endswith("c") else _mebibytes(text.removesuffix("n"))
     )
 
 
@@ -241,7 +273,16 @@ def _json_job(raw: Mapping[str, Any], numbers: _Numbers) -> Job | None:
         user=numbers.users[raw.get("user") or ""],
         partition=numbers.partitions[(raw.get("partition") or "").split(",")[0]],
         account=numbers.accounts[raw.get("account") or ""],
+        memory=_requested(raw, "mem"),
+        gpus=_requested(raw, "gres", "gpu"),
     )
+
+
+def _requested(raw: Mapping[str, Any], kind: str, name: str = "") -> int:
+    """The count of a resource that was asked for; 0 where there is none."""
+    wanted = (t for t in _tres(raw, "requested") if t["type"] == kind)
+    counts = (number(t["count"]) for t in wanted if not name or t.get("name") == name)
+    return int(next(counts, None) or 0)
 
 
 def _tres(raw: Mapping[str, Any], kind: str) -> Iterator[Mapping[str, Any]]:

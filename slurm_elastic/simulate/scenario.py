@@ -39,17 +39,21 @@ class Sold(Struct, frozen=True, kw_only=True):
 class PoolModel(Struct, frozen=True, kw_only=True):
     """Equal machines of one cloud; a job runs within one pool.
 
-    ``machines``: most at a time, of which ``standing`` are always there and never released;
-    ``procs``: processors of one; ``offers``: all that its machines may be bought from, ``wanted``
-    the pool as the ranking knows it (None: any offer will do). Without offers there are one on
-    demand at ``price`` ($/h) and one on the market ``spot`` (None: not used). ``check``: seconds
-    between two looks for machines to release; ``min_idle``: so many are kept up without work until
-    the last job has ended; ``max_booting``: most that boot at a time.
+    ``machines``: most at a time, of which ``standing`` are always there and never released. Each
+    has ``procs``, ``memory`` (MiB; 0: as much as anybody wants) and ``gpus``, which jobs that need
+    less have together where it is ``shared``. ``offers``: all that its machines may be bought from,
+    ``wanted``: the pool as the ranking knows it (None: any offer will do). Without offers there are
+    one on demand at ``price`` ($/h) and one on the market ``spot`` (None: not used). ``check``:
+    seconds between two looks for machines to release; ``min_idle``: so many are kept up without
+    work until the last job has ended; ``max_booting``: most that boot at a time.
     """
 
     name: str
     machines: int
     procs: int = 1
+    memory: int = 0
+    gpus: int = 0
+    shared: bool = False
     standing: int = 0
     public: bool = True
     price: float = 0.0

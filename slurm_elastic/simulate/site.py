@@ -25,8 +25,12 @@ from slurm_elastic.simulate.scenario import BootCap, CoolDownTimes, PoolModel, S
 class World(SpotFacts, frozen=True, kw_only=True):
     """The facts that the configuration does not have. ``static``: (nodes, processors) that the site
     has anyway; ``boot`` and ``configure`` as in ``BootTimes``; ``billing``: how machines are paid
-    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always.
+    (both None: as configured); ``reserved``: (pool, machines, $/h) that are paid always; ``whole``:
+    a job has its machines alone; ``gpus``: the history says who asked for GPUs.
     """
+
+    whole: bool = False
+    gpus: bool = False
 
     static: tuple[int, int] | None = None
     boot: tuple[tuple[int, float], ...] | None = None
@@ -42,13 +46,20 @@ def pools_of(config: Config, world: World) -> tuple[tuple[PoolModel, ...], list[
     if world.static is not None:
         nodes, procs = world.static
         found.append(
-            PoolModel(name="static", machines=nodes, standing=nodes, procs=procs, public=False)
+            PoolModel(
+                name="static",
+                machines=nodes,
+                standing=nodes,
+                procs=procs,
+                public=False,
+                shared=not world.whole,
+            )
         )
     clouds = [cloud.name for cloud in config.clouds]
     pools = sorted(domain_pools(config, expand), key=lambda pool: clouds.index(pool.cloud))
     for pool in sorted(pools, key=lambda p: config.cloud(p.cloud).location is Location.PUBLIC):
-        if pool.gres:
-            notes.append(f"pool {pool.name} is left out: a history does not say who needs gres")
+        if pool.gres and not world.gpus:
+            notes.append(f"pool {pool.name} is left out: no job of the history asked for GPUs")
             continue
         found += _with_reserved(_pool(config, pool, world, notes), world)
     _only_known("--reserved", [name for name, _, _ in world.reserved], [m.name for m in found])
@@ -161,6 +172,9 @@ def _pool(config: Config, pool: Pool, world: World, notes: list[str]) -> PoolMod
         name=pool.name,
         machines=_most(config, pool, sold),
         procs=pool.cpus,
+        memory=pool.real_memory,
+        gpus=pool.gres.get("gpu", 0),
+        shared=not world.whole,
         public=cloud.location is Location.PUBLIC,
         price=cheapest(cloud, pool),
         billing=world.billing or leased,

@@ -13,6 +13,7 @@ from slurm_elastic.simulate.machines import machines_of
 from slurm_elastic.simulate.outcome import Outcome
 from slurm_elastic.simulate.runs import Runs
 from slurm_elastic.simulate.scenario import Scenario
+from slurm_elastic.simulate.shared_machines import machines_needed
 
 
 def on_standing_machines(jobs: Jobs, scenario: Scenario) -> Outcome | None:
@@ -26,9 +27,9 @@ def on_standing_machines(jobs: Jobs, scenario: Scenario) -> Outcome | None:
     pool = scenario.pools[index]
     if pool.standing < pool.machines:
         return None
-    sizes = jobs.procs
-    if pool.procs > 1:
-        sizes = array("q", [-(-procs // pool.procs) for procs in sizes])
+    sizes = array("q", machines_needed(jobs, pool))
+    if pool.shared and any(procs % pool.procs for procs in jobs.procs):
+        return None
     if max(sizes) > pool.machines:
         return None
     starts = easy.starts(jobs, pool.machines, sizes)
@@ -68,7 +69,7 @@ def _booked(
     jobs: Jobs, scenario: Scenario, index: int, sizes: array[int], starts: array[int]
 ) -> Outcome:
     """The books of these runs, which are checked as any others."""
-    pools = machines_of(scenario)
+    pools = machines_of(scenario, jobs)
     runs = Runs(jobs, scenario, pools)
     runs.first = starts
     runs.ended = array("q", [start + run for start, run in zip(starts, jobs.run, strict=True)])

@@ -3,7 +3,8 @@
 Read line by line, so that memory grows by 64 bytes a job only; ``.gz`` is unpacked on the way. A
 line that cannot be used is left out and answered with its number and a reason; nothing is guessed:
 
-- processors are those asked for (field 8), or else those given (field 5);
+- processors are those given (field 5), or else those asked for (field 8): in some histories they
+  differ, and the work that was done is that of the former;
 - the limit is the time asked for (field 9), or else the run time (field 4); a job that ran longer
   than it asked for was evidently let, so its limit is its run time (``overtime`` counts them);
 - a job that never ran (run time below 0: cancelled while it waited) is left out;
@@ -149,7 +150,7 @@ def _job(words: list[str], number: int, history: History) -> Job | None:
 
 
 def _usable(values: list[int], number: int, history: History) -> Job | None:
-    run, procs = values[3], values[7] if values[7] > 0 else values[4]
+    run, procs = values[3], values[4] if values[4] > 0 else values[7]
     if run < 0:
         history.cancelled += 1
         return None

@@ -15,6 +15,8 @@ job = st.builds(
     procs=st.integers(1, 8),
     user=st.just(1),
     partition=st.just(1),
+    memory=st.just(0),
+    gpus=st.just(0),
     account=st.just(-1),
 )
 histories = st.lists(job, min_size=1, max_size=30).map(Jobs)

@@ -117,6 +117,8 @@ histories = st.lists(
         procs=st.integers(1, 6),
         user=st.just(1),
         partition=st.just(1),
+        memory=st.just(0),
+        gpus=st.just(0),
         account=st.sampled_from((-1, PHYSICS, CHEMISTRY)),
     ),
     min_size=1,

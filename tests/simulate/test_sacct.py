@@ -218,7 +218,29 @@ def test_what_a_slurmdbd_of_22_05_says_is_the_same_in_either_form() -> None:
     assert len(text.complaints) == len(document.complaints) == 0
     by_number = {text.jobs[i].number: text.jobs[i] for i in range(len(text.jobs))}
     assert by_number == {
-        document.jobs[i].number: document.jobs[i] for i in range(len(document.jobs))
+        document.jobs[i].number: document.jobs[i]._replace(memory=0)  # not asked for in the text
+        for i in range(len(document.jobs))
     }
+    assert set(document.jobs.memory) == {1}
     assert by_number[1].limit == 300
     assert by_number[2].procs == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "tres", "memory", "gpus"),
+    [
+        ("4000M", "billing=4,cpu=4,gres/gpu=2,mem=8G,node=1", 8192, 2),
+        ("4000M", "", 4000, 0),
+        ("2Gn", "", 2048, 0),
+        ("512Mc", "", 2048, 0),
+        ("0", "", 0, 0),
+        ("", "cpu=4,mem=512K", 1, 0),
+    ],
+)
+def test_memory_and_gpus_are_those_that_were_asked_for(
+    tmp_path: Path, asked: str, tres: str, memory: int, gpus: int
+) -> None:
+    head = "JobIDRaw|Submit|ElapsedRaw|TimelimitRaw|AllocCPUS|ReqMem|ReqTRES|State"
+    row = f"1|1700000000|60|5|4|{asked}|{tres}|COMPLETED"
+    (job,) = (sacct.load(written(tmp_path, f"{head}\n{row}\n")).jobs[0],)
+    assert (job.memory, job.gpus) == (memory, gpus)
