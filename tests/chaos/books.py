@@ -19,6 +19,8 @@ from tests.controller.world import T0
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
+TOLD = 2
+"""Lists with a machine that the ledger lacks: a round may be cut off before it is adopted."""
 NOTICED = 900.0
 """Seconds within which the end of a machine is in the ledger, once nothing is wrong any more."""
 
@@ -76,6 +78,8 @@ class Books:
     def lose(self) -> None:
         """From now on the ledger may lack what was."""
         self.lost_at = self._stage.sched.now
+        for cloud in self._stage.clouds.values():
+            cloud.listed.clear()
 
     # when a machine is made
 
@@ -111,7 +115,7 @@ class Books:
             often = cloud.omitted[one.id] >= self._stage.config.timings.misses
             hidden = often or row.suspending is not None
         else:
-            hidden = self.lost_at >= max(one.launched - T0, cloud.listed.get(one.id, 0.0))
+            hidden = self.lost_at >= one.launched - T0 and cloud.listed[one.id] < TOLD
         self.spared += hidden
         return hidden
 
@@ -253,11 +257,10 @@ class Books:
         bill = second * (ended - (one.launched - T0))
         self.dollars["billed"] += bill
         if row is None:
-            listed = self._stage.clouds[one.cloud].listed.get(one.id)
-            if listed is None:
-                self.dollars["of machines never listed"] += bill
-            elif listed <= self.lost_at:
-                self.dollars["lost with a ledger, and gone by the next list"] += bill
+            lost = one.launched - T0 <= self.lost_at
+            if self._stage.clouds[one.cloud].listed[one.id] < TOLD:
+                kind = "lost with a ledger, and soon gone" if lost else "of machines never listed"
+                self.dollars[kind] += bill
             else:
                 self._unaccounted(one, bill, "the ledger lacks it")
             return

@@ -42,8 +42,8 @@ class Account(FakeAccount):
 
 
 class Cloud(FakeProvider):
-    """``omitted`` counts the answered lists in a row that lacked a machine of ours, ``listed`` is when
-    one had it last (s of the run); ``lies`` are the lists to come that lack some, each with the share
+    """``omitted`` counts the daemon's answered lists in a row that lacked a machine of ours, ``listed``
+    those that had one since a ledger was lost; ``lies`` are the lists to come that lack some, each with the share
     that it lacks.
     """
 
@@ -54,7 +54,7 @@ class Cloud(FakeProvider):
         super().__init__(*args)
         self.stage = stage
         self.omitted: Counter[str] = Counter()
-        self.listed: dict[str, float] = {}
+        self.listed: Counter[str] = Counter()
         self.lies: list[float] = []
         self.slow = 0.0
 
@@ -85,9 +85,10 @@ class Cloud(FakeProvider):
             answer = tuple(i for i in answer if rng.random() >= share)
             self.stage.struck["a list that lies"] += 1
         there = {i.id for i in answer}
-        self.listed |= dict.fromkeys(there, self.stage.sched.now)
-        mine = [i for i in self.account.alive() if self._owns(i)]
-        self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
+        if self.stage.sched.current.owner == "elasticd":
+            self.listed.update(there)
+            mine = [i for i in self.account.alive() if self._owns(i)]
+            self.omitted = Counter({i: self.omitted[i] + 1 for i in mine if i not in there})
         self._io("list answered")
         return answer
 
