@@ -279,26 +279,35 @@ LEDGER = Schema("ledger", "the daemon", MIGRATIONS)
 # long ago; new ones are added to it.
 
 
-_RECENT = "where end is null or end >= :since"
+_RECENT = "where (end is null or end >= :since)"
 _NEWS = ("state", "address", "last_seen", "misses", "suspending", "ended", "why", "registered")
 LEDGER_TABLES = (
     Table(
         name="launches",
         keys=("generation",),
-        where="where state = 'intent' or created >= :since",
+        where="where (state = 'intent' or created >= :since)",
         reader=launch_from,
+        past="state != 'intent'",
     ),
     Table(
         name="machines",
         keys=("cloud", "id"),
-        where="where ended is null or ended >= :since",
+        where="where (ended is null or ended >= :since)",
         reader=machine_from,
         newer=_NEWS,
+        past="ended is not null",
     ),
     Table(name="exclusions", keys=("kind", "scope"), reader=exclusion_from),
     Table(name="directives", keys=("number",), reader=directive_from),
     Table(name="wanted_by", keys=("node",)),
-    Table(name="runs", keys=("job", "begin"), where=_RECENT, reader=run_from, newer=("end",)),
+    Table(
+        name="runs",
+        keys=("job", "begin"),
+        where=_RECENT,
+        reader=run_from,
+        newer=("end",),
+        past="end is not null",
+    ),
     Table(name="drains", keys=("node", "begin"), where=_RECENT, newer=("end",)),
     Table(name="set_aside", keys=("job",), reader=aside_from),
     Table(name="lifted_requeues", keys=("job",)),

@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import MsgspecError, Struct
+from msgspec.structs import replace
 
 from slurm_elastic.store.store import transaction
 
@@ -24,7 +25,8 @@ class Table(Struct, frozen=True, kw_only=True):
 
     ``newer``: columns in which memory's row counts where the file has one that memory never had: it
     may know of the same thing by other means, and less of it. ``doubted``: without the whole file
-    nothing of it counts.
+    nothing of it counts. ``past`` says which rows nothing changes any more: where they cannot be
+    read, those of an older copy serve.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Table(Struct, frozen=True, kw_only=True):
     reader: Callable[[sqlite3.Row], object] = tuple
     newer: tuple[str, ...] = ()
     doubted: bool = False
+    past: str = ""
 
 
 def copied(
@@ -51,6 +54,16 @@ def copied(
     if not whole:
         rows |= {table.name: {} for table in tables if table.doubted}
     return rows, whole
+
+
+def past(source: sqlite3.Connection, tables: Sequence[Table], now: float) -> Rows:
+    """The rows of an older copy that nothing changes any more, as far as they can be read."""
+    rows: Rows = {}
+    for table in tables:
+        if table.past:
+            where = f"{table.where} and {table.past}"
+            rows[table.name], _ = _read(source, replace(table, where=where), now)
+    return rows
 
 
 def walk(source: sqlite3.Connection, tables: Sequence[Table], now: float) -> None:

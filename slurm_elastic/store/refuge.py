@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from slurm_elastic import statedir
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.store import files
-from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, put, walk
+from slurm_elastic.store.moving import Also, Rows, Table, copied, merge, past, put, walk
 from slurm_elastic.store.trouble import (
     ENOUGH,
     LEAST,
@@ -35,6 +36,8 @@ AGAIN = 10.0
 """Seconds between two looks at a file that could not be used."""
 LOOK = 60.0
 """Seconds between two readings of the file itself while it is in use."""
+COPY = 600.0
+"""Seconds between two copies of the file, for what is past."""
 SHORT = 1000
 """Milliseconds to wait for a lock where the file is only looked at."""
 TROUBLES = (sqlite3.Error, OSError)
@@ -57,12 +60,13 @@ class Refuge:
         also: Also | None = None,
     ) -> None:
         self._path, self._schema, self._tables = path, schema, tables
+        self._kept = path.with_name(f"{path.name}.kept")
         self._now, self._monotonic = now, monotonic
         self._mode, self._means, self._also = mode, means, also
         self._had: Rows = {}
         self._damage: sqlite3.DatabaseError | None = None
         self._again = float("-inf")
-        self._look = monotonic() + LOOK
+        self._look = self._next_copy = monotonic() + LOOK
         self.trouble: Trouble | None = None
         self.since = 0.0
         try:
@@ -122,11 +126,37 @@ class Refuge:
         try:
             with contextlib.closing(files.open_reader(self._path, self._schema)) as reader:
                 walk(reader, self._tables, self._now())
+                self._copy(reader)
         except sqlite3.Error as error:
             if trouble_of(error, self._path).kind is Kind.CORRUPT:
                 raise
         except SlurmElasticError as error:
             log.debug("the file is not read: %s", error)
+
+    def _copy(self, reader: sqlite3.Connection) -> None:
+        """Keep what is past beside the file, which may be damaged one day."""
+        if self._monotonic() < self._next_copy or not any(table.past for table in self._tables):
+            return
+        self._next_copy = self._monotonic() + COPY
+        draft = self._kept.with_name(f".{self._kept.name}")
+        try:
+            draft.unlink(missing_ok=True)
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, statedir.FILE))
+            require_room(self._path.parent, ENOUGH + self._path.stat().st_size)
+            with contextlib.closing(sqlite3.connect(draft)) as target:
+                reader.backup(target)
+            os.replace(draft, self._kept)
+        except TROUBLES as error:
+            log.warning("no copy of %s can be kept: %s", self._path, error)
+
+    def _past(self) -> Rows:
+        """Of the last copy."""
+        try:
+            with contextlib.closing(files.open_reader(self._kept, self._schema)) as copy:
+                return past(copy, self._tables, self._now())
+        except (*TROUBLES, SlurmElasticError) as error:
+            log.warning("what is over is not known: %s", error)
+            return {}
 
     def _reader(self) -> sqlite3.Connection | None:
         """The file for reading, where that is still possible."""
@@ -142,6 +172,9 @@ class Refuge:
             rows, whole = copied(source, self._tables, self._now(), SHORT)
             with contextlib.suppress(sqlite3.Error):
                 source.close()
+        if not whole and trouble.kind is Kind.CORRUPT:
+            for name, old in self._past().items():
+                rows[name] = old | rows.get(name, {})
         memory = files.open_memory(self._schema)
         put(memory, rows)
         # A file that is made anew lacks all of it; one that is there still has what was read of it.

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,10 +194,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def in_its_own_process() -> int:
+def in_its_own_process(module: str, run_it: Callable[[], int]) -> int:
     """With the disk's library loaded, and sets that always have the same order."""
     if "POWER_CUT_LIBRARY" in os.environ:
-        return main()
+        return run_it()
     from tests.power_cut import build
 
     with tempfile.TemporaryDirectory(prefix="se-chaos-") as place:
@@ -205,9 +205,9 @@ def in_its_own_process() -> int:
         env = {
             **os.environ, "LD_PRELOAD": library, "POWER_CUT_LIBRARY": library, "PYTHONHASHSEED": "0",
         }  # fmt: skip
-        command = [sys.executable, "-m", "tests.chaos.run", *sys.argv[1:]]
+        command = [sys.executable, "-m", module, *sys.argv[1:]]
         return os.spawnve(os.P_WAIT, sys.executable, command, env)
 
 
 if __name__ == "__main__":
-    sys.exit(in_its_own_process())
+    sys.exit(in_its_own_process("tests.chaos.run", main))

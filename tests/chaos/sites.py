@@ -23,9 +23,11 @@ TIMINGS = {
 }  # fmt: skip
 
 
-def site_of(rng: random.Random, state: Path) -> tuple[str, Config, Mapping[str, str]]:
+def site_of(
+    rng: random.Random, state: Path, kind: str | None = None
+) -> tuple[str, Config, Mapping[str, str]]:
     """Its kind, its configuration, and the cloud of each node."""
-    kind = rng.choice(KINDS)
+    kind = kind or rng.choice(KINDS)
     checkpoint = CheckpointSettings(method="fake", policy="on_notice", expected=10.0, period=10.0)
     config = make_config(state, timings=Timings(**TIMINGS), checkpoint=checkpoint)  # type: ignore[arg-type]
     onp, pub = config.clouds

@@ -64,7 +64,7 @@ class Stage:
 
     spending: Any = None
 
-    def __init__(self, seed: int, *, keep: bool = False) -> None:
+    def __init__(self, seed: int, *, keep: bool = False, kind: str | None = None) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.trace: list[str] | None = [] if keep else None
@@ -78,7 +78,7 @@ class Stage:
         self.skews = [0.0]
         fast = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.disk = HeadDisk(Path(tempfile.mkdtemp(prefix="se-chaos-", dir=fast)))
-        self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root)
+        self.kind, self.config, self.nodes = site_of(self.rng, self.disk.root, kind)
         self.lingers = self.rng.choice((0.0, 0.1, 0.5))
         self.calm = False
         self.wakes = (1.0, 9.0)

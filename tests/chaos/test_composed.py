@@ -41,6 +41,15 @@ def test_a_seed_runs_the_same_each_time() -> None:
     assert digests == [line for line in again.splitlines() if len(line.split()[-1]) == 64]
 
 
+def test_a_day_with_an_hour_of_a_full_disk_and_a_damaged_ledger() -> None:
+    """Every machine ends in time, nothing is bought meanwhile, and the books are whole."""
+    command = [sys.executable, "-m", "tests.chaos.day"]
+    done = subprocess.run(
+        command, cwd=REPO, capture_output=True, text=True, check=False, timeout=patience(900)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("defect", SABOTAGED)
 def test_a_defect_put_in_on_purpose_is_found(defect: str) -> None:
     done = chaos("--seeds", "400", "--sabotage", defect)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.ledger.schema import LEDGER_TABLES
+from slurm_elastic.store.refuge import COPY
 from tests.controller.world import World
 
 FULL = "slurm_elastic.store.refuge.require_room"
@@ -293,3 +296,21 @@ def test_no_table_is_forgotten_when_the_ledger_goes_over(world: EnduringWorld) -
     rows = world.ledger._db.execute("select name from sqlite_master where type = 'table'")
     apart = {"decisions", "decision_subjects", "heartbeats", "sqlite_sequence"}
     assert {row["name"] for row in rows} - apart == {table.name for table in LEDGER_TABLES}
+
+
+def test_what_was_paid_is_known_after_the_whole_file_was_spoilt(world: EnduringWorld) -> None:
+    """Of a copy: what is past does not change."""
+    run_one(world, 1, "pub1")
+    world.slurm.finish(1)
+    world.advance(COPY + world.config.timings.suspend_time)
+    ended = {id_: end for id_, (end, _) in in_file(world).items() if end is not None}
+    assert len(ended) == 1
+    world.advance(COPY)
+    assert stat.S_IMODE((world.dir / "ledger.db.kept").stat().st_mode) == 0o600
+    with closing(sqlite3.connect(world.dir / "ledger.db")) as db:
+        db.execute("pragma wal_checkpoint(truncate)")
+    path = world.dir / "ledger.db"
+    path.write_bytes(b"\xa5" * path.stat().st_size)
+    world.advance(120)
+    assert world.ledger.end_only == ""
+    assert {id_: end for id_, (end, _) in in_file(world).items()} == ended
