@@ -311,6 +311,8 @@ LEDGER_TABLES = (
     Table(name="drains", keys=("node", "begin"), where=_RECENT, newer=("end",)),
     Table(name="set_aside", keys=("job",), reader=aside_from),
     Table(name="lifted_requeues", keys=("job",)),
+    Table(name="counters", keys=("name",)),
+    Table(name="settled", keys=("at",)),
     # A cloud may have machines that are not among the rows.
     Table(name="read_whole", keys=("cloud",), doubted=True),
     Table(name="health", keys=("name",)),

@@ -128,7 +128,7 @@ class Day:
             books.wrong("damage", "no damaged ledger was set aside")
 
     def _judge_books(self, made: dict[str, float]) -> None:
-        stage, books = self.stage, self.stage.books
+        books = self.stage.books
         if books.jobs - books.completed:
             books.wrong("job lost", f"not completed: {sorted(books.jobs - books.completed)}")
         for part in ((0.0, FULL[0]), (FULL[1], DAMAGED), (DAMAGED, DAY)):
