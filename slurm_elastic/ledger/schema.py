@@ -313,6 +313,7 @@ LEDGER_TABLES = (
     Table(name="lifted_requeues", keys=("job",)),
     Table(name="counters", keys=("name",)),
     Table(name="settled", keys=("at",)),
+    Table(name="told", keys=("key",)),
     # A cloud may have machines that are not among the rows.
     Table(name="read_whole", keys=("cloud",), doubted=True),
     Table(name="health", keys=("name",)),
