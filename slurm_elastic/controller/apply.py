@@ -319,7 +319,7 @@ def adopt(
     for instance in found:
         try:
             before = _take_in(site, instance, worst.get(instance.offer_key, 0.0))
-        except SlurmElasticError as error:
+        except (SlurmElasticError, sqlite3.Error) as error:
             log.warning("not adopted id=%s error=%s", instance.id, error)
             continue
         except Exception:
