@@ -62,6 +62,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="store_true",
         help="leave out the check of slurm.conf, which takes longest",
     )
+    parser.add_argument(
+        "--clouds",
+        action="store_true",
+        help="look at the clouds alone: before anything is installed",
+    )
     parser.set_defaults(run=run)
 
 
@@ -70,9 +75,12 @@ def run(args: argparse.Namespace) -> int:
     typed = read(Path(args.config))
     with as_the_services(args.config, typed) as environment:
         config = completed(typed, time.time())
-        diagnosis = diagnose(
-            config, ProbingCli(config.slurm), time.time(), environment, quick=args.quick
-        )
+        if args.clouds:
+            diagnosis = _diagnosis(look_at_clouds(config), time.time())
+        else:
+            diagnosis = diagnose(
+                config, ProbingCli(config.slurm), time.time(), environment, quick=args.quick
+            )
     if args.json:
         write_json(diagnosis)
     else:
@@ -91,17 +99,7 @@ def diagnose(
     """Look at everything; the clouds at the same time, as each may take its time-out.
     ``environment`` says whether the clouds are asked as the services ask them.
     """
-    pools = plan.pools_of(config)
-    blocked = blocked_clouds(config)
-    with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
-        looks = [
-            workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
-            for c in config.clouds
-        ]
-    parts = [
-        Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result()))
-        for c, look in zip(config.clouds, looks, strict=True)
-    ]
+    parts = look_at_clouds(config)
     findings = [
         *([environment] if environment else []),
         *head.state_directory(config),
@@ -114,8 +112,27 @@ def diagnose(
     if isinstance(slurm, bursting.Probing) and _answers(findings):
         probes = tuple(bursting.probes(config, slurm))
         parts.append(Part(name="a job of one node", findings=probes))
+    return _diagnosis(parts, now)
+
+
+def _diagnosis(parts: Sequence[Part], now: float) -> Diagnosis:
     wrong = sum(f.level is Level.WRONG for part in parts for f in part.findings)
     return Diagnosis(at=now, wrong=wrong, parts=tuple(parts))
+
+
+def look_at_clouds(config: Config) -> list[Part]:
+    """Each cloud, all at the same time."""
+    pools = plan.pools_of(config)
+    blocked = blocked_clouds(config)
+    with ThreadPoolExecutor(max_workers=len(config.clouds)) as workers:
+        looks = [
+            workers.submit(clouds.examine, config, c, [p for p in pools if p.cloud == c.name])
+            for c in config.clouds
+        ]
+    return [
+        Part(name=f"cloud {c.name}", findings=(*_blocked(blocked.get(c.name)), *look.result()))
+        for c, look in zip(config.clouds, looks, strict=True)
+    ]
 
 
 def _answers(findings: Sequence[Finding]) -> bool:

@@ -32,6 +32,7 @@ COMMANDS: Mapping[str, str] = {
     "sandbox": "run a whole hybrid cluster on this machine, to try things on",
     "simulate": "show what policies would have cost on a job history, and how long jobs waited",
     "plan": "choose a policy and reservations by a job history",
+    "init": "write the first configuration, from slurm.conf and the clouds that can be reached",
     "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
@@ -50,7 +51,7 @@ COMMANDS: Mapping[str, str] = {
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
-    "set it up": ("conf", "iam", "rootpart", "offers"),
+    "set it up": ("init", "conf", "iam", "rootpart", "offers"),
     "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
     "steer it": ("pause", "resume", "limit"),
 }

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.clouds import CloudSettings
+from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.partial import Draft
 from slurm_elastic.config.requirements import KnownType
@@ -45,7 +46,8 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     configuration; it imports the SDK. ``check`` adds what makes no sense in a cloud of the kind, at
     its index in the file, to the draft's problems. ``grant`` writes the least rights that its
     account needs; None where the cloud knows no rights. ``known_types`` asks the cloud for its
-    types and prices (any ProviderError); None where it has no catalogue.
+    types and prices (any ProviderError); None where it has no catalogue. ``found`` looks
+    for clouds of the kind that this host can reach, for ``init``.
     """
 
     settings: type[CloudSettings]
@@ -53,6 +55,7 @@ class CloudKind(Struct, frozen=True, kw_only=True):
     check: Callable[[Draft, int, Any], None] = _no_complaint
     grant: Callable[[Any, Use, Holder], Grant] | None = None
     known_types: Callable[[Any], Iterable[KnownType]] | None = None
+    found: Callable[[Place], Iterable[Found]] | None = None
     api: int = API
 
     @property

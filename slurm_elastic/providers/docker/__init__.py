@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.found import Found, Place
 from slurm_elastic.protocols import Provider
 from slurm_elastic.providers.base.ownership import ownership_of
 from slurm_elastic.providers.docker.settings import DockerCloud
@@ -18,4 +21,10 @@ def _open(settings: DockerCloud, cluster: Cluster, config: Config | None) -> Pro
     return DockerProvider(settings, cluster, ownership=ownership, head=head)
 
 
-CLOUD = CloudKind(settings=DockerCloud, open=_open, check=check)
+def _found(place: Place) -> Iterable[Found]:
+    from slurm_elastic.providers.docker.found import found
+
+    return found(place)
+
+
+CLOUD = CloudKind(settings=DockerCloud, open=_open, check=check, found=_found)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from slurm_elastic.config import Cluster, Config
 from slurm_elastic.config.cloud_kinds import CloudKind
+from slurm_elastic.config.found import Found, Place
 from slurm_elastic.config.grants import Grant, Holder, Use
 from slurm_elastic.config.requirements import KnownType
 from slurm_elastic.protocols import Provider
@@ -38,6 +39,17 @@ def _known_types(settings: OpenNebulaCloud) -> Iterable[KnownType]:
     return known_types(settings)
 
 
+def _found(place: Place) -> Iterable[Found]:
+    from slurm_elastic.providers.opennebula.found import found
+
+    return found(place)
+
+
 CLOUD = CloudKind(
-    settings=OpenNebulaCloud, open=_open, check=check, grant=_grant, known_types=_known_types
+    settings=OpenNebulaCloud,
+    open=_open,
+    check=check,
+    grant=_grant,
+    known_types=_known_types,
+    found=_found,
 )

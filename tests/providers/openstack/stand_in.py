@@ -340,8 +340,8 @@ def _listed(owner: StandIn, request: str, query: Mapping[str, str], body: Any) -
             there = [{"id": IMAGE}] if query["name"] == "worker" else []
             return 200, {"images": there}
         case "GET /network/v2.0/networks":
-            nets = {"lan": 1, "twice": 2}.get(query["name"], 0)
-            return 200, {"networks": [{"id": f"net-{n}"} for n in range(nets)]}
+            nets = {"lan": 1, "twice": 2}.get(query.get("name", "lan"), 0)
+            return 200, {"networks": [{"id": f"net-{n}", "name": "lan"} for n in range(nets)]}
     return _site(request, query)
 
 

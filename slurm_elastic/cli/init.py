@@ -1,0 +1,209 @@
+"""``slurm-elastic init``: the first configuration, made of what the site and its hosts tell."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import yaml
+from msgspec.structs import replace
+from rich.table import Table
+
+from slurm_elastic.cli import conf, doctor
+from slurm_elastic.cli.console import plain
+from slurm_elastic.cli.helptext import examples
+from slurm_elastic.cli.streams import visible
+from slurm_elastic.config import configfile
+from slurm_elastic.config.cloud_kinds import table
+from slurm_elastic.config.found import Found, Place
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.model import Location
+from slurm_elastic.setup import compose, merge, reach
+from slurm_elastic.setup.questions import Answers, Question, answers, questions
+from slurm_elastic.setup.site import Facts, facts
+
+SLURM_CONF = Path("/etc/slurm/slurm.conf")
+_MOST_BYTES = 65536
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the sub-command."""
+    parser = subparsers.add_parser(
+        "init",
+        description="Read slurm.conf, look for clouds that this host can reach, ask at most eight "
+        "questions, and write a configuration with comments. It is then checked as 'conf check' "
+        "and 'doctor --clouds' do. A configuration that is there keeps all that is in it; clouds "
+        "and pools that it lacks are added. Nothing else is changed, and nothing is bought.",
+        epilog=examples("slurm-elastic init", "slurm-elastic init --yes --output /tmp/first.yaml"),
+    )
+    parser.add_argument(
+        "--yes", action="store_true",
+        help="ask nothing: take every default; public clouds stay shut",
+    )  # fmt: skip
+    parser.add_argument(
+        "--answers", type=Path, metavar="FILE",
+        help="take answers from this YAML file, and the default of each that it lacks",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE",
+        help="write to this file (default: the configuration, see --config)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--slurm-conf", type=Path, default=SLURM_CONF, metavar="FILE",
+        help="the site's slurm.conf (default: %(default)s)",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; 1 where a check of it fails."""
+    output = Path(args.output or args.config)
+    site = facts(args.slurm_conf.resolve())
+    _show_site(site)
+    place = Place(home=Path.home(), environment=os.environ)
+    found = _renamed(reach.look(table(), place), site)
+    _show_found(found)
+    asked = questions(site, found)
+    given = _given(args, asked)
+    before = output.read_text(encoding="utf-8") if output.exists() else None
+    text = compose.compose(site, found, given)
+    if before is not None:
+        text = merge.added(before, str(output), compose.chosen(found, given), site, given)
+    configfile.parse(text, str(output))
+    if text == before:
+        print(f"\n{output} has all of it already; nothing is changed.")
+    else:
+        _write(output, text)
+        print(f"\n{'added to' if before else 'wrote'} {output}")
+    return _checked(output)
+
+
+def _show_site(site: Facts) -> None:
+    print(
+        f"{site.conf}: cluster {site.cluster}, {site.nodes} nodes, most of {site.cpus} cpus and "
+        f"{site.memory} MiB; partition {site.partition or '(none)'}; auth/{site.auth}; "
+        f"{site.accounting}; SlurmUser {site.user}"
+    )
+
+
+def _renamed(found: Sequence[Found], site: Facts) -> tuple[Found, ...]:
+    """No cloud is called as a partition or node of the site."""
+    return tuple(
+        replace(one, name=f"{one.name}-cloud") if one.name in site.taken else one for one in found
+    )
+
+
+def _show_found(found: Sequence[Found]) -> None:
+    """A line each: what was found, whether it is usable, what would enable it."""
+    shown = Table(box=None, pad_edge=False, show_edge=False)
+    for title in ("cloud", "found", "usable", "what would enable it"):
+        shown.add_column(title, overflow="fold")
+    for one in found:
+        public = " (public)" if one.location is Location.PUBLIC else ""
+        types = f"; {len(one.types)} types" if one.types else ""
+        shown.add_row(
+            f"{one.name}{public}", visible(f"{one.what}{types}"),
+            "yes" if one.usable else "no", visible(one.enable),
+        )  # fmt: skip
+    print()
+    plain().print(shown)
+    if not any(one.usable for one in found):
+        print("No cloud can be used yet: the file gets one in memory, shut, to rehearse with.")
+
+
+def _given(args: argparse.Namespace, asked: Sequence[Question]) -> Answers:
+    if args.yes or args.answers is not None:
+        told = _read_answers(args.answers, asked) if args.answers is not None else {}
+        try:
+            return answers(told, asked)
+        except ValueError as error:
+            raise ConfigError(f"{args.answers}: {error}") from None
+    if not sys.stdin.isatty():
+        raise ConfigError("nobody can be asked here: add --yes or --answers FILE")
+    return answers({question.key: _ask(question) for question in asked}, asked)
+
+
+def _read_answers(path: Path, asked: Sequence[Question]) -> Mapping[str, str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            told = yaml.safe_load(file.read(_MOST_BYTES))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    if not isinstance(told, dict):
+        raise ConfigError(f"{path}: expected a mapping of answers by their keys")
+    keys = {question.key for question in asked}
+    strange = sorted(str(key) for key in told if key not in _KEYS)
+    if strange:
+        expected = ", ".join(_KEYS)
+        raise ConfigError(f"{path}: found {', '.join(strange)}, expected one of {expected}")
+    return {key: _as_typed(value) for key, value in told.items() if key in keys}
+
+
+_KEYS = ("clouds", "accounts", "cap", "shape", "spot", "max_time", "head", "checkpoints")
+
+
+def _as_typed(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "none" if value is None else str(value)
+
+
+def _ask(question: Question) -> str:
+    """Until it is an answer; an empty line takes the default."""
+    print(f"\n{question.text}  ({question.why})")
+    while True:
+        try:
+            text = input(f"  [{question.default}] ").strip() or question.default
+        except EOFError:
+            raise SlurmElasticError("stopped; nothing is written") from None
+        try:
+            question.accepts(text)
+        except ValueError as error:
+            print(f"  expected {error}")
+        else:
+            return text
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.chmod(0o644)
+    temporary.replace(path)
+
+
+def _checked(path: Path) -> int:
+    """The checks, and the next two commands."""
+    configfile.ensure_uuid(path)
+    option = "" if path == conf_default() else f" --config {path}"
+    config = configfile.load(path)
+    print(f"conf show: {len(config.clouds)} cloud(s), {len(config.pools)} pool(s)\nconf check:")
+    sys.stdout.flush()
+    failed = 0
+    try:
+        failed = conf.run_check(argparse.Namespace(config=path))
+    except ConfigError as error:
+        print(visible(str(error)))
+        failed = 2
+    print("\ndoctor --clouds:")
+    ill = doctor.run(argparse.Namespace(config=path, json=False, quick=True, clouds=True))
+    print("next:")
+    if failed:
+        print(f"  slurm-elastic{option} conf check       # once that is put right")
+    print(f"  slurm-elastic{option} conf install     # as root: puts it into slurm.conf")
+    if not failed:
+        print(f"  slurm-elastic{option} doctor           # once the services run (docs/install.md)")
+    return 1 if failed or ill else 0
+
+
+def conf_default() -> Path:
+    """The configuration that commands take without ``--config``."""
+    from slurm_elastic.cli.arguments import DEFAULT_CONFIG
+
+    return Path(DEFAULT_CONFIG)

@@ -1,0 +1,103 @@
+"""EC2 accounts that this host has credentials for: profiles, environment, the instance's role."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import boto3
+from botocore.exceptions import BotoCoreError
+
+from slurm_elastic.config.found import Found, Place, unusable
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import Location
+from slurm_elastic.providers.aws.client import Api
+from slurm_elastic.providers.aws.known_types import known_types
+from slurm_elastic.providers.aws.settings import AwsCloud
+
+MOST = 4
+"""Profiles that are looked at."""
+PATIENCE = 10.0
+
+
+def found(place: Place) -> Iterator[Found]:
+    """One for each profile with a region; nothing where there are no credentials at all."""
+    try:
+        profiles = [None, *boto3.session.Session().available_profiles]
+    except BotoCoreError:
+        return
+    seen = 0
+    for profile in profiles:
+        if profile == "default" or seen >= MOST:
+            continue  # it is the one without a name
+        one = _looked(profile, place)
+        if one is not None:
+            seen += 1
+            yield one
+
+
+def _looked(profile: str | None, place: Place) -> Found | None:
+    session: Any = boto3.session.Session(profile_name=profile)
+    try:
+        if session.get_credentials() is None:
+            return None
+    except BotoCoreError:
+        return None
+    word = re.sub(r"[^a-z0-9]+", "-", (profile or "").lower()).strip("-")
+    one = Found(
+        name=f"aws-{word}" if word else "aws",
+        provider="aws",
+        location=Location.PUBLIC,
+        what=f"AWS profile {profile or 'default'}",
+        usable=True,
+        spot=True,
+    )
+    region = session.region_name
+    if region is None:
+        return unusable(one, "name its region: aws configure set region REGION")
+    try:
+        return _with_settings(one, profile, region, place.environment.get("AWS_ENDPOINT_URL"))
+    except ProviderError as error:
+        return unusable(one, f"{error.code}: {error.message[:160]}")
+
+
+def _with_settings(one: Found, profile: str | None, region: str, endpoint: str | None) -> Found:
+    base: dict[str, Any] = {"region": region}
+    base |= {"profile": profile} if profile else {}
+    base |= {"endpoint": endpoint} if endpoint else {}
+    settings = AwsCloud(
+        name=one.name, location=one.location, image="ami-0", timeout=PATIENCE, **base
+    )
+    api = Api(settings, None)
+    image = _image(api.send("describe_images", {"Owners": ["self"]}))
+    if image is None:
+        return unusable(one, "make an image with slurmd and munge (docs/joining.md)")
+    keys = {**base, "image": image, "catalogue": True, "subnets": _subnets(api)}
+    groups = _groups(api)
+    keys |= {"security_groups": groups} if groups else {}
+    return Found(
+        name=one.name, provider=one.provider, location=one.location, what=one.what, usable=True,
+        spot=True, keys=keys, types=known_types(settings),
+    )  # fmt: skip
+
+
+def _image(answer: Mapping[str, Any]) -> str | None:
+    """The account's newest with Slurm in its name, else its newest."""
+    images = sorted(answer.get("Images", ()), key=lambda i: str(i.get("CreationDate", "")))
+    slurm = [i for i in images if "slurm" in str(i.get("Name", "")).lower()]
+    return str((slurm or images)[-1]["ImageId"]) if images else None
+
+
+def _subnets(api: Api) -> dict[str, str]:
+    """By zone, those of the default network."""
+    request = {"Filters": [{"Name": "default-for-az", "Values": ["true"]}]}
+    records = api.send("describe_subnets", request).get("Subnets", ())
+    return {str(r["AvailabilityZone"]): str(r["SubnetId"]) for r in records}
+
+
+def _groups(api: Api) -> list[str]:
+    """Groups with Slurm in their names; without any EC2 takes the default one."""
+    request = {"Filters": [{"Name": "group-name", "Values": ["*slurm*"]}]}
+    records = api.send("describe_security_groups", request).get("SecurityGroups", ())
+    return [str(r["GroupId"]) for r in records]

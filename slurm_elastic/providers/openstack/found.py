@@ -1,0 +1,74 @@
+"""Projects of OpenStack in clouds.yaml."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from msgspec.structs import replace
+from openstack.config.loader import CONFIG_FILES
+
+from slurm_elastic.config.found import Found, Place, unusable
+from slurm_elastic.errors import ProviderError
+from slurm_elastic.model import Location
+from slurm_elastic.providers.openstack.client import Api
+from slurm_elastic.providers.openstack.errors import translated
+from slurm_elastic.providers.openstack.known_types import known_types
+from slurm_elastic.providers.openstack.settings import OpenStackCloud
+
+PATIENCE = 10.0
+MOST = 4
+
+
+def found(place: Place) -> Iterator[Found]:
+    """One for each entry of the first clouds.yaml that openstacksdk would read."""
+    named = place.environment.get("OS_CLIENT_CONFIG_FILE")
+    paths = [named] if named else [*CONFIG_FILES]
+    path = next((Path(p) for p in paths if p and os.path.exists(p)), None)
+    if path is None:
+        return
+    try:
+        entries = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("clouds", {})
+        names = list(entries)
+    except (OSError, yaml.YAMLError, AttributeError, UnicodeDecodeError):
+        return
+    for entry in names[:MOST]:
+        yield _looked(str(entry), path)
+
+
+def _looked(entry: str, path: Path) -> Found:
+    word = re.sub(r"[^a-z0-9]+", "-", entry.lower()).strip("-") or "stack"
+    one = Found(
+        name=word, provider="openstack", location=Location.ON_PREMISES, usable=True,
+        what=f"{entry} of {path}",
+    )  # fmt: skip
+    keys: dict[str, Any] = {"cloud": entry, "clouds_file": str(path.resolve())}
+    settings = OpenStackCloud(name=word, location=one.location, image="?", timeout=PATIENCE, **keys)
+    try:
+        image, network = _parts(settings)
+        types = known_types(settings)
+    except ProviderError as error:
+        return unusable(one, f"{error.code}: {error.message[:160]}")
+    if image is None:
+        return unusable(one, "make an image with slurmd and munge (docs/joining.md)")
+    more = {"image": image, "catalogue": True, "networks": [network or "auto"]}
+    return replace(one, keys={**keys, **more}, types=types)
+
+
+def _parts(settings: OpenStackCloud) -> tuple[str | None, str | None]:
+    """Its newest image, with Slurm in the name if there is one; a network that servers can have."""
+    with translated(settings.name):
+        api = Api(settings)
+        try:
+            path = "/images?status=active&sort=created_at:desc&limit=100"
+            images = [str(i["name"]) for i in api.call("image", "GET", path)["images"]]
+            slurm = [name for name in images if "slurm" in name.lower()]
+            networks = api.call("network", "GET", "/networks")["networks"]
+        finally:
+            api.close()
+    own = [str(n["name"]) for n in networks if n.get("name") and not n.get("router:external")]
+    return next(iter((*slurm, *images)), None), own[0] if len(own) == 1 else None

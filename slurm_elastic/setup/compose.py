@@ -1,0 +1,157 @@
+"""The configuration that follows from a site, its clouds and the answers, with comments. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import yaml
+
+from slurm_elastic.config.found import Found
+from slurm_elastic.config.requirements import KnownType, Requirements, Shape, lacks
+from slurm_elastic.model import Location
+from slurm_elastic.setup.questions import Answers
+from slurm_elastic.setup.site import Facts
+from slurm_elastic.units import format_duration, format_size
+
+NODES = 8
+"""Nodes of each pool: a start."""
+REHEARSAL = Found(
+    name="rehearsal", provider="fake", location=Location.PUBLIC, usable=True,
+    what="a cloud in memory, as none can be reached",
+)  # fmt: skip
+
+
+def compose(site: Facts, found: Sequence[Found], given: Answers) -> str:
+    """The whole file."""
+    clouds = chosen(found, given)
+    lines = [
+        f"# Made by `slurm-elastic init` from {site.conf}. docs/configuration.md has all keys.",
+        f"cluster: {{name: {site.cluster}}}",
+        *_slurm(site),
+        *_who(given),
+        *_money(given),
+        *_join(given, clouds),
+        *_checkpoint(given),
+        "",
+        "clouds:",
+        *(line for one in clouds for line in cloud_lines(one, given)),
+        *_not_usable(found),
+        "",
+        "pools:",
+        *(line for one in clouds for line in pool_lines(one, site, given)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def chosen(found: Sequence[Found], given: Answers) -> tuple[Found, ...]:
+    """The clouds of the answers; a cloud in memory where there is none."""
+    return tuple(one for one in found if one.usable and one.name in given.clouds) or (REHEARSAL,)
+
+
+def _slurm(site: Facts) -> Iterator[str]:
+    yield f"slurm: {{conf: {site.conf}, user: {site.user}}}"
+
+
+def _who(given: Answers) -> Iterator[str]:
+    yield ""
+    yield "# Who may use the clouds, and for how long. Public ones stay shut while nobody is named."
+    parts = [f"accounts: [{', '.join(given.accounts)}]"] if given.accounts else []
+    if given.max_time is not None:
+        parts.append(f"max_time: {format_duration(given.max_time)}")
+    yield f"who: {{{', '.join(parts)}}}"
+
+
+def _money(given: Answers) -> Iterator[str]:
+    if given.cap is None:
+        yield "# limits: {dollars_per_hour: 5}    # the cap; public clouds stay shut without it"
+    else:
+        yield f"limits: {{dollars_per_hour: {given.cap:g}}}"
+
+
+def _join(given: Answers, clouds: Sequence[Found]) -> Iterator[str]:
+    if given.head and any(one.provider in _BY_USER_DATA for one in clouds):
+        yield f"join: {{head: {given.head}}}    # machines make themselves nodes: docs/joining.md"
+
+
+_BY_USER_DATA = frozenset({"aws", "openstack", "opennebula"})
+
+
+def _checkpoint(given: Answers) -> Iterator[str]:
+    if given.checkpoints:
+        yield f"checkpoint: {{directory: {given.checkpoints}}}    # docs/checkpointing.md"
+
+
+def cloud_lines(one: Found, given: Answers) -> Iterator[str]:
+    """An entry of ``clouds``."""
+    yield f"  - name: {one.name}    # {one.what}"
+    yield f"    provider: {one.provider}"
+    yield f"    location: {one.location.value}"
+    if one is REHEARSAL:
+        size = f"{{cpus: {given.cpus}, memory: {format_size(given.memory)}, price: 0.1}}"
+        yield f"    types: {{small: {size}}}    # replace this cloud by one of yours"
+    for key, value in one.keys.items():
+        text = yaml.safe_dump(value, default_flow_style=True, width=1000).strip()
+        yield f"    {key}: {text.removesuffix('...').strip()}{_COMMENTS.get(key, '')}"
+
+
+_COMMENTS = {
+    "catalogue": "    # types and prices come from the cloud: docs/catalogues.md",
+    "image": "    # the newest with slurm in its name, if there is one",
+}
+
+
+def pool_lines(one: Found, site: Facts, given: Answers) -> Iterator[str]:
+    """An entry of ``pools``: nodes of the answered shape, by whatever types have it."""
+    cpus, memory = given.cpus, given.memory
+    yield f"  - name: {one.name}"
+    yield f"    cloud: {one.name}"
+    yield f"    nodes: {free_nodes(one.name, site)}"
+    yield f"    cpus: {cpus}"
+    yield f"    memory: {format_size(memory)}"
+    if one.provider == "local":
+        yield "    slurmd_port: 17000    # they share this host"
+    if one.keys.get("catalogue"):
+        yield f"    instance_types: {wanted(one, cpus, memory)}"
+    if one.spot:
+        markets = "[spot, on-demand]" if given.spot else "[on-demand]"
+        yield f"    markets: {markets}"
+
+
+def wanted(one: Found, cpus: int, memory: int) -> str:
+    """Requirements that types of the cloud meet: not twice as large as the node, where such are
+    sold; of one architecture.
+    """
+    node = Shape(cpus=cpus, memory=memory, gres={})
+    for text, asked in (
+        (f"cpus: {cpus}..{2 * cpus}, ", f"{cpus}..{2 * cpus}"),
+        ("", None),
+    ):
+        for arch in ("x86_64", None):
+            asking = Requirements(cpus=asked, arch=arch)
+            if any(not lacks(_priced(known, one), asking, node) for known in one.types):
+                return f"{{{text}{'arch: x86_64, ' if arch else ''}most: 20}}"
+    return "{most: 20}"
+
+
+def _priced(known: KnownType, one: Found) -> KnownType:
+    """On-premises machines without a price cost nothing."""
+    if known.price is None and one.location is Location.ON_PREMISES:
+        return KnownType(
+            name=known.name, cpus=known.cpus, memory=known.memory, price=0.0, gres=known.gres,
+            arch=known.arch,
+        )  # fmt: skip
+    return known
+
+
+def free_nodes(cloud: str, site: Facts) -> str:
+    """A hostlist whose names the site does not have."""
+    prefix = "".join(c for c in cloud if c.isalnum()) or "cloud"
+    while any(name.startswith(prefix) for name in site.taken):
+        prefix += "x"
+    return f"{prefix}-[1-{NODES}]"
+
+
+def _not_usable(found: Sequence[Found]) -> Iterator[str]:
+    for one in found:
+        if not one.usable:
+            yield f"  # {one.what}: {one.enable}"

@@ -1,0 +1,111 @@
+"""The facts of a site's slurm.conf that a first configuration goes by."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.slurm import siteconf
+from slurm_elastic.slurm.siteconf import Site
+from slurm_elastic.slurm.submit_filter import accounts_enforced
+
+_NUMBER = re.compile(r"\d+")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """``cpus`` and ``memory`` (MiB) are the shape that most nodes have; ``max_time`` (s) is the
+    default partition's, None without a bound; ``taken`` are names of nodes and partitions.
+    """
+
+    conf: str
+    cluster: str
+    user: str
+    head: str
+    partition: str
+    cpus: int
+    memory: int
+    nodes: int
+    max_time: float | None
+    auth: str
+    accounting: str
+    taken: frozenset[str]
+
+
+def facts(path: Path) -> Facts:
+    """Read slurm.conf; ConfigError names file and line where it cannot be understood."""
+    site = siteconf.read(path, ignore="slurm-elastic.conf")
+    shapes: Counter[tuple[int, int]] = Counter()
+    for record in site.nodes:
+        shapes[_shape(record)] += len(record.names)
+    (cpus, memory), _ = (shapes.most_common(1) or [((1, 1024), 0)])[0]
+    default = site.default_partition or next(iter(site.partitions), None)
+    partitions = {name for p in site.partitions for name in p.names}
+    return Facts(
+        conf=str(path),
+        cluster=_text(site, "ClusterName", "cluster").lower(),
+        user=_text(site, "SlurmUser", "root"),
+        head=_head(site),
+        partition=default.names[0] if default else "",
+        cpus=cpus,
+        memory=memory,
+        nodes=len(site.node_names),
+        max_time=_seconds(default.get("maxtime")) if default else None,
+        auth=_text(site, "AuthType", "auth/munge").removeprefix("auth/"),
+        accounting=_accounting(site),
+        taken=frozenset({*site.node_names, *partitions}),
+    )
+
+
+def _shape(record: siteconf.Record) -> tuple[int, int]:
+    """CPUs and RealMemory as slurm.conf(5) counts them."""
+    said = {key: _whole(record.get(key)) for key in (
+        "cpus", "procs", "boards", "sockets", "socketsperboard", "corespersocket", "threadspercore",
+    )}  # fmt: skip
+    parts = (said["boards"], said["sockets"] or said["socketsperboard"], said["corespersocket"],
+             said["threadspercore"])  # fmt: skip
+    cpus = said["cpus"] or said["procs"] or math.prod(n or 1 for n in parts)
+    return cpus, _whole(record.get("realmemory")) or 1024 * cpus
+
+
+def _whole(text: str) -> int:
+    found = _NUMBER.match(text)
+    return int(found[0]) if found else 0
+
+
+def _text(site: Site, option: str, default: str) -> str:
+    entry = site.option(option)
+    return entry.value if entry is not None else default
+
+
+def _head(site: Site) -> str:
+    """The address of the first SlurmctldHost, else its name."""
+    entries = site.options("SlurmctldHost") or site.options("ControlMachine")
+    if not entries:
+        return ""
+    name, _, address = entries[0].value.partition("(")
+    return address.rstrip(")") or name
+
+
+def _accounting(site: Site) -> str:
+    kind = _text(site, "AccountingStorageType", "none").rpartition("/")[2]
+    if kind != "slurmdbd":
+        return "no slurmdbd"
+    return "slurmdbd, accounts checked" if accounts_enforced(site) else "slurmdbd, -A not checked"
+
+
+def _seconds(text: str) -> float | None:
+    """Slurm's ``D-HH:MM:SS``, ``HH:MM:SS``, ``MM:SS`` or minutes; None without a bound."""
+    days, dash, rest = text.rpartition("-")
+    parts = [_whole(part) for part in rest.split(":")]
+    if not text or not rest[:1].isdigit():
+        return None
+    if dash:
+        hours = [*parts, 0, 0][:3]
+        return float(_whole(days) * 86400 + hours[0] * 3600 + hours[1] * 60 + hours[2])
+    if len(parts) == 3:
+        return float(parts[0] * 3600 + parts[1] * 60 + parts[2])
+    return float(parts[0] * 60 + (parts[1] if len(parts) == 2 else 0))

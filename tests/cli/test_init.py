@@ -1,0 +1,309 @@
+"""``init``: five sites and a fresh one, clouds that it finds, answers, and a file that is there.
+
+``UPDATE_GOLDEN=1`` writes the transcripts and configurations anew.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from emulated import running_ec2, running_one
+from providers.opennebula.bed import OneBed
+from providers.openstack.bed import StackBed
+from providers.openstack.stand_in import StandIn
+
+from slurm_elastic import catalogues
+from slurm_elastic.cli.main import main
+from slurm_elastic.config import configfile
+from slurm_elastic.model import Location, Market
+from slurm_elastic.providers import open_provider
+from slurm_elastic.slurm import plan
+from tests.slurm import site_cases
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("slurmctld", path="/usr/sbin") is None, reason="Slurm is not installed"
+)
+GOLDEN = Path(__file__).parent.parent / "golden" / "init"
+FRESH = """\
+# Debian's example (slurm-client, slurm.conf.simple), but for the nodes of its partition: with
+# Nodes=ALL, which would take in ours, conf check refuses it.
+ClusterName=cluster
+SlurmctldHost=workstation
+ProctrackType=proctrack/linuxproc
+ReturnToService=2
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmdSpoolDir=/var/lib/slurm/slurmd
+StateSaveLocation=/var/lib/slurm/slurmctld
+SlurmUser=slurm
+TaskPlugin=task/none
+SchedulerType=sched/backfill
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+JobAcctGatherType=jobacct_gather/none
+SlurmctldDebug=info
+SlurmctldLogFile=/var/log/slurm/slurmctld.log
+SlurmdDebug=info
+SlurmdLogFile=/var/log/slurm/slurmd.log
+NodeName=server CPUs=16 RealMemory=64000
+PartitionName=debug Nodes=server Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Host:
+    """A head node: its slurm.conf, and where the configuration goes."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.yaml = root / "slurm-elastic.yaml"
+        (root / "home").mkdir()
+        for name in [n for n in os.environ if n.startswith(("AWS_", "OS_", "ONE_"))]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(root / "home"))
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setattr("slurm_elastic.providers.docker.found.SOCKET", root / "no-docker")
+        monkeypatch.setattr("slurm_elastic.providers.local.found.SOCKET", root / "no-agent")
+        monkeypatch.setattr("os.cpu_count", lambda: 2)
+        monkeypatch.setattr("slurm_elastic.providers.openstack.found.CONFIG_FILES", [])
+
+    def site(self, name: str) -> Path:
+        if name == "fresh":
+            conf = self.root / "etc" / "slurm.conf"
+            conf.parent.mkdir()
+            conf.write_text(FRESH)
+            return conf
+        return site_cases.copy(name, self.root)
+
+    def init(self, conf: Path, *arguments: str) -> int:
+        return main(["init", "--slurm-conf", str(conf), "--output", str(self.yaml), *arguments])
+
+    def run(self, *arguments: str) -> int:
+        return main(["--config", str(self.yaml), *arguments])
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    with tempfile.TemporaryDirectory(prefix="se-init-") as name:
+        Path(name).chmod(0o755)
+        yield Host(Path(name), monkeypatch)
+
+
+def golden(name: str, text: str, host: Host) -> None:
+    text = text.replace(str(host.root), "/SITE")
+    text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:PORT", text)
+    path = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", [*site_cases.NAMES, "fresh"])
+def test_a_site_gets_a_configuration_that_checks_accept(
+    name: str, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site(name)
+    before = conf.read_bytes()
+    code = host.init(conf, "--yes")
+    told = capsys.readouterr()
+    golden(f"{name}.txt", told.out, host)
+    golden(f"{name}.yaml", host.yaml.read_text(), host)
+    if name == "topology":
+        # The tree has to name new nodes, and only the site can say where: conf check has the lines.
+        assert code == 1
+        lines = [line.strip() for line in told.out.splitlines() if "SwitchName=" in line]
+        assert lines
+        path = conf.parent / "topology.conf"
+        kept = [x for x in path.read_text().splitlines() if "SwitchName=core" not in x]
+        path.write_text("\n".join((*kept, *lines, "")))
+    else:
+        assert code == 0
+    assert conf.read_bytes() == before
+    assert host.run("conf", "check") == 0
+    assert host.run("doctor", "--clouds") == 0
+    config = configfile.load(host.yaml)
+    assert all(config.who_of(c).accounts == () for c in config.clouds)
+
+
+def test_a_partition_of_all_nodes_is_told(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = host.site("fresh")
+    conf.write_text(FRESH.replace("Nodes=server", "Nodes=ALL"))
+    assert host.init(conf, "--yes") == 1
+    out = capsys.readouterr().out
+    assert "name its nodes instead" in out
+    assert "conf check       # once that is put right" in out
+
+
+def test_a_second_run_changes_nothing(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    conf = host.site("small")
+    assert host.init(conf, "--yes") == 0
+    before = host.yaml.read_bytes()
+    capsys.readouterr()
+    assert host.init(conf, "--yes") == 0
+    assert "nothing is changed" in capsys.readouterr().out
+    assert host.yaml.read_bytes() == before
+
+
+ANSWERS = """\
+accounts: [physics, bio]
+cap: 4
+shape: 4x8G
+max_time: 12h
+head: 10.0.0.1
+spot: true
+"""
+
+
+def test_ec2_is_found_with_image_network_types_and_prices(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (host.root / "ec2").mkdir()
+    with running_ec2(host.root / "ec2") as ec2:
+        for key, value in {
+            "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b",
+            "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": ec2.url,
+        }.items():  # fmt: skip
+            monkeypatch.setenv(key, value)
+        api = boto3.client("ec2")
+        api.register_image(Name="other", RootDeviceName="/dev/sda1")
+        image = api.register_image(Name="slurm-24.11", RootDeviceName="/dev/sda1")["ImageId"]
+        ec2.price("*", "*", 0.02)
+        (host.root / "answers.yaml").write_text(ANSWERS)
+        code = host.init(host.site("small"), "--answers", str(host.root / "answers.yaml"))
+        out = capsys.readouterr().out
+        assert code == 0, out
+        assert "aws (public)" in out
+        config = configfile.load(host.yaml)
+        (cloud,) = config.clouds
+        assert (cloud.provider, cloud.location) == ("aws", Location.PUBLIC)
+        assert (cloud.image, cloud.catalogue) == (image, True)
+        assert len(cloud.subnets) >= 3
+        (pool,) = config.pools
+        assert pool.markets == (Market.SPOT, Market.ON_DEMAND)
+        assert config.who.accounts == ("physics", "bio")
+        assert config.limits.dollars_per_hour == 4
+        assert config.join.head == "10.0.0.1"
+        whole = catalogues.completed(configfile.read(host.yaml), time.time())
+        offers = open_provider(whole.clouds[0], whole.cluster, whole).offers(
+            plan.pools_of(whole)[0]
+        )
+        assert len({offer.instance_type for offer in offers}) == 20
+        assert {offer.price for offer in offers if offer.market is Market.SPOT} == {0.02}
+
+
+def test_ec2_without_an_image_of_its_own_is_told_as_that(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    assert host.init(host.site("small"), "--yes") == 0
+    assert "aws configure set region" in host.yaml.read_text()
+
+
+def test_openstack_and_opennebula_are_found(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (host.root / "one").mkdir()
+    with StandIn().serving() as stand_in, running_one(host.root / "one") as one:
+        stack = StackBed(stand_in, host.root)
+        stack.world.images = [
+            {"id": "11111111-aaaa-4bbb-8ccc-111111111111", "name": "worker", "status": "active",
+             "created_at": "2026-01-01T00:00:00Z"},
+        ]  # fmt: skip
+        bed = OneBed(one, host.root)
+        monkeypatch.setenv("OS_CLIENT_CONFIG_FILE", str(stack.file))
+        monkeypatch.setenv("ONE_AUTH", str(bed.auth))
+        monkeypatch.setenv("ONE_XMLRPC", one.endpoint)
+        (host.root / "answers.yaml").write_text("shape: 2x4G\nhead: none\n")
+        code = host.init(host.site("small"), "--answers", str(host.root / "answers.yaml"))
+        out = capsys.readouterr().out
+        assert code == 0, out
+        config = configfile.load(host.yaml)
+        assert {c.provider for c in config.clouds} == {"openstack", "opennebula"}, out
+        assert all(c.location is Location.ON_PREMISES for c in config.clouds)
+
+
+def test_clouds_are_added_to_a_file_and_nothing_in_it_is_touched(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conf = host.site("small")
+    mine = (
+        f"# mine\ncluster: {{name: small}}\nslurm: {{conf: {conf}}}\nclouds:\n"
+        "- name: lab   # the lab's\n  provider: fake\n  location: on-premises\n"
+        "  types: {s: {cpus: 1, memory: 1G, price: 0}}\n\npools:\n"
+        "- {name: lab, cloud: lab, nodes: 'lab[1-2]', cpus: 1, memory: 1G}\n# the end\n"
+    )
+    host.yaml.write_text(mine)
+    (host.root / "one").mkdir()
+    with running_one(host.root / "one") as one:
+        bed = OneBed(one, host.root)
+        monkeypatch.setenv("ONE_AUTH", str(bed.auth))
+        monkeypatch.setenv("ONE_XMLRPC", one.endpoint)
+        (host.root / "answers.yaml").write_text("shape: 2x4G\nhead: none\n")
+        assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 0
+    text = host.yaml.read_text()
+    rest = iter(text.splitlines())
+    assert all(line in rest for line in mine.splitlines()), "a line is gone or has moved"
+    assert [c.name for c in configfile.load(host.yaml).clouds] == ["lab", "nebula"]
+
+
+def test_questions_are_asked_until_there_is_an_answer(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+    typed = iter(["big", "8x16G", "", "", "/not ok", "none"])
+
+    def answer(prompt: str = "") -> str:
+        asked.append(prompt)
+        return next(typed)
+
+    monkeypatch.setattr(builtins, "input", answer)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert host.init(host.site("small")) == 0
+    golden("asked.txt", capsys.readouterr().out, host)
+    pool = configfile.load(host.yaml).pools[0]
+    assert (pool.cpus, pool.memory) == (8, 16384)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("shape: large\n", "shape: expected cpus x memory, such as 8x32G"),
+        ("colour: blue\n", "found colour, expected one of clouds, accounts"),
+        ("[]\n", "expected a mapping of answers"),
+        ("max_time: soon\n", "max_time: expected a time such as 12h or 2d"),
+    ],
+)
+def test_a_wrong_answer_writes_nothing(
+    host: Host, text: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (host.root / "answers.yaml").write_text(text)
+    conf = host.site("small")
+    assert host.init(conf, "--answers", str(host.root / "answers.yaml")) == 2
+    assert words in capsys.readouterr().err
+    assert not host.yaml.exists()
+
+
+def test_where_nobody_can_be_asked(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    assert host.init(host.site("small")) == 2
+    assert "add --yes or --answers" in capsys.readouterr().err
+    assert not host.yaml.exists()
+
+
+def test_a_site_without_slurm_conf(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    assert host.init(host.root / "none.conf", "--yes") == 2
+    assert "none.conf" in capsys.readouterr().err
