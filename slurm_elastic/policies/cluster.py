@@ -376,7 +376,7 @@ def _holds(snapshot: ClusterSnapshot) -> Iterable[Action]:
 
 def is_marked(node: SlurmNode) -> bool:
     """Whether it is drained by a hold of ours."""
-    return is_drained(node) and node.reason.startswith(HOLD_MARK)
+    return node.reason.startswith(HOLD_MARK) and is_drained(node)
 
 
 def _pool_holds(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 
 from msgspec import Struct
@@ -251,3 +251,25 @@ def _cause(words: str) -> Ill | None:
             remedy = cause.remedy(found)
             return Ill(words=words, why=cause.why, strike=cause.strike, remedy=remedy)
     return None
+
+
+# both, for many nodes
+
+
+class NodeState(Struct, frozen=True, gc=False):
+    """The meaning of Slurm's words for a node: where it is in its life, whether Slurm has given it
+    up, whether it answers (``is_answering``), and what ails it.
+    """
+
+    phase: Phase
+    down: bool
+    answers: bool
+    ails: Ill | None
+
+
+def states_of(nodes: Mapping[str, SlurmNode], slurm_user: str) -> dict[str, NodeState]:
+    """By name, what Slurm's words for each node mean."""
+    return {
+        name: NodeState(phase(node), is_down(node), is_answering(node), ill(node, slurm_user))
+        for name, node in nodes.items()
+    }

@@ -66,6 +66,7 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence, 
 from math import isfinite
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from slurm_elastic.model import Instance, InstanceState
 from slurm_elastic.model_slurm import SlurmNode
@@ -97,13 +98,13 @@ from slurm_elastic.policies.actions import (
 from slurm_elastic.policies.clock_guard import age as age_of
 from slurm_elastic.policies.node_state import (
     Ill,
+    NodeState,
     Phase,
-    ill,
-    is_answering,
     is_busy,
     is_down,
     is_drained,
     phase,
+    states_of,
 )
 
 # The snapshot that repair decides on: one cloud's part of the world, as values; and what can be
@@ -147,7 +148,8 @@ class CloudView(Struct, frozen=True, kw_only=True):
     address of another node or its machine (``power_state.is_anothers_address``). ``pings``: whether
     slurmctld finds out by itself, and soon, that a node does not answer
     (``inventory_check.is_pinged``).
-    ``slurm_user`` is as whom slurmctld itself takes nodes out of service.
+    ``slurm_user`` is as whom slurmctld itself takes nodes out of service. ``states``: what the
+    words of ``nodes`` mean, whatever was given.
     """
 
     now: float
@@ -160,6 +162,11 @@ class CloudView(Struct, frozen=True, kw_only=True):
     at_others: frozenset[str] = field(default_factory=frozenset)
     pings: bool = True
     slurm_user: str = ""
+    states: Mapping[str, NodeState] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read Slurm's words once: each rule asks for what they mean."""
+        force_setattr(self, "states", states_of(self.nodes, self.slurm_user))
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
@@ -233,7 +240,7 @@ def cap(live: int) -> int:
 
 def is_heard(view: CloudView, node: SlurmNode) -> bool:
     """Whether slurmctld has the node up and answering, and not another machine in its place."""
-    return is_answering(node) and node.name not in view.at_others
+    return view.states[node.name].answers and node.name not in view.at_others
 
 
 def answers(
@@ -325,7 +332,7 @@ def _lacks_all(
 
 def _boots(view: CloudView, machine: TrackedInstance) -> bool:
     node = view.nodes.get(machine.node)
-    return node is not None and phase(node) is Phase.POWERING_UP
+    return node is not None and view.states[node.name].phase is Phase.POWERING_UP
 
 
 def _unserved(view: CloudView) -> list[str]:
@@ -584,10 +591,11 @@ def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
     actions: list[Action] = []
     for name, node in view.nodes.items():
         action = None
-        if (ails := ill(node, view.slurm_user)) is not None:
-            action = _ill(node, ails)
-        elif is_down(node):
-            action = _down(node, phase(node))
+        state = view.states[name]
+        if state.ails is not None:
+            action = _ill(node, state.ails)
+        elif state.down:
+            action = _down(node, state.phase)
         elif view.seen is not None and name not in has:
             action = _node(view, node, lost=name in lost, heard=hears and is_heard(view, node))
         if action is not None:
@@ -597,7 +605,7 @@ def _nodes(view: CloudView, *, hears: bool) -> list[Action]:
 
 def _node(view: CloudView, node: SlurmNode, *, lost: bool, heard: bool) -> Action | None:
     """The action for a node that nothing serves."""
-    where, held = phase(node), node.name in view.held
+    where, held = view.states[node.name].phase, node.name in view.held
     if where is Phase.POWERING_UP:
         if held:
             return GiveBack(node=node.name, reason="no offer was left for it")
@@ -636,8 +644,8 @@ def _down(node: SlurmNode, where: Phase) -> Action | None:
 
 
 def _phase(view: CloudView, name: str) -> Phase | None:
-    node = view.nodes.get(name)
-    return None if node is None else phase(node)
+    state = view.states.get(name)
+    return None if state is None else state.phase
 
 
 # Machines that Slurm does not need any more, told by Slurm's nodes and a cloud's list alone. Pure.
