@@ -11,6 +11,9 @@ from msgspec import Struct
 MAINTENANCE = "slurm-elastic:maintenance:"
 """The beginning of the reason of nodes that leave by a directive."""
 
+VERBS = ("drain", "replace", "migrate")
+"""The ways for machines to leave."""
+
 
 class Pause(Struct, frozen=True, kw_only=True, tag_field="kind", tag="pause"):
     """No new machines in ``scope`` (a cloud's, a pool's, or the cluster's). Running jobs stay."""

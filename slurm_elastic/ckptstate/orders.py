@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from msgspec import Struct
 
 DROPS = "notices"
 """The directory, in the state directory."""
+_NUMBERS = itertools.count(1)
+"""One process may leave several at the same moment."""
 
 
 class Order(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -42,7 +45,7 @@ AnyOrder = NoticeOrder | WithdrawOrder | SaveOrder
 
 def drop(directory: Path, order: AnyOrder, now: float) -> Path:
     """Leave an order; whole or not at all. OSError where that cannot be done."""
-    name = f"{int(now * 1e9)}-{os.getpid()}.json"
+    name = f"{int(now * 1e9)}-{os.getpid()}-{next(_NUMBERS)}.json"
     draft = directory / f".{name}.tmp"
     with open(draft, "xb") as file:
         file.write(msgspec.json.encode(order))

@@ -48,12 +48,15 @@ COMMANDS: Mapping[str, str] = {
     "pause": "start no new machines in a cloud, a pool or anywhere, for a while",
     "resume": "end a pause, a drain, a replacement or a migration",
     "limit": "change a cap on machines or dollars at once, for a while",
+    "drain": "have machines leave, and start nothing new there",
+    "replace": "have machines leave, and others start in their place",
+    "migrate": "empty a cloud, its jobs go on in another one",
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
     "set it up": ("init", "conf", "iam", "rootpart", "offers"),
     "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
-    "steer it": ("pause", "resume", "limit"),
+    "steer it": ("pause", "resume", "limit", "drain", "replace", "migrate"),
 }
 """The commands as ``-h`` lists them."""
 _EXAMPLES = """examples:

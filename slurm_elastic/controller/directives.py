@@ -15,6 +15,7 @@ from slurm_elastic.audit_trail import pool_subject
 from slurm_elastic.config import Config
 from slurm_elastic.controller import holds
 from slurm_elastic.controller.context import Site
+from slurm_elastic.controller.departures import CORRELATION, Departures
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.directive import (
     Departure,
@@ -28,7 +29,6 @@ from slurm_elastic.policies.directives import stopped_nodes, stopped_pools, told
 log = logging.getLogger(__name__)
 
 PERIOD = 5.0
-CORRELATION = "operators"
 
 
 class Directives:
@@ -36,6 +36,7 @@ class Directives:
 
     def __init__(self, site: Site, worker: Executor) -> None:
         self._site = site
+        self._departures = Departures(site)
         self._looks = PeriodicTask(site, worker, self.look, "directives", period=PERIOD)
 
     def tick(self) -> None:
@@ -46,6 +47,7 @@ class Directives:
         """One look at all that operators have said."""
         self._end_what_is_over()
         self._keep(closed_nodes(self._site))
+        self._departures.look()
 
     def _end_what_is_over(self) -> None:
         site, now = self._site, self._site.now()

@@ -9,8 +9,10 @@ import sqlite3
 
 from slurm_elastic.config import Config
 from slurm_elastic.config.changed import checked, configured, scope_named
-from slurm_elastic.controller.directives import CORRELATION, subjects_of
+from slurm_elastic.controller.departures import CORRELATION
+from slurm_elastic.controller.directives import subjects_of
 from slurm_elastic.directive import (
+    VERBS,
     Departure,
     Directive,
     LimitChange,
@@ -18,6 +20,7 @@ from slurm_elastic.directive import (
 )
 from slurm_elastic.door.asks import DirectAsk, EndAsk, Order
 from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.hostlist import compress, expand
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.policies.directives import clock, told
 
@@ -105,16 +108,24 @@ def _check(config: Config, ask: DirectAsk, now: float) -> None:
         checked(word.scope, word.key, word.value)
     elif word.scope:
         scope_named(config, word.scope)
-    if isinstance(word, Departure) and word.to:
-        config_clouds = [cloud.name for cloud in config.clouds]
-        if word.to not in config_clouds:
-            raise ConfigError(f"there is no cloud {word.to!r}, only {', '.join(config_clouds)}")
+    if isinstance(word, Departure):
+        _check_departure(config, word)
     if ask.seconds is not None and not 0 < ask.seconds <= LONGEST:
         raise ConfigError("it may hold for more than nothing and at most 366 days")
     if ask.starts is not None and not ask.starts <= now + LONGEST:
         raise ConfigError("it may begin at most 366 days from now")
     if len(ask.reason) > MAX_REASON or not ask.reason.isprintable():
         raise ConfigError(f"the reason is one line of at most {MAX_REASON} characters")
+
+
+def _check_departure(config: Config, word: Departure) -> None:
+    clouds = [cloud.name for cloud in config.clouds]
+    if word.to and (word.to not in clouds or not word.scope.startswith("cloud:")):
+        raise ConfigError(f"a cloud is emptied to another one of {', '.join(clouds)}")
+    ours = {node for pool in config.pools for node in expand(pool.nodes)}
+    strange = [node for node in word.nodes if node not in ours]
+    if strange or word.verb not in VERBS or not word.about.isprintable():
+        raise ConfigError(f"these are no nodes of pools: {compress(strange)}")
 
 
 def _is_replaced(old: Word, new: Word) -> bool:

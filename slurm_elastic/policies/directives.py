@@ -54,14 +54,15 @@ def stop_reason(directive: Directive) -> str:
     """Why nothing starts, in one line that stays the same as long as the directive holds."""
     word = directive.word
     if isinstance(word, Departure):
-        what = f"{word.about} is {_PAST[word.verb]}"
+        to = f" to {word.to}" if word.to else ""
+        what = f"{word.about} is {_PAST[word.verb]}{to}"
     else:
         what = f"{scope_in_words(word.scope)} is paused"
     why = f": {directive.reason}" if directive.reason else ""
     return f"{what} by {directive.who}{_until(directive)}{why}"
 
 
-_PAST = {"drain": "drained", "replace": "replaced", "migrate": "emptied"}
+_PAST = {"drain": "drained", "replace": "being replaced", "migrate": "emptied"}
 
 
 def _until(directive: Directive) -> str:

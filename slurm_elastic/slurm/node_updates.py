@@ -52,9 +52,9 @@ def power_down_from_nowhere(slurm: Slurm, nodes: Sequence[str]) -> None:
     slurm.update_nodes(nodes, state="POWER_DOWN", address=NOWHERE)
 
 
-def power_down_when_idle(slurm: Slurm, nodes: Sequence[str]) -> None:
+def power_down_when_idle(slurm: Slurm, nodes: Sequence[str], reason: str | None = None) -> None:
     """The same, and no new job meanwhile (``POWER_DOWN_ASAP``)."""
-    slurm.update_nodes(nodes, state="POWER_DOWN_ASAP")
+    slurm.update_nodes(nodes, state="POWER_DOWN_ASAP", reason=reason)
 
 
 def power_down_by_force(slurm: Slurm, nodes: Sequence[str], reason: str) -> None:

@@ -1,0 +1,211 @@
+"""The common part of ``drain``, ``replace`` and ``migrate``: what they are about, what they will do
+and cost, said before it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from slurm_elastic.accounting import usage
+from slurm_elastic.cli.ckpt import choice_of
+from slurm_elastic.cli.directing import counted, duration
+from slurm_elastic.cli.status import gather
+from slurm_elastic.config import Config, domain_pools
+from slurm_elastic.config.changed import scope_named, with_limits
+from slurm_elastic.config.configfile import load
+from slurm_elastic.controller.departures import concerned
+from slurm_elastic.directive import Departure, limit_changes, scope_in_words
+from slurm_elastic.errors import ConfigError, SlurmElasticError
+from slurm_elastic.heartbeat import CKPTMAN
+from slurm_elastic.hostlist import HostlistError, compress, expand
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.departure import jobs_on
+from slurm_elastic.policies.directives import clock
+from slurm_elastic.slurm.prompt import PromptCli
+from slurm_elastic.view import Facts
+
+SHOWN = 12
+"""Jobs that are named of each kind."""
+
+
+def moment(text: str) -> float:
+    """Unix time of ``22:00`` (the next one, local), ``2026-11-30T22:00`` or ``now+2h``."""
+    now = time.time()
+    if text.startswith("now+"):
+        return now + duration(text[4:])
+    today = datetime.datetime.fromtimestamp(now).astimezone()
+    try:
+        hour = datetime.time.fromisoformat(text)
+    except ValueError:
+        try:
+            return datetime.datetime.fromisoformat(text).astimezone().timestamp()
+        except ValueError:
+            forms = "22:00, 2026-11-30T22:00 or now+2h"
+            raise argparse.ArgumentTypeError(f"{text[:24]!r} is no time such as {forms}") from None
+    at = today.replace(hour=hour.hour, minute=hour.minute, second=hour.second, microsecond=0)
+    return (at if at.timestamp() > now else at + datetime.timedelta(days=1)).timestamp()
+
+
+def add_time(parser: argparse.ArgumentParser) -> None:
+    """The option --at."""
+    parser.add_argument(
+        "--at", type=moment, metavar="TIME",
+        help="begin then: 22:00, 2026-11-30T22:00 (local time) or now+2h (default: now)",
+    )  # fmt: skip
+
+
+def read(args: argparse.Namespace) -> tuple[Config, Facts]:
+    """The configuration, the records, and what Slurm says; SlurmElasticError where it does not."""
+    config = load(Path(args.config))
+    facts = gather(config, PromptCli(config.slurm), time.time())
+    if facts.slurm_error or facts.ledger_error:
+        raise SlurmElasticError(facts.slurm_error or facts.ledger_error or "")
+    return config, facts
+
+
+class Subject(Struct, frozen=True):
+    """``scope`` is empty for single nodes; ``about`` in words."""
+
+    scope: str
+    about: str
+    nodes: tuple[str, ...]
+
+
+def subject_of(config: Config, text: str) -> Subject:
+    """The cloud, the pool or the nodes of ours that a person means. ConfigError for others."""
+    pools = domain_pools(config, expand)
+    ours = {node for pool in pools for node in pool.nodes}
+    try:
+        names = tuple(expand(text))
+    except HostlistError:
+        names = ()
+    if names and set(names) <= ours:
+        return Subject("", compress(names), names)
+    if names and not ours.isdisjoint(names):
+        strange = compress(n for n in names if n not in ours)
+        raise ConfigError(f"{strange}: no pool of the configuration has it")
+    try:
+        scope = scope_named(config, text)
+    except ConfigError as error:
+        raise ConfigError(f"{text!r} is no node of a pool either; {error}") from None
+    kind, _, name = scope.partition(":")
+    if kind not in ("cloud", "pool"):
+        raise ConfigError(f"{text!r}: name a cloud, a pool or nodes")
+    mine = [p for p in pools if name == (p.cloud if kind == "cloud" else p.name)]
+    return Subject(scope, scope_in_words(scope), tuple(n for p in mine for n in p.nodes))
+
+
+def leaving(facts: Facts, word: Departure, starts: float) -> list[Machine]:
+    """The machines that it is about, as of now."""
+    live = [m for m in facts.machines if m.ended is None and m.suspending is None]
+    return concerned(live, word, starts)
+
+
+def preview(config: Config, facts: Facts, word: Departure, starts: float) -> Iterator[str]:
+    """All that it will do and cost, a line each."""
+    machines = leaving(facts, word, starts)
+    dollars = sum(m.instance.price for m in machines)
+    when = f"From {clock(starts)} on: " if starts > facts.now else ""
+    verb = {"drain": "Drain", "replace": "Replace", "migrate": "Empty"}[word.verb]
+    how = f"at most {word.unavailable} at a time, " if word.unavailable else ""
+    mode = "jobs are moved" if word.aggressive else "after their jobs"
+    what = f"{counted(len(machines), 'machine')} at ${dollars:.4f}/h"
+    yield f"{when}{verb} {word.about}: {what} leave, {how}{mode}."
+    if word.closes:
+        yield f"Nothing new starts there ({counted(len(word.nodes), 'node')}) until `resume`."
+    jobs = jobs_on(facts.jobs, [m.instance.node for m in machines])
+    yield from _moved(config, facts, jobs) if word.aggressive else _after(facts, jobs, machines)
+    if word.to:
+        yield from _there(config, facts, word, machines)
+
+
+def _after(facts: Facts, jobs: Sequence[SlurmJob], machines: Sequence[Machine]) -> Iterator[str]:
+    busy = {node for job in jobs for node in job.nodes}
+    idle = sum(m.instance.node not in busy for m in machines)
+    if idle:
+        yield f"{counted(idle, 'machine')} without a job: at once."
+    if not jobs:
+        return
+    ends = [job.start + job.limit for job in jobs if job.limit is not None]
+    known = len(ends) == len(jobs)
+    latest = max(ends, default=facts.now)
+    yield f"{counted(len(jobs), 'job')} end first: {_named(jobs)}."
+    if known:
+        cost = sum(
+            m.instance.price * max(latest - facts.now, 0.0) / 3600
+            for m in machines
+            if m.instance.node in busy
+        )
+        yield f"By their time limits that is over at {clock(latest)}, at most ${cost:.2f} from now."
+    else:
+        yield "Some have no time limit: nobody can say when that is over."
+
+
+def _moved(config: Config, facts: Facts, jobs: Sequence[SlurmJob]) -> Iterator[str]:
+    saved: dict[str, list[SlurmJob]] = {}
+    anew: list[SlurmJob] = []
+    stays: list[SlurmJob] = []
+    for job in jobs:
+        choice = choice_of(config, job)
+        none = choice.refused or choice.method == "none" or facts.checkpoints is None
+        method = "" if none else choice.method
+        if not job.batch or not (job.requeue or method):
+            stays.append(job)
+        elif method:
+            saved.setdefault(method, []).append(job)
+        else:
+            anew.append(job)
+    if facts.checkpoints is None and jobs:
+        yield f"{CKPTMAN} has never run here: nothing can be saved."
+    for method, some in saved.items():
+        yield f"{counted(len(some), 'job')} saved by {method}, to go on elsewhere: {_named(some)}."
+    if anew:
+        lost = sum((facts.now - j.start) * max(len(j.nodes), 1) for j in anew if j.start)
+        hours = f"{lost / 3600:.1f} node-hours of work are LOST"
+        yield f"{counted(len(anew), 'job')} without a method start anew, {hours}: {_named(anew)}."
+    if stays:
+        yield (
+            f"{counted(len(stays), 'job')} waited for, as they are interactive or must not be "
+            f"requeued: {_named(stays)}."
+        )
+
+
+def _named(jobs: Sequence[SlurmJob]) -> str:
+    names = [job.label for job in jobs[:SHOWN]]
+    more = len(jobs) - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
+
+
+def _there(
+    config: Config, facts: Facts, word: Departure, machines: Sequence[Machine]
+) -> Iterator[str]:
+    """What as many machines cost in the other cloud, by the configuration's prices."""
+    cloud = config.cloud(word.to)
+    prices = [shape.price for shape in cloud.shapes.values()]
+    price = min(prices, default=cloud.flat_price or 0.0)
+    waiting = sum("PENDING" in j.states for j in facts.jobs if _may_start(config, word, j))
+    yield (
+        f"Jobs go to partition {cloud.partition_name}, {counted(waiting, 'waiting job')} at once; "
+        f"{counted(len(machines), 'machine')} there: ${price * len(machines):.4f}/h on demand."
+    )
+    cap = with_limits(config, limit_changes(facts.directives, facts.now)).cloud(word.to).limits
+    live = [m for m in facts.machines if m.ended is None]
+    paid = usage(live, facts.open_launches).dollars_per_hour.get(f"cloud:{word.to}", 0.0)
+    dollars = cap.dollars_per_hour
+    if dollars is not None and paid + price * len(machines) > dollars:
+        yield (
+            f"Its cap is ${dollars:.2f}/h, of which ${paid:.4f}/h are used: not all jobs go on at "
+            f"once. `slurm-elastic limit {word.to} dollars_per_hour` changes that."
+        )
+
+
+def _may_start(config: Config, word: Departure, job: SlurmJob) -> bool:
+    source = config.cloud(word.scope.partition(":")[2]).partition_name
+    return source in job.partitions

@@ -1,0 +1,181 @@
+"""Machines leave by an operator's word: drained, replaced, moved to another cloud.
+
+Each look goes by what Slurm and the ledger say, so that a new daemon goes on where the last one
+was. A node is told to power down when its jobs have ended (POWER_DOWN_ASAP: nothing new starts on
+it). In an aggressive departure its jobs are moved by slurm-elastic-ckptman, by a notice as a
+person would give it; one that cannot be saved is requeued and starts anew, which its operator was
+told. A job that must not be requeued, or that is no batch job, is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from slurm_elastic.audit_trail import job_subject
+from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.ckptstate.orders import DROPS, NoticeOrder, drop
+from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.holds import power_down_and_requeue
+from slurm_elastic.directive import MAINTENANCE, Departure, Directive
+from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.hostlist import compress
+from slurm_elastic.ledger import Machine
+from slurm_elastic.model_slurm import SlurmJob
+from slurm_elastic.policies.departure import NextStep, jobs_on, next_step, redirected
+from slurm_elastic.policies.directives import told
+from slurm_elastic.slurm import node_updates
+
+log = logging.getLogger(__name__)
+
+CORRELATION = "operators"
+SILENT = 60.0
+"""Seconds after which a job that nobody has begun to move is told of."""
+
+
+class Departures:
+    """In memory is only what was told already: a new daemon tells it once more."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._noticed: dict[tuple[int, str], float] = {}
+        self._told: set[tuple[object, ...]] = set()
+
+    def look(self) -> None:
+        """The next step of each departure that is in force."""
+        now = self._site.now()
+        for one in self._site.ledger.directives():
+            if isinstance(one.word, Departure) and one.holds(now):
+                self._go_on(one, one.word)
+
+    def _go_on(self, one: Directive, word: Departure) -> None:
+        site = self._site
+        machines = concerned(site.serving(), word, one.starts)
+        if word.to:
+            self._redirect(one, word)
+        if not machines:
+            self._over(one, word)
+            return
+        view = site.slurm.nodes(sorted({m.instance.node for m in machines}))
+        step = next_step(word, list(view.values()))
+        if step.leave:
+            reason = f"{MAINTENANCE}{told(one, site.now())}"[:200]
+            node_updates.power_down_when_idle(site.slurm, step.leave, reason)
+            site.record(CORRELATION, "leaving", step.leave, told(one, site.now()))
+            log.info("leaving nodes=%s reason=%s", compress(step.leave), told(one, site.now()))
+        if step.kept:
+            self._tell(one, "kept", step.kept, "a person has drained it: its machine stays")
+        if step.give_up:
+            power_down_and_requeue(site, step.give_up, view, told(one, site.now()), CORRELATION)
+        if step.press:
+            self._press(one, step)
+
+    def _over(self, one: Directive, word: Departure) -> None:
+        if not word.closes:
+            self._site.ledger.end_directive(one.number)
+        self._tell(one, "departed", word.nodes, f"all have left: {told(one, self._site.now())}")
+
+    def _tell(self, one: Directive, kind: str, subjects: Sequence[str], why: str) -> None:
+        """Once for each of them."""
+        news = [s for s in subjects if (one.number, kind, s) not in self._told]
+        self._told.update((one.number, kind, s) for s in news)
+        if news:
+            self._site.record(CORRELATION, kind, news, why)
+            log.info("%s subjects=%s reason=%s", kind, ",".join(news), why)
+
+    # moving jobs
+
+    def _press(self, one: Directive, step: NextStep) -> None:
+        site, now = self._site, self._site.now()
+        place = site.config.state / DROPS
+        for node in step.press:
+            if (one.number, node) not in self._noticed:
+                with contextlib.suppress(FileNotFoundError):  # nobody was ever there to save jobs
+                    drop(place, NoticeOrder(node=node, reason=told(one, now)), now)
+                self._noticed[one.number, node] = now
+        moves = self._moves()
+        for job in jobs_on(site.slurm.jobs(), step.press):
+            self._move(one, job, moves, [n for n in step.press if n in job.nodes])
+
+    def _move(
+        self,
+        one: Directive,
+        job: SlurmJob,
+        moves: dict[tuple[int, int], Migration] | None,
+        nodes: Sequence[str],
+    ) -> None:
+        """What ckptman does not do: requeue the ones of which nothing can be saved."""
+        site = self._site
+        subject = (job_subject(job.id),)
+        if "RUNNING" not in job.states:
+            return
+        if not job.batch or not job.requeue:
+            why = "is no batch job" if not job.batch else "must not be requeued"
+            self._tell(one, "waited-for", subject, f"it {why}: its machine leaves after it")
+            return
+        move = None if moves is None else moves.get((job.id, job.restarts))
+        if moves is not None and move is None:
+            asked = min(self._noticed.get((one.number, n), site.now()) for n in nodes)
+            if site.now() - asked > SILENT:
+                why = "slurm-elastic-ckptman has not begun to move it; does it run?"
+                self._tell(one, "not-moved", subject, why)
+            return
+        if move is not None and not is_hopeless(move):
+            return
+        site.requeues.expect(job, site.monotonic(), frozenset(nodes))
+        site.slurm.requeue(job.id)
+        why = move.note if move is not None else "no checkpoint method is at work on this cluster"
+        site.record(
+            CORRELATION,
+            "requeued",
+            (*subject, *nodes),
+            f"it starts anew ({why}): {told(one, site.now())}",
+        )
+
+    def _moves(self) -> dict[tuple[int, int], Migration] | None:
+        """The moves under way by job and attempt; None where ckptman was never at work. What cannot
+        be read now has nobody requeued.
+        """
+        path = self._site.config.state / FILE
+        if not path.exists():
+            return None
+        try:
+            with contextlib.closing(CheckpointState(path, read_only=True)) as state:
+                return {(m.run.job, m.run.attempt): m for m in state.migrations()}
+        except (sqlite3.Error, SlurmElasticError) as error:
+            log.warning("moves of jobs cannot be read: %s", error)
+            return {}
+
+    def _redirect(self, one: Directive, word: Departure) -> None:
+        """Waiting jobs of the cloud that is emptied get the other one's partition."""
+        site = self._site
+        source = site.config.cloud(word.scope.partition(":")[2]).partition_name
+        target = site.config.cloud(word.to).partition_name
+        pools = site.pools_of_cloud(word.to)
+        for partitions, jobs in redirected(site.slurm.jobs(), source, target, pools).items():
+            subjects = [job_subject(job) for job in jobs]
+            try:
+                site.slurm.change_pending(jobs, partitions=partitions)
+            except SlurmError as error:
+                if error.unanswered:
+                    raise
+                self._tell(one, "not-redirected", subjects, f"{target} refuses it: {error}")
+                continue
+            why = f"it may start in {', '.join(partitions)}: {told(one, site.now())}"
+            site.record(CORRELATION, "redirected", subjects, why)
+
+
+def concerned(machines: Iterable[Machine], word: Departure, starts: float) -> list[Machine]:
+    """The machines that are to leave. Of nodes that may start again only those from before
+    ``starts``; where an image is named, only those from it.
+    """
+    nodes = set(word.nodes)
+    mine = [m for m in machines if m.instance.node in nodes]
+    return [m for m in mine if word.closes or generation_time(m.instance.generation) <= starts]
+
+
+def is_hopeless(move: Migration) -> bool:
+    """Whether ckptman has found that nothing of the run can be saved, and leaves it where it is."""
+    return move.step is Step.WAITING and move.at is None and not move.again

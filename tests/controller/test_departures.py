@@ -1,0 +1,258 @@
+"""Machines that leave by an operator's word: after their jobs, or with them moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
+from slurm_elastic.directive import Departure, LimitChange
+from slurm_elastic.door.asks import DirectAsk, EndAsk
+from slurm_elastic.door.orders import carry_out
+from slurm_elastic.errors import ConfigError
+from slurm_elastic.model import JobRun, Limits
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
+from tests.controller.world import ONP, PUB, World
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(limits=Limits(nodes=10, dollars_per_hour=10))
+    yield made
+    made.close()
+
+
+def leave(
+    world: World,
+    verb: str = "drain",
+    scope: str = "pool:rack",
+    nodes: tuple[str, ...] = ONP,
+    after: float | None = None,
+    **fields: object,
+) -> None:
+    about = scope.replace(":", " ") or ",".join(nodes)
+    word = Departure(verb=verb, about=about, nodes=nodes, scope=scope, **fields)  # type: ignore[arg-type]
+    starts = None if after is None else world.now + after
+    carry_out(world.config, DirectAsk(word=word, starts=starts), "alice", world.now)
+
+
+def running(world: World) -> dict[int, tuple[str, ...]]:
+    return {j.id: j.nodes for j in world.slurm.queue().values() if "RUNNING" in j.states}
+
+
+def busy(world: World, *jobs: int, among: tuple[str, ...] = ONP) -> None:
+    for job in jobs:
+        world.slurm.submit(job, (*among, *PUB), 1, partitions=("onp", "pub"))
+    world.advance(60)
+    assert set(running(world)) >= set(jobs)
+
+
+def notices(world: World) -> list[dict[str, object]]:
+    place = world.dir / "notices"
+    return [json.loads(p.read_text()) for p in sorted(place.glob("*.json"))]
+
+
+def test_an_ordered_drain_loses_no_job_and_starts_nothing_new(world: World) -> None:
+    busy(world, 1, 2)
+    leave(world)
+    world.slurm.submit(3, ONP, 1, partitions=("onp",))
+    world.advance(120)
+    assert set(running(world)) == {1, 2}, "they go on"
+    world.slurm.finish(1)
+    world.advance(120)
+    assert len(world.alive("onp")) == 1
+    world.slurm.finish(2)
+    world.advance(120)
+    assert world.alive("onp") == []
+    assert 3 not in running(world)
+    assert [j.restarts for j in world.slurm.queue().values()] == [0]
+    assert all(is_drained(world.slurm.node(n)) for n in ONP)
+    assert "pool rack is drained by alice" in world.slurm.node("op1").reason
+    assert "departed" in world.kinds("op1")
+
+
+def test_after_resume_it_is_used_again(world: World) -> None:
+    busy(world, 1)
+    leave(world)
+    world.slurm.finish(1)
+    world.advance(120)
+    (one,) = world.ledger.directives()
+    carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
+    world.slurm.submit(2, ONP, 1)
+    world.advance(120)
+    assert set(running(world)) == {2}
+
+
+def test_single_nodes_leave_and_the_others_stay(world: World) -> None:
+    busy(world, 1, 2)
+    (node,) = running(world)[1]
+    other = running(world)[2][0]
+    leave(world, scope="", nodes=(node,))
+    world.slurm.finish(1)
+    world.advance(120)
+    assert is_drained(world.slurm.node(node))
+    assert [i.node for i in world.alive("onp")] == [other]
+    assert not is_drained(world.slurm.node(other))
+
+
+def test_it_begins_at_its_time(world: World) -> None:
+    busy(world, 1)
+    leave(world, after=300)
+    world.slurm.finish(1)
+    world.slurm.submit(2, ONP, 2)
+    world.advance(200)
+    assert set(running(world)) == {2}, "until then all is as ever"
+    world.advance(150)
+    world.slurm.finish(2)
+    world.advance(120)
+    assert world.alive("onp") == []
+
+
+def test_a_restarted_daemon_goes_on_with_it(world: World) -> None:
+    busy(world, 1, 2)
+    leave(world)
+    world.advance(10)
+    world.restart()
+    world.slurm.finish(1)
+    world.slurm.finish(2)
+    world.advance(180)
+    assert world.alive("onp") == []
+
+
+def test_at_most_so_many_are_replaced_at_a_time_and_others_take_their_place(world: World) -> None:
+    busy(world, 1, 2)
+    before = {i.id for i in world.alive("onp")}
+    leave(world, "replace", unavailable=1)
+    world.advance(30)
+    going = [n for n in ONP if "POWER_DOWN" in world.slurm.node(n).states]
+    assert len(going) == 1
+    world.slurm.submit(3, ONP, 1)
+    done = next(j for j, nodes in running(world).items() if nodes == (going[0],))
+    world.slurm.finish(done)
+    world.advance(180)
+    assert len({i.id for i in world.alive("onp")} - before) >= 1, "job 3 got a new machine"
+    assert 3 in running(world)
+    for job in list(running(world)):
+        world.slurm.finish(job)
+    world.advance(240)
+    assert before.isdisjoint(i.id for i in world.alive("onp"))
+    assert world.ledger.directives() == (), "it is over when all have been replaced"
+
+
+def test_a_node_that_a_person_has_drained_is_theirs(world: World) -> None:
+    busy(world, 1)
+    (node,) = running(world)[1]
+    world.slurm.update_nodes([node], state="DRAIN", reason="disk")
+    leave(world)
+    world.advance(60)
+    assert "POWER_DOWN" not in world.slurm.node(node).states
+    assert world.slurm.node(node).reason == "disk"
+    assert world.kinds(node).count("kept") == 1
+
+
+def test_an_aggressive_drain_asks_ckptman_once_and_leaves_what_it_moves_alone(
+    world: World,
+) -> None:
+    (world.dir / "notices").mkdir()
+    CheckpointState(world.dir / FILE).close()
+    busy(world, 1, 2)
+    nodes = {running(world)[job][0] for job in (1, 2)}
+    leave(world, aggressive=True)
+    world.advance(40)
+    told = notices(world)
+    assert {(one["kind"], one["node"]) for one in told} == {("notice", node) for node in nodes}
+    assert len(told) == 2, "one for each node, once"
+    assert "pool rack is drained by alice" in str(told[0]["reason"])
+    assert set(running(world)) == {1, 2}
+    world.advance(60)
+    assert world.kinds("job:1").count("not-moved") == 1, "nobody has begun to move it"
+    for job in (1, 2):
+        world.slurm.requeue(job)  # as ckptman does
+    world.advance(300)
+    assert {nodes[0] for nodes in running(world).values()} <= set(PUB)
+    assert world.alive("onp") == []
+
+
+def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> None:
+    (world.dir / "notices").mkdir()
+    state = CheckpointState(world.dir / FILE)
+    busy(world, 1)
+    leave(world, aggressive=True)
+    run = JobRun(
+        job=1, label="1", attempt=0, user="u", uid=1, gid=1, nodes=running(world)[1],
+        partition="onp", started=world.now,
+    )  # fmt: skip
+    waits = Migration(
+        run=run, method="none", threatened=run.nodes, reason="x", step=Step.WAITING,
+        began=world.now, changed=world.now, note="there is no image",
+    )  # fmt: skip
+    state.put(waits)
+    state.close()
+    world.advance(200)
+    assert world.slurm.queue()[1].restarts == 1
+    assert running(world)[1][0] in PUB
+    (why,) = [d.reason for d in world.ledger.decisions("job:1") if d.kind == "requeued"]
+    assert why.startswith("it starts anew (there is no image): pool rack is drained by alice")
+
+
+def test_without_ckptman_jobs_start_anew_elsewhere_and_those_that_must_not_are_waited_for(
+    world: World,
+) -> None:
+    busy(world, 1)
+    world.slurm.set_job(1, "RUNNING", nodes=running(world)[1], requeue=False)
+    busy(world, 2)
+    leave(world, aggressive=True)
+    world.advance(240)
+    assert running(world)[2][0] in PUB
+    assert running(world)[1][0] in ONP
+    assert world.kinds("job:1").count("waited-for") == 1
+    world.slurm.finish(1)
+    world.advance(120)
+    assert world.alive("onp") == []
+
+
+def test_what_still_boots_is_given_up_and_its_job_starts_elsewhere(world: World) -> None:
+    world.slurm.submit(1, (*ONP, *PUB), 1, partitions=("onp", "pub"))
+    world.advance(5)
+    assert [n for n in ONP if phase(world.slurm.node(n)) is Phase.POWERING_UP]
+    leave(world, aggressive=True)
+    world.advance(240)
+    assert running(world)[1][0] in PUB
+    assert world.alive("onp") == []
+
+
+def test_a_migration_sends_running_and_waiting_jobs_to_the_other_cloud(world: World) -> None:
+    raised = LimitChange(scope="cloud:pub", key="dollars_per_hour", value=1)
+    carry_out(world.config, DirectAsk(word=raised), "alice", world.now)
+    for job, begin in ((1, 0.0), (2, 0.0), (3, world.now + 120)):
+        world.slurm.submit(job, ONP, 1, partitions=("onp",), start=begin)
+    world.advance(60)
+    assert set(running(world)) == {1, 2}
+    leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
+    for job in (1, 2, 3):  # the nodes of the partition, as slurmctld knows them
+        world.slurm._wishes[job] = (PUB, 1)
+    world.advance(300)
+    assert set(running(world)) == {1, 2, 3}
+    assert all(nodes[0] in PUB for nodes in running(world).values())
+    assert world.slurm.queue()[3].partitions == ("pub",)
+    assert world.alive("onp") == []
+    assert "redirected" in world.kinds("job:3")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"nodes": ("static1",)},
+        {"verb": "explode"},
+        {"to": "nowhere", "scope": "cloud:onp"},
+        {"to": "pub", "scope": "pool:rack"},
+    ],
+)
+def test_an_order_that_is_not_possible_changes_nothing(
+    world: World, fields: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigError):
+        leave(world, **fields)  # type: ignore[arg-type]
+    assert world.ledger.directives() == ()
