@@ -96,10 +96,14 @@ class Marks(Runs):
         return tuple(c for c in self.exclusions() if c.kind == COOL_DOWN and c.until > now)
 
     def direct(self, directive: Directive) -> Directive:
-        """Write an operator's word down; returns it with its number."""
+        """Write an operator's word down; returns it with its number, which no other ever had."""
         with self._transaction("directives") as db:
-            sql = f"insert into directives ({DIRECTIVE_COLUMNS}) values (?, ?, ?, ?, ?, ?)"
-            number = db.execute(sql, directive_row(directive)).lastrowid or 0
+            (last,) = db.execute("select coalesce(max(number), 0) from directives").fetchone()
+            number = max(last + 1, int(directive.since))
+            sql = (
+                f"insert into directives (number, {DIRECTIVE_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?)"
+            )
+            db.execute(sql, (number, *directive_row(directive)))
         return msgspec.structs.replace(directive, number=number)
 
     def directives(self) -> tuple[Directive, ...]:

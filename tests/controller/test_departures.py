@@ -175,6 +175,24 @@ def test_an_aggressive_drain_asks_ckptman_once_and_leaves_what_it_moves_alone(
     assert world.alive("onp") == []
 
 
+def test_a_second_drain_of_a_node_gives_notice_anew(world: World) -> None:
+    (world.dir / "notices").mkdir()
+    CheckpointState(world.dir / FILE).close()
+    busy(world, 1)
+    (node,) = running(world)[1]
+    leave(world, aggressive=True)
+    world.advance(20)
+    world.slurm.finish(1)
+    world.advance(120)
+    (one,) = world.ledger.directives()
+    carry_out(world.config, EndAsk(numbers=(one.number,)), "bob", world.now)
+    world.advance(20)
+    busy(world, 2, among=(node,))
+    leave(world, "migrate", "cloud:onp", aggressive=True, to="pub")
+    world.advance(20)
+    assert [told["node"] for told in notices(world)] == [node, node]
+
+
 def test_a_job_of_which_nothing_can_be_saved_is_requeued_once(world: World) -> None:
     (world.dir / "notices").mkdir()
     state = CheckpointState(world.dir / FILE)
