@@ -17,12 +17,13 @@ from collections.abc import Iterable, Sequence
 from slurm_elastic.audit_trail import job_subject
 from slurm_elastic.ckptstate import FILE, CheckpointState, Migration, Step
 from slurm_elastic.ckptstate.orders import DROPS, NoticeOrder, drop
-from slurm_elastic.controller.context import Site, generation_time
+from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import power_down_and_requeue
 from slurm_elastic.directive import MAINTENANCE, Departure, Directive
 from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
+from slurm_elastic.model_ledger import generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.departure import NextStep, jobs_on, next_step, redirected
 from slurm_elastic.policies.directives import told
