@@ -18,6 +18,7 @@ pytestmark = pytest.mark.e2e
 PROGRAM = (sys.executable, "-m", "slurm_elastic.cli.main")
 JOBS, STEPS = 10, 280
 SLEEP = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 12\n"
+LONG = "#!/bin/sh\n#SBATCH --cpus-per-task=2\nsleep 40\n"
 
 
 @pytest.fixture(autouse=True)
@@ -75,21 +76,19 @@ def test_ten_jobs_of_an_aggressive_drain_go_on_in_another_cloud_each_step_once(
 
 
 def test_an_ordered_drain_at_its_time_loses_no_job_and_starts_none(site: Sandbox) -> None:
-    first = site.submit(SLEEP, "--partition=onprem")
-    running_nodes(site, [first])
-    command(site, "drain", "onprem", "--at", "now+4s")
-    second = site.submit(SLEEP, "--partition=onprem")
-    running_nodes(site, [second])  # until then all is as ever
-    site.wait_for(
-        lambda: "leaving" in kinds(site, site.job(second)["NodeList"]), PATIENCE, "it begins"
-    )
-    third = site.submit(SLEEP, "--partition=onprem")
-    for job in (first, second):
+    jobs = [site.submit(LONG, "--partition=onprem") for _ in range(2)]
+    nodes = running_nodes(site, jobs)
+    said = command(site, "drain", "onprem", "--at", "now+6s")
+    assert said.startswith("From 20")
+    for node in (n for some in nodes.values() for n in some):
+        site.wait_for(lambda n=node: "leaving" in kinds(site, n), PATIENCE, f"{node} leaves")
+    later = site.submit(SLEEP, "--partition=onprem")
+    for job in jobs:
         assert site.wait_job(job)["Restarts"] == "0"
     site.wait_for(lambda: not in_cloud(site, "onprem"), PATIENCE, "the machines leave")
-    assert site.job(third)["JobState"] == "PENDING"
+    assert site.job(later)["JobState"] == "PENDING"
     command(site, "resume", "onprem")
-    assert site.wait_job(third)["Restarts"] == "0"
+    assert site.wait_job(later)["Restarts"] == "0"
 
 
 def test_a_cloud_is_emptied_to_another_with_its_running_and_waiting_jobs(site: Sandbox) -> None:
@@ -109,7 +108,7 @@ def test_a_cloud_is_emptied_to_another_with_its_running_and_waiting_jobs(site: S
 
 
 def test_a_paused_cloud_gets_no_job_and_goes_on_by_itself(site: Sandbox) -> None:
-    said = command(site, "pause", "aws", "--for", "25s", "--reason", "quota")
+    said = command(site, "pause", "aws", "--for", "60s", "--reason", "quota")
     assert "cloud aws is paused by root until" in said
     job = site.submit(SLEEP, "--partition=aws")
     site.wait_for(
