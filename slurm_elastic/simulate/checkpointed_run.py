@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from slurm_elastic.model import Notice
 from slurm_elastic.policies.checkpoint import (
     AnyPolicy,
+    FirstOf,
     Never,
     OnNotice,
     Situation,
@@ -38,7 +39,8 @@ class Checkpoints(Struct, frozen=True, kw_only=True):
 
 class Ride(Struct, frozen=True, kw_only=True):
     """The result of a run: until ``end``, with ``saved`` seconds of work kept by ``checkpoints``
-    that cost ``dumping`` seconds. ``done``: the job's work was finished, not cut off.
+    that cost ``dumping`` seconds. ``done``: the job's work was finished, not cut off; ``moves``:
+    when it was saved after the cloud's warning, and is moved (None: never).
     """
 
     end: int
@@ -46,6 +48,7 @@ class Ride(Struct, frozen=True, kw_only=True):
     checkpoints: int
     dumping: int
     done: bool
+    moves: int | None = None
 
 
 class Trip(Struct, frozen=True, kw_only=True):
@@ -69,6 +72,13 @@ class Trip(Struct, frozen=True, kw_only=True):
 def quiet(how: Checkpoints) -> bool:
     """Whether nothing is written unless a notice comes."""
     return isinstance(how.policy, Never | OnNotice)
+
+
+def answers_notices(policy: AnyPolicy) -> bool:
+    """Whether jobs are saved, and moved then, because the cloud warns."""
+    return isinstance(policy, OnNotice) or (
+        isinstance(policy, FirstOf) and any(map(answers_notices, policy.policies))
+    )
 
 
 def ride(how: Checkpoints, trip: Trip) -> Ride:
@@ -101,6 +111,10 @@ def ride(how: Checkpoints, trip: Trip) -> Ride:
             )
         saved, written, dumping = work, written + 1, dumping + how.dump
         now = over
+        if answers_notices(how.policy) and any(n.deadline is not None for n in situation.notices):
+            return Ride(
+                end=now, saved=saved, checkpoints=written, dumping=dumping, done=False, moves=now
+            )
         if not how.blocking:
             work = min(work + how.dump, trip.work)
         situation = _at(replace(situation, last=float(now), cost=float(how.dump)), trip, now)

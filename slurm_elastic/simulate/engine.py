@@ -15,7 +15,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from slurm_elastic.errors import SlurmElasticError
-from slurm_elastic.simulate.events import ARRIVE, CHECK, POOLS, Moves
+from slurm_elastic.simulate.events import ARRIVE, CHECK, POOLS, WARN, Moves
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.market import NEVER
 from slurm_elastic.simulate.outcome import Outcome
@@ -24,7 +24,7 @@ from slurm_elastic.simulate.scenario import Scenario
 from slurm_elastic.simulate.standing import on_standing_machines
 
 TELL = 1000
-_ARRIVE, _CHECK, _PAYLOAD = ARRIVE << 32, CHECK << 32, (1 << 32) - 1
+_ARRIVE, _CHECK, _WARN, _PAYLOAD = ARRIVE << 32, CHECK << 32, WARN << 32, (1 << 32) - 1
 _KIND, _LATER, _LAST = 7 << 32, 6 << 32, 4 << 32
 """The bits of an event: its kind; set where it is no end nor loss; set where it is a check or a
 look.
@@ -185,6 +185,10 @@ class Engine(Moves):
                 return
             machines.parked += machines.due.pop(now, ())
             self.parked = True
+            return
+        if event & _KIND >= _WARN:
+            act = self._warn if event & _KIND == _WARN else self._move
+            act(event & _PAYLOAD, now)
             return
         self.due_looks.discard(now)
         self.purchases.review(now, waited_for=bool(self.queue.waiting))

@@ -23,7 +23,7 @@ from slurm_elastic.simulate.shared_machines import SharedMachines, machines_need
 from slurm_elastic.simulate.spending import Purses
 from slurm_elastic.simulate.warm_pool import Warm
 
-END, FALL, ARRIVE, BOOT, CHECK, LOOK = range(6)
+END, FALL, ARRIVE, BOOT, CHECK, LOOK, WARN, MOVE = range(8)
 POOLS = 1 << 8
 """A batch's payload: batch x this + pool."""
 _CHECK = CHECK << 32
@@ -60,6 +60,7 @@ class Moves:
         self.asked = False
         self.looks = self.opens = -1
         self.due_looks: set[int] = set()
+        self.moving: dict[int, tuple[Run, int, int]] = {}
 
     def _give_back(self, run: Run, now: int) -> bool:
         """A job's machines, to whoever is next; False if it does not end now."""
@@ -231,6 +232,40 @@ class Moves:
             when = machines.watch(now, offer)
             if when is not None:
                 self._push(when, FALL, offer * POOLS + pool)
+                market = machines.sold[offer].market
+                if self.runs.moves_saved and market is not None and market.notice:
+                    self._push(max(when - market.notice, now), WARN, offer * POOLS + pool)
+
+    def _warn(self, payload: int, now: int) -> None:
+        """The cloud says which machines it takes: their jobs are saved, and moved then."""
+        pool, offer = payload % POOLS, payload // POOLS
+        machines = self.pools[pool]
+        loss, market = machines.falls[offer], machines.sold[offer].market
+        if market is None or loss < 0 or max(loss - market.notice, 0) > now:
+            return
+        over, batch = machines.over(offer, loss), len(machines.batch_start)
+        if over > 0:
+            self.purchases.taken(pool, offer, now)
+        while over > 0 and batch:
+            batch -= 1
+            if machines.batch_offer[batch] != offer or not machines.batch_live[batch]:
+                continue
+            over -= machines.idle_of(batch)
+            for job in self.runs.on(pool, batch) if over > 0 else ():
+                when = self.runs.moves(job, loss)
+                if when is not None and when < loss:
+                    self.moving[job] = (self.runs.now[job], batch, loss)
+                    self._push(max(when, now), MOVE, job)
+                over -= sum([n for of, n in self.runs.now[job].pieces if of == batch])
+
+    def _move(self, job: int, now: int) -> None:
+        """A saved job leaves the machines that are to be lost, which end with it."""
+        run, batch, loss = self.moving.pop(job, (None, 0, 0))
+        if run is None or self.runs.now.get(job) is not run:
+            return
+        self._interrupt(job, run.pool, batch, run.need, now, loss)
+        self.queue.full = self.asked = True
+        self._look_at(now)
 
     def _fall(self, payload: int, now: int) -> None:
         """Spot machines are taken back, the youngest first; their jobs go back into the queue."""
@@ -267,10 +302,14 @@ class Moves:
                 break
         return lost
 
-    def _interrupt(self, job: int, pool: int, batch: int, most: int, now: int) -> int:
-        """A job loses up to ``most`` machines of ``batch``; its others become idle."""
+    def _interrupt(
+        self, job: int, pool: int, batch: int, most: int, now: int, loss: int | None = None
+    ) -> int:
+        """A job loses up to ``most`` machines of ``batch``; its others become idle. ``loss``: the
+        cloud takes them then, and they are given back now.
+        """
         machines = self.pools[pool]
-        run = self.runs.interrupt(job, now)
+        run = self.runs.interrupt(job, now, loss)
         if machines.shared is not None and job in machines.shared.of:
             run = self._empty(machines.shared, run, now)
         machines.unexpect(run.expected)
@@ -284,7 +323,7 @@ class Moves:
             machines.busy_area += count * now
             gone = min(count, most) if held == batch else 0
             if gone:
-                machines.end(held, gone, now, reclaimed=True)
+                machines.end(held, gone, now, reclaimed=loss is None)
                 lost += gone
             if count > gone:
                 self._free(machines, pool, held, count - gone, now)

@@ -327,6 +327,10 @@ class Machines:
                 lost += count - spare
         return lost
 
+    def idle_of(self, batch: int) -> int:
+        """How many machines of a batch are idle."""
+        return sum([count for one, _, count in self.free.left() if one == batch])
+
     def lose_booting(self, batch: int, now: int) -> int:
         """A batch is taken back while it boots; how many machines."""
         count = self.batch_live[batch]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from slurm_elastic.model import Notice, NoticeKind
 from slurm_elastic.policies.checkpoint import Never, joint_mtti, observed_mtti
-from slurm_elastic.simulate.checkpointed_run import Ride, Trip, quiet, ride
+from slurm_elastic.simulate.checkpointed_run import Ride, Trip, answers_notices, quiet, ride
 from slurm_elastic.simulate.idle_set import Pieces
 from slurm_elastic.simulate.jobs import Jobs
 from slurm_elastic.simulate.machines import Machines
@@ -59,8 +59,9 @@ class Runs:
         self.kept: list[tuple[int, int, int]] = []
         self.held = self.useful = self.lost = self.overhead = 0
         self.interruptions = self.checkpoints = 0
-        self._saves = not isinstance(scenario.checkpoints.policy, Never)
-        self._rides = self._saves and not quiet(scenario.checkpoints)
+        self.saves = not isinstance(scenario.checkpoints.policy, Never)
+        self.moves_saved = answers_notices(scenario.checkpoints.policy)
+        self._rides = self.saves and not quiet(scenario.checkpoints)
         self._works_on = self._rides and not scenario.checkpoints.blocking
 
     @property
@@ -94,7 +95,7 @@ class Runs:
         if machines.spot_live:
             for batch, _ in pieces:
                 if machines.batch_spot[batch]:
-                    mtti = self._mtti(machines, pieces, now) if self._saves else 0.0
+                    mtti = self._mtti(machines, pieces, now) if self.saves else 0.0
                     break
         end = ready + work
         expected = (ready + self.jobs.limit[job] << 32 | job) << 32 | need
@@ -135,8 +136,17 @@ class Runs:
         if mtti is not None and (now - ready > work or self._works_on):
             self.checkpoints += self._ride(run, None).checkpoints
 
-    def interrupt(self, job: int, now: int) -> Run:
-        """A run is cut off: what it saved counts, the rest is lost."""
+    def moves(self, job: int, loss: int) -> int | None:
+        """When a job whose machine is lost then has been saved after the warning, and is moved;
+        None where it is not.
+        """
+        run = self.now[job]
+        return self._ride(run, loss).moves if loss > run.ready else None
+
+    def interrupt(self, job: int, now: int, loss: int | None = None) -> Run:
+        """A run is cut off: what it saved counts, the rest is lost. ``loss``: its machine would be
+        lost then, and it is moved now.
+        """
         run = self.now.pop(job)
         self.interruptions += 1
         if now <= run.ready:
@@ -144,8 +154,8 @@ class Runs:
             return run
         self.held += run.idle * (run.ready - run.given)
         cut = Ride(end=now, saved=0, checkpoints=0, dumping=0, done=False)
-        if self._saves:
-            cut = self._ride(run, now)
+        if self.saves:
+            cut = self._ride(run, now if loss is None else loss)
         kept = max(cut.saved - run.restart, 0)
         overhead = (cut.dumping if self.scenario.checkpoints.blocking else 0) + (
             run.restart if kept else 0

@@ -15,7 +15,7 @@ from slurm_elastic.ckptman.see import mean_times
 from slurm_elastic.model import Market
 from slurm_elastic.model_ledger import Machine
 from slurm_elastic.policies.capacity import AnyGrowth, OnDemand, Slurm
-from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, joint_mtti
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Daly, OnNotice, joint_mtti
 from slurm_elastic.policies.release import Idle
 from slurm_elastic.simulate.billing import Curve
 from slurm_elastic.simulate.boot import BootTimes
@@ -75,6 +75,20 @@ def test_machines_on_demand_beside_them_count_as_those_that_are_seldom_lost() ->
     jobs = Jobs([Job(1, 0, 100, 100, 6)])
     (run,) = begun(Engine(jobs, scenario((0, 4))))
     assert run.mtti == pytest.approx(DEFAULT_MTTI / 6)
+
+
+def test_a_saved_job_moves_at_once_and_its_machine_ends_with_it() -> None:
+    """The cloud warns at 880 of the loss at 1000; the save takes 5 s from the next look on."""
+    site = replace(scenario((0, 40), (1000, 0), (1010, 40)), requeue_delay=0)
+    site = replace(site, checkpoints=replace(SAVES, policy=OnNotice()))
+    engine = Engine(Jobs([Job(1, 0, 2000, 2000, 2)]), site)
+    outcome = engine.run()
+    (pool,) = engine.pools
+    first = min(pool.lease_end)
+    assert 885 <= first <= 890, "and not at 1000"
+    assert outcome.figures.interruptions == outcome.figures.checkpoints == 1
+    assert outcome.figures.lost_hours == 0
+    assert engine.runs.ended[0] == first + 20 + 5 + 2000 - (first - 5 - 20)
 
 
 @settings(max_examples=60, deadline=None)

@@ -84,7 +84,7 @@ EXPECTED = {
     "slurm": "995546f8c974b0ee",
     "rack first": "35599159e2b0c2dd",
     "leases": "5cb4979378a71d39",
-    "two reservations": "51b72f50cc6b7878",
+    "two reservations": "c1ef2b0ae2084109",
 }
 
 
