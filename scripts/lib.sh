@@ -54,6 +54,7 @@ set_up_tests() {
     }
     [ -x /usr/bin/systemd-analyze ] || install_packages systemd # for what it says of our units
     [ -x /usr/bin/tmux ] || install_packages tmux # a terminal, for what commands look like on one
+    [ -x /usr/bin/fish ] || install_packages man-db zsh fish # for man pages and completions
     [ -x /usr/bin/promtool ] || { # for what it says of our metrics and alerts; neither started now nor at boot
         install_packages prometheus
         ! command -v systemctl >/dev/null || systemctl --quiet disable prometheus.service || true

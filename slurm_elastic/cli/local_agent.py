@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM; the machines outlive the agent."""
     prepare()
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     log_plainly(logging.INFO)
     try:
         config = configfile.load(arguments.config)
@@ -46,22 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Command(
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    made = Command(
         prog="slurm-elastic-local",
         description="Start and end the slurmd's of a cloud with provider local, on this host and "
         "as root, for slurm-elasticd.",
         epilog=examples("slurm-elastic-local --cloud onprem"),
     )
     default = os.environ.get("SLURM_ELASTIC_CONFIG", "/etc/slurm-elastic/slurm-elastic.yaml")
-    parser.add_argument(
+    made.add_argument(
         "--config", type=Path, default=Path(default), metavar="FILE",
         help="read this configuration (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
+    made.add_argument(
         "--cloud", help="serve this cloud; needed only if there are several local ones"
     )
-    parser.add_argument(
+    made.add_argument(
         "--boot",
         type=pause,
         default=1.0,
@@ -69,15 +70,15 @@ def _parser() -> argparse.ArgumentParser:
         help="start each slurmd this much later (default: 1, as slurmctld does not believe in a"
         " boot in the second in which it asked for it)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--never-boot", default="", metavar="NODES", help="start no slurmd for these nodes"
     )
     logs = Path("/var/log/slurm-elastic")
-    parser.add_argument(
+    made.add_argument(
         "--log-dir", type=Path, default=logs, metavar="DIR",
         help="write the output of each slurmd here (default: %(default)s)",
     )  # fmt: skip
-    return parser
+    return made
 
 
 def _cloud(config: Config, name: str | None) -> LocalCloud:

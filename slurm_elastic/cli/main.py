@@ -107,17 +107,33 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     return _understood(argv)[1]
 
 
-def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    argv = _config_first(argv)
-    parser = _parser()
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands with all of their options: for man pages and completions."""
+    parser = outer_parser()
+    subparsers = _subparsers(parser)
+    for name, summary in COMMANDS.items():
+        _add(name, subparsers)
+        subparsers._choices_actions.append(subparsers._ChoicesPseudoAction(name, (), summary))
+    return parser
+
+
+def _subparsers(
+    parser: argparse.ArgumentParser,
+) -> argparse._SubParsersAction[argparse.ArgumentParser]:
     own_form: type[argparse.ArgumentParser] = Command
-    subparsers = parser.add_subparsers(
+    return parser.add_subparsers(
         dest="command",
         metavar="COMMAND",
         help=argparse.SUPPRESS,
         parser_class=own_form,
         prog="slurm-elastic",
     )
+
+
+def _understood(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    argv = _config_first(argv)
+    parser = outer_parser()
+    subparsers = _subparsers(parser)
     wanted = _command(argv)
     for name in COMMANDS:
         if name == wanted:
@@ -135,7 +151,8 @@ def _unknown(word: str) -> str:
     return f"there is no command {word!r}; {hint}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def outer_parser() -> argparse.ArgumentParser:
+    """The program itself, without its commands."""
     parser = Command(
         prog="slurm-elastic",
         usage="%(prog)s [--config FILE] COMMAND ...",

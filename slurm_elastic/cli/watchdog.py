@@ -36,22 +36,25 @@ def main(argv: list[str] | None = None) -> int:
     """Run until SIGTERM or SIGINT. Exit 2: the configuration is wrong; 75: something that passes by
     itself is in the way.
     """
-    parser = parser_of(NAME, ABOUT)
-    parser.epilog = examples(f"{NAME} --dry-run")
-    parser.add_argument(
+    args = parser().parse_args(argv)
+    return run_parsed(NAME, args, None, partial(_serve, args))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Its options."""
+    made = parser_of(NAME, ABOUT)
+    made.epilog = examples(f"{NAME} --dry-run")
+    made.add_argument(
         "--after", type=float, default=AFTER, metavar="SECONDS",
         help="act when slurm-elasticd has been silent, and a node powered down, for this long "
         "(default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument(
+    made.add_argument(
         "--every", type=float, default=EVERY, metavar="SECONDS",
         help="look this often (default: %(default)g)",
     )  # fmt: skip
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would end, and end nothing"
-    )
-    args = parser.parse_args(argv)
-    return run_parsed(NAME, args, None, partial(_serve, args))
+    made.add_argument("--dry-run", action="store_true", help="say what would end, and end nothing")
+    return made
 
 
 def _serve(args: argparse.Namespace, config: Config) -> None:

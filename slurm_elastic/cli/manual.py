@@ -1,0 +1,122 @@
+"""Man pages and completions of bash, zsh and fish, made from the commands' own definition.
+
+``python -m slurm_elastic.cli.manual DIRECTORY`` writes them as they belong below ``share``;
+setup.py does so for a wheel. Needs argparse-manpage and shtab, which no installation needs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import shtab
+from argparse_manpage.manpage import Manpage
+
+from slurm_elastic.cli import ckptman, daemon, local_agent, main, watchdog
+from slurm_elastic.cli.arguments import DEFAULT_CONFIG
+from slurm_elastic.cli.service import parser_of
+
+COMPLETIONS = {
+    "bash": "bash-completion/completions/slurm-elastic",
+    "zsh": "zsh/site-functions/_slurm-elastic",
+    "fish": "fish/vendor_completions.d/slurm-elastic.fish",
+}
+FILES = frozenset({"FILE", "DIRECTORY", "DIR", "CSV", "[POOL=]JSON"})
+"""Metavars of options that take a path."""
+SERVICES = {
+    "slurm-elasticd": "start, end and repair machines for slurmctld",
+    "slurm-elastic-ckptman": "save jobs and move them off machines that are taken away",
+    "slurm-elastic-watchdog": "end machines while slurm-elasticd is silent",
+    "slurm-elastic-local": "start and end slurmd's of a cloud with provider local",
+}
+_EXIT = {
+    1: "0 done; 1 it failed; 2 wrong use or wrong configuration; 130 interrupted; 141 the reader "
+    "of the output went away.",
+    8: "0 stopped by SIGTERM or SIGINT; 2 wrong configuration; 75 something that passes by itself "
+    "is in the way.",
+}
+
+
+def write(directory: Path) -> None:
+    """Everything, by its place, whatever this process's own configuration is."""
+    os.environ.pop(main.CONFIG_VARIABLE, None)
+    for name, text in {**pages(), **completions()}.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def pages() -> dict[str, str]:
+    """Man pages by their place."""
+    names = [f"slurm-elastic-{name}" for name in sorted(main.COMMANDS)]
+    see = ", ".join([*(f"{name}(1)" for name in names), *(f"{name}(8)" for name in SERVICES)])
+    whole = main.outer_parser()
+    found = {"man/man1/slurm-elastic.1": _page(whole, "grow a Slurm cluster into clouds", 1, see)}
+    for name, parser in _children(main.whole_parser()):
+        text = _page(parser, main.COMMANDS[name], 1, "slurm-elastic(1)")
+        found[f"man/man1/slurm-elastic-{name}.1"] = text
+    for parser in _services():
+        text = _page(parser, SERVICES[parser.prog], 8, "slurm-elastic(1)")
+        found[f"man/man8/{parser.prog}.8"] = text
+    return found
+
+
+def completions() -> dict[str, str]:
+    """Each shell's, by its place."""
+    parser = main.whole_parser()
+    _complete_files(parser)
+    return {path: shtab.complete(parser, shell=shell) for shell, path in COMPLETIONS.items()}
+
+
+def _children(whole: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in whole._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _services() -> Iterator[argparse.ArgumentParser]:
+    yield parser_of("slurm-elasticd", daemon.ABOUT)
+    yield parser_of("slurm-elastic-ckptman", ckptman.ABOUT)
+    yield watchdog.parser()
+    yield local_agent.parser()
+
+
+def _page(parser: argparse.ArgumentParser, summary: str, section: int, see: str) -> str:
+    """argparse-manpage's, with the examples as they are written."""
+    examples, parser.epilog = parser.epilog or "", None
+    page = Manpage(parser)
+    page.prog = parser.prog.replace(" ", "-")
+    page.description, page.section = summary, section
+    page.source, page.manual = "slurm-elastic", "slurm-elastic"
+    title, _, rest = examples.partition("\n")
+    known = title.startswith("example")
+    page.add_section(
+        "examples" if known else "commands", "=", f".nf\n{_plain(rest if known else examples)}\n.fi"
+    )
+    page.add_section("exit status", "=", _plain(_EXIT[section]))
+    page.add_section("files", "=", _plain(f"{DEFAULT_CONFIG}, or $SLURM_ELASTIC_CONFIG"))
+    page.add_section("see also", "=", _plain(see))
+    return str(page)
+
+
+def _plain(text: str) -> str:
+    """As troff has it: nothing of it is a request."""
+    lines = text.replace("\\", "\\\\").replace("-", "\\-").split("\n")
+    return "\n".join(f"\\&{line}" if line[:1] in (".", "'") else line for line in lines)
+
+
+def _complete_files(parser: argparse.ArgumentParser) -> None:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            action.help = "command"  # one that is hidden is not completed
+            for child in action.choices.values():
+                _complete_files(child)
+        elif action.type is Path or action.metavar in FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
