@@ -45,7 +45,7 @@ def services() -> list[argparse.ArgumentParser]:
         "slurm-elastic-watchdog": watchdog.ABOUT,
     }
     parsers = [service.parser_of(name, text) for name, text in about.items()]
-    return [*parsers, local_agent._parser()]
+    return [*parsers, local_agent.parser()]
 
 
 def check(parser: argparse.ArgumentParser) -> None:
