@@ -22,12 +22,14 @@ import yaml
 from msgspec import Struct
 
 from benchmarks import queue_reading
-from benchmarks.report import Report, Row, bounded, median, noted, report
+from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
 
 STATUS_SECONDS, STATUS_LINES, EXPLAIN_LINES = 0.25, 60, 40
+BARE = 3.0
+"""Times of a bare reading that status may take."""
 _DOWN_EACH = 100
 _SLURM = """\
 #!/bin/sh
@@ -39,6 +41,19 @@ ping*) echo "Slurmctld(primary) at head is UP" ;;
 *) exec cat "${0%/bin/*}/${0##*/}.json" ;;
 esac
 """
+
+
+_BARE = """\
+import json, sqlite3, subprocess, sys
+place = sys.argv[1]
+db = sqlite3.connect(f"file:{place}/state/ledger.db?mode=ro", uri=True)
+machines = db.execute("select * from machines").fetchall()
+nodes = json.loads(subprocess.check_output([f"{place}/bin/sinfo", "--json"]))["nodes"]
+queue = subprocess.check_output([f"{place}/bin/squeue", "--Format=x,JobID:0@@,x"], text=True)
+jobs = [line.split("@@") for line in queue.splitlines()]
+print(len(machines), len(nodes), len(jobs))
+"""
+"""The least that status has to do: read the same ledger and Slurm's answers."""
 
 
 class Ran(Struct, frozen=True):
@@ -57,13 +72,16 @@ def main(arguments: Sequence[str]) -> Report:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="bench-operate-") as name:
         config = site(Path(name), options.nodes, options.machines)
+        bare = median(
+            [ran([sys.executable, "-c", _BARE, name]).seconds for _ in range(options.runs)]
+        )
         rows = [
             row for words, lines in (
                 (("status",), STATUS_LINES),
                 (("status", "--all"), None),
                 (("explain", "n1"), EXPLAIN_LINES),
                 (("explain", "1"), EXPLAIN_LINES),
-            ) for row in measured(config, words, lines, options.runs)
+            ) for row in measured(config, words, lines, options.runs, bare)
         ]  # fmt: skip
         rows += [row for jobs in options.jobs for row in queue_reading.rows(Path(name), jobs)]
         rows.append(noted("an empty Python with the package", median(
@@ -73,8 +91,10 @@ def main(arguments: Sequence[str]) -> Report:
     return report("operate", rows)
 
 
-def measured(config: Path, words: Sequence[str], most: int | None, runs: int) -> list[Row]:
-    """The median's processor time, and the lines."""
+def measured(
+    config: Path, words: Sequence[str], most: int | None, runs: int, bare: float
+) -> list[Row]:
+    """The median's processor time, also beside a ``bare`` reading of the same, and the lines."""
     command = [sys.executable, "-m", "slurm_elastic.cli.main", "--config", str(config), *words]
     found = [ran(command) for _ in range(runs)]
     label, seconds = " ".join(words), median([one.seconds for one in found])
@@ -82,6 +102,8 @@ def measured(config: Path, words: Sequence[str], most: int | None, runs: int) ->
     return [
         bounded(f"{label}: processor time", seconds, STATUS_SECONDS, "s")
         if words == ("status",) else noted(f"{label}: processor time", seconds, "s"),
+        compared(f"{label}: beside bare reading", seconds, bare, "s",
+                 at_most=BARE if words == ("status",) else None),
         noted(f"{label}: lines", lines, "lines") if most is None
         else bounded(f"{label}: lines", lines, most, "lines"),
     ]  # fmt: skip

@@ -24,6 +24,8 @@ class HostlistError(ValueError):
 
 def expand(text: str) -> list[str]:
     """The names in ``text``, in its order, duplicates kept. Raises HostlistError."""
+    if _NAME.fullmatch(text):  # most are one node's
+        return [text]
     names: list[str] = []
     for item in _split(text):
         names.extend(_expand_item(item, text))

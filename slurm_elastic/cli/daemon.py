@@ -20,7 +20,8 @@ from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.daemon import Daemon
 from slurm_elastic.controller.notify_socket import Deaf, WakeSocket
 from slurm_elastic.controller.prolog import PrologServer
-from slurm_elastic.door.answers import Answers, trusted
+from slurm_elastic.door.answers import Answers
+from slurm_elastic.door.asks import trusted
 from slurm_elastic.door.server import Bounds, Door
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger.enduring import Enduring

@@ -17,7 +17,6 @@ import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from slurm_elastic.cli.arguments import DEFAULT_CONFIG
@@ -168,7 +167,7 @@ def outer_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help=f"read this configuration (default: ${CONFIG_VARIABLE} or {DEFAULT_CONFIG})",
     )
-    parser.add_argument("--version", action="version", version=f"slurm-elastic {_version()}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and end")
     return parser
 
 
@@ -232,7 +231,18 @@ def _os_sentence(error: OSError) -> str:
     return f"{error.filename}: {words}" if error.filename is not None else words
 
 
+class _Version(argparse.Action):
+    """Looked up only when it is asked for: that takes as long as all else before a command."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """Print it and end."""
+        print(f"slurm-elastic {_version()}")
+        parser.exit()
+
+
 def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("slurm-elastic")
     except PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Iterator
@@ -75,6 +76,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Show the status of the configured cluster; 1 when neither ledger nor Slurm could be read."""
+    if args.watch is None:
+        gc.disable()  # tens of thousands of values, all of which are needed to the end
     config = load(Path(args.config))
     slurm = PromptCli(config.slurm)
     part: Part = (args.cloud, args.pool)

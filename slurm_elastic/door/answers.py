@@ -7,7 +7,6 @@ PrivateData hides some.
 
 from __future__ import annotations
 
-import contextlib
 import grp
 import logging
 import re
@@ -20,7 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
-from slurm_elastic.door.asks import Answer, Ask, ChainAsk, CostAsk, DirectAsk, EndAsk, Order
+from slurm_elastic.door.asks import (
+    MAX_ANSWER,
+    Answer,
+    Ask,
+    ChainAsk,
+    CostAsk,
+    DirectAsk,
+    EndAsk,
+    Order,
+    trusted,
+)
 from slurm_elastic.door.orders import carry_out, name_of, no_right
 from slurm_elastic.door.records import read_chain, read_costs, read_facts
 from slurm_elastic.door.sight import HIDING, JOBS, NODES, Viewer, refusal, seen_chain, seen_facts
@@ -29,7 +38,6 @@ from slurm_elastic.heartbeat import read_mark, told
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import siteconf
-from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
 
 log = logging.getLogger(__name__)
@@ -41,8 +49,6 @@ SHARE = 10.0
 STALE = 60.0
 SETTINGS_FRESH = 60.0
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
-MAX_ANSWER = 64 << 20
-"""Bytes; thirty thousand machines are half of that."""
 
 T = TypeVar("T")
 
@@ -176,13 +182,6 @@ class Answers:
         except SlurmError as error:
             log.warning("owners of jobs are not known, users see none: %s", error)
             return ()
-
-
-def trusted(config: Config) -> frozenset[int]:
-    """Root's and SlurmUser's uid."""
-    with contextlib.suppress(KeyError):
-        return frozenset({0, account(config.slurm.user).pw_uid})
-    return frozenset({0})
 
 
 def refused(sentence: str) -> bytes:

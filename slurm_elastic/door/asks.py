@@ -12,14 +12,20 @@ The last two are for operators.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Literal
 
 from msgspec import Struct
 
 from slurm_elastic.books import By, Costs
+from slurm_elastic.config import Config
 from slurm_elastic.directive import Word
 from slurm_elastic.ledger import Decision, Machine
+from slurm_elastic.slurm.account import account
 from slurm_elastic.view import Facts
+
+MAX_ANSWER = 64 << 20
+"""Bytes; thirty thousand machines are half of that."""
 
 
 class FactsAsk(Struct, frozen=True, kw_only=True, tag_field="ask", tag="facts"):
@@ -100,3 +106,10 @@ class Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     facts: Facts | None = None
     chain: Chain | None = None
     costs: Costs | None = None
+
+
+def trusted(config: Config) -> frozenset[int]:
+    """Root's and SlurmUser's uid."""
+    with contextlib.suppress(KeyError):
+        return frozenset({0, account(config.slurm.user).pw_uid})
+    return frozenset({0})

@@ -15,9 +15,17 @@ import msgspec
 
 from slurm_elastic.books import Costs
 from slurm_elastic.config import Config
-from slurm_elastic.door.answers import MAX_ANSWER, trusted
-from slurm_elastic.door.asks import Answer, Ask, Chain, ChainAsk, CostAsk, FactsAsk, Order
-from slurm_elastic.door.orders import carry_out, own_name
+from slurm_elastic.door.asks import (
+    MAX_ANSWER,
+    Answer,
+    Ask,
+    Chain,
+    ChainAsk,
+    CostAsk,
+    FactsAsk,
+    Order,
+    trusted,
+)
 from slurm_elastic.door.records import may_read, read_chain, read_costs, read_facts
 from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.view import Facts
@@ -67,6 +75,9 @@ def order(config: Config, ask: Order, now: float) -> tuple[str, ...]:
     deeds, a line each. SlurmElasticError for who may not.
     """
     if os.geteuid() in trusted(config):
+        # Not what status needs, which is to be quick.
+        from slurm_elastic.door.orders import carry_out, own_name
+
         return carry_out(config, ask, own_name(), now)
     answer = _ask(config, ask)
     if answer.lines is None:
