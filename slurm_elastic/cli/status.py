@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     if args.watch is None:
         gc.disable()  # tens of thousands of values, all of which are needed to the end
     config = load(Path(args.config))
-    slurm = PromptCli(config.slurm)
+    slurm = PromptCli(config.slurm, excluded=False)
     part: Part = (args.cloud, args.pool)
     screen = Screen(top=args.top, whole=args.all, sort=args.sort)
     if args.watch is None or args.once:

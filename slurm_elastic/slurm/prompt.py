@@ -8,6 +8,7 @@ time limit ends the second.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace
@@ -20,15 +21,21 @@ from slurm_elastic.slurm.cli import SlurmCli
 
 PATIENCE = 5.0
 """Seconds for one command, unless ``slurm.command_timeout`` is less."""
+UP_FOR = 1.0
+"""Seconds for which a slurmctld that was up is not asked again whether it is."""
 _PING = ("scontrol", "ping")
 
 
 class PromptCli(SlurmCli):
-    """``protocols.Slurm`` for our own commands; the services take their time."""
+    """``protocols.Slurm`` for our own commands; the services take their time. ``excluded``: whether
+    22.05 is asked for the nodes that jobs avoid, too, which takes another reading of the queue.
+    """
 
-    def __init__(self, settings: SlurmSettings) -> None:
+    def __init__(self, settings: SlurmSettings, *, excluded: bool = True) -> None:
         patience = min(PATIENCE, settings.command_timeout)
         super().__init__(replace(settings, command_timeout=patience))
+        self._excluded = excluded
+        self._up_until = float("-inf")
 
     def _hand_on(self, take: Callable[[bytes], object], *command: str, **environment: str) -> str:
         if command != _PING and "--version" not in command:  # which nobody has to be asked for
@@ -40,6 +47,8 @@ class PromptCli(SlurmCli):
         field; where Slurm refuses to say so, of all else.
         """
         found = super()._queue_text()
+        if not self._excluded:
+            return found
         try:
             avoided = dict(_avoided(self._run("squeue", "--all", "--noheader", "--format=%A|%x")))
         except SlurmError as error:
@@ -50,6 +59,8 @@ class PromptCli(SlurmCli):
 
     def _ping(self) -> None:
         """One slurmctld that is up is enough, whether it is the primary or a backup."""
+        if time.monotonic() < self._up_until:
+            return
         code = 0
         try:
             said = self._run(*_PING)
@@ -60,6 +71,7 @@ class PromptCli(SlurmCli):
         if " is UP" not in said:
             first = next((line.strip() for line in said.splitlines() if line.strip()), "")
             raise SlurmError(_PING, code, first or "answered nothing")
+        self._up_until = time.monotonic() + UP_FOR
 
 
 def _avoided(text: str) -> Iterator[tuple[int, tuple[str, ...]]]:

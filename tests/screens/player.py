@@ -98,7 +98,7 @@ def run(place: Place, words: list[str], *, watch: bool = False) -> None:
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         for module in (status, explain, offers, ckpt):
-            module.PromptCli = lambda _: place.slurm  # type: ignore[attr-defined]
+            module.PromptCli = lambda _, **__: place.slurm  # type: ignore[attr-defined]
         doctor.ProbingCli = lambda _: place.slurm  # type: ignore[attr-defined,assignment]
         for asking in (offers, clouds):
             asking.open_provider = lambda cloud, *_: place.clouds[cloud.name]  # type: ignore[attr-defined,assignment]
