@@ -11,7 +11,7 @@ from functools import partial
 from slurm_elastic.ckptman import migration, nodes
 from slurm_elastic.ckptman.decide import MOVE, NEVER, Plan
 from slurm_elastic.ckptman.executor import KeyedExecutor, Order
-from slurm_elastic.ckptman.orders import Orders
+from slurm_elastic.ckptman.orders import Asked, Orders
 from slurm_elastic.ckptman.requeue_failover import RequeueFailover
 from slurm_elastic.ckptman.saves import Saves
 from slurm_elastic.ckptman.see import Snapshot
@@ -38,9 +38,12 @@ class Acts:
         self._refused: dict[int, str] = {}
         self._helped: dict[int, float] = {}
 
-    def apply(self, seen: Snapshot, plans: Sequence[Plan]) -> bool:
-        """Whether a job is on its way, so that the next look is due soon."""
-        self._saves.now(seen, self.crew)
+    def apply(self, seen: Snapshot, plans: Sequence[Plan], asked: Sequence[Asked]) -> bool:
+        """Whether a job is on its way, so that the next look is due soon. ``asked``: orders that
+        wait.
+        """
+        if asked:
+            self._saves.now(asked, seen, self.crew)
         self._refuse(seen)
         begun = self._begin(plans, seen)
         standing = [*seen.migrations.values(), *begun]
@@ -53,7 +56,7 @@ class Acts:
         self._releases.look(seen.machines)
         if seen.answered:
             self._stand_in.look(seen.jobs)
-            self._saves.clean(seen.jobs, frozenset(one.run.job for one in standing), self.crew)
+            self._saves.clean(seen, frozenset(one.run.job for one in standing), self.crew)
         return not all(_put_off(one) for one in standing)
 
     def _refuse(self, seen: Snapshot) -> None:

@@ -15,7 +15,6 @@ from slurm_elastic.policies.checkpoint import (
     DEFAULT_MTTI,
     Situation,
     joint_mtti,
-    save_seconds,
 )
 from slurm_elastic.policies.threat import PLANNED, Answer, Cause, Threat, due, notices
 
@@ -173,8 +172,8 @@ def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:
 
 
 def dump_seconds(snapshot: Snapshot, job: int) -> float:
-    """The seconds that a save of this job may take, by its last ones."""
-    return save_seconds([i.seconds for i in snapshot.images.get(job, ())], snapshot.expected)
+    """The seconds that a save of this job may take."""
+    return snapshot.saves.get(job, snapshot.expected)
 
 
 def _situations(

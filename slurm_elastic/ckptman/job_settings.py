@@ -49,13 +49,9 @@ class CheckpointPlan(Struct, frozen=True, kw_only=True):
     options: dict[str, str] = field(default_factory=dict)
     refused: str = ""
     move_only: bool = False
+    blocking: bool = True
     renewals: int = 0
     unsavable: Unsavable = Unsavable.WARN
-
-    @property
-    def blocking(self) -> bool:
-        """Only ``signal`` has the option."""
-        return self.options.get("blocking") != "no"
 
 
 def resolve(
@@ -79,6 +75,7 @@ def resolve(
         policy=policy,
         options=options,
         move_only=ends,
+        blocking=options.get("blocking") != "no",
         unsavable=Unsavable(pool.unsavable or settings.unsavable),
         renewals=0 if method == "none" else _renewals(rule, asked),
     )

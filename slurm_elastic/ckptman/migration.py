@@ -92,8 +92,11 @@ def say(site: Site, move: Migration, kind: str, reason: str, *, level: int = log
 def planned(site: Site, plan: Plan) -> Migration:
     """A move at its first step; not on the disk yet."""
     facts, now = plan.facts, site.now()
-    # A run that was stopped in vain is not stopped once more: it works until the last moment.
-    before = site.state.was_moved(facts.run.job, facts.run.attempt)
+    # A run that was stopped in vain is not stopped once more: it works until the last moment. That
+    # its limit ends is certain.
+    before = facts.cause is not Cause.LIMIT and site.state.was_moved(
+        facts.run.job, facts.run.attempt
+    )
     return Migration(
         run=facts.run,
         method=facts.choice.method,

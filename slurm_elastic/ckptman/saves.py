@@ -69,11 +69,11 @@ class Saves:
                 self._expected[run.job] = situation.dump
             crew.submit(run.job, plan.order, partial(self._save, plan), kind=Kind.PERIODIC)
 
-    def now(self, seen: Snapshot, crew: KeyedExecutor) -> None:
+    def now(self, orders: Iterable[Asked], seen: Snapshot, crew: KeyedExecutor) -> None:
         """Have the jobs saved that are asked for; one that something is under way for, after that,
         and one that is not known before Slurm has answered, when it does.
         """
-        for asked in self.orders.waiting():
+        for asked in orders:
             if not isinstance(asked.order, SaveOrder) or crew.busy(asked.order.job):
                 continue
             number = asked.order.job
@@ -151,18 +151,16 @@ class Saves:
                 run, "ckpt-requeue-lifted", "--no-requeue is lifted: there is an image"
             )
 
-    def clean(
-        self, jobs: Mapping[int, SlurmJob], moving: frozenset[int], crew: KeyedExecutor
-    ) -> None:
+    def clean(self, seen: Snapshot, moving: frozenset[int], crew: KeyedExecutor) -> None:
         """Have the images of jobs removed that have ended, or that Slurm has not known for a while.
         That may take long, as where a node is asked that is gone.
         """
         now = self._site.now()
-        for number in self._site.state.unsavable():
-            if number not in moving and self._is_over(number, jobs, now):
+        for number in seen.unsavable:
+            if number not in moving and self._is_over(number, seen.jobs, now):
                 verdicts.forget(self._site, number)
-        for image in {i.job: i for i in self._site.state.images()}.values():
-            if image.job in moving or not self._is_over(image.job, jobs, now):
+        for number, (image, *_) in seen.images.items():
+            if number in moving or not self._is_over(number, seen.jobs, now):
                 continue
             if now >= self._staying.get(image.job, _Stay()).until:
                 crew.submit(image.job, NEVER, partial(self._remove, image), kind=Kind.REMOVAL)

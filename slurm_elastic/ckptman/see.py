@@ -54,6 +54,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     ``machines``: live ones by id, of before where the ledger cannot be read (``blind``);
     ``machine_of``: the one of each node; ``leaving``: of the ``threats``, what is really taken
     away; ``choices``: how each job is saved that runs on nodes of ours or on a threatened one;
+    ``saves``: seconds that the next save of a job may take, by its last ones, else ``expected``;
     ``mtti``: mean seconds to an interruption of one machine by Offer.key; ``leases``: seconds paid
     at a time by node.
     """
@@ -65,6 +66,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     threats: Threats
     images: Mapping[int, Sequence[Image]]
     choices: Mapping[int, CheckpointPlan]
+    saves: Mapping[int, float] = field(default_factory=dict)
     answered: bool = True
     blind: bool = False
     leaving: Mapping[str, Threat] = field(default_factory=dict)
@@ -142,9 +144,9 @@ class Watch:
             *told_of(warned, machines), *self._plans(), *self._ends(machines, prices, now)
         ]  # fmt: skip
         choices = self._choices(known.values(), {one.what for one in of_nodes})
-        saves = {n: save_seconds([i.seconds for i in images.get(n, ())], settings.expected)
-                 for n in choices}  # fmt: skip
-        limits = self._limits({n: known[n] for n in choices}, choices, saves, now)
+        saves = {n: save_seconds([i.seconds for i in some], settings.expected)
+                 for n, some in images.items()}  # fmt: skip
+        limits = self._limits(known, choices, saves, now)
         threats = by_subject([*of_nodes, *limits])
         return Snapshot(
             now=now,
@@ -158,6 +160,7 @@ class Watch:
             leaving=moving(threats),
             nodes=self._nodes(sorted({t.what for t in of_nodes if t.cause in _OURS})),
             images=images,
+            saves=saves,
             choices=choices,
             migrations=migrations,
             unsavable=site.state.unsavable(),
@@ -178,7 +181,9 @@ class Watch:
             if one.node:
                 age = self._site.max_ages.get(machine.pool)
                 found.append(of_age(one.node, one.launched, age, now))
-                found.append(of_price(one.node, prices.get((one.instance_type, one.zone), ()), bid))
+                if bid is not None:
+                    costs = prices.get((one.instance_type, one.zone), ())
+                    found.append(of_price(one.node, costs, bid))
         return [one for one in found if one is not None]
 
     def _limits(
@@ -190,11 +195,13 @@ class Watch:
     ) -> list[Threat]:
         """Time limits that end soon, of jobs that may go on after them."""
         state = self._site.state
-        found = (
-            of_limit(job, saves[n], choices[n].renewals, state.renewals(n, job.restarts), now)
-            for n, job in jobs.items()
-            if choices[n].renewals and job.batch
-        )
+        found, expected = [], self._site.config.checkpoint.expected
+        for number, choice in choices.items():
+            job = jobs[number]
+            if choice.renewals and job.batch:
+                renewed = state.renewals(number, job.restarts)
+                save = saves.get(number, expected)
+                found.append(of_limit(job, save, choice.renewals, renewed, now))
         return [one for one in found if one is not None]
 
     def machines(self) -> Mapping[str, Machine]:

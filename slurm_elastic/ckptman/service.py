@@ -127,12 +127,13 @@ class Service:
         """One look: see, decide, act."""
         site, settings = self.site, self.site.config.checkpoint
         self._beat()
-        for asked in self.orders.waiting():  # before the look: what was said of its node is over
-            if isinstance(asked.order, WithdrawOrder):
-                withdraw(site, asked.order.node, self.watch.machines())
-                self.orders.carried(asked)
+        asked = self.orders.waiting()
+        for one in asked:  # before the look: what was said of its node is over
+            if isinstance(one.order, WithdrawOrder):
+                withdraw(site, one.order.node, self.watch.machines())
+                self.orders.carried(one)
         seen = self.watch.look()
-        self._moving = self.acts.apply(seen, decide(seen, settings.slack))
+        self._moving = self.acts.apply(seen, decide(seen, settings.slack), asked)
         site.journal.flush()
 
     def _beat(self) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from slurm_elastic.ckptroot import inventory
 from slurm_elastic.ckptroot.site import Refused
+from slurm_elastic.policies.unsavable import obstacle
 
 from .test_isolation import START, home, moved, program  # noqa: F401 - fixtures
 
@@ -118,6 +119,65 @@ def test_a_daemon_of_the_job_goes_on_with_it(home: Path, program: str) -> None: 
     assert "refused" not in told, told
     assert told["lines"] == [f"step {n} True" for n in range(len(told["lines"]))]
     assert len(told["rights"]) == 2
+
+
+SEMAPHORE = (
+    """
+import multiprocessing, time
+out = open("out", "a", buffering=1)
+kept = multiprocessing.get_context("spawn").Semaphore(2)
+def look():
+    return "runs"
+"""
+    + STEPS
+)
+
+SYSV = (
+    """
+import ctypes, time
+out, libc = open("out", "a", buffering=1), ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+if libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0) == ctypes.c_void_p(-1).value:
+    raise SystemExit("no System V shared memory here")
+def look():
+    return "runs"
+"""
+    + STEPS
+)
+
+TRIED = (
+    START
+    + """
+told = {}
+try:
+    method.dump(image, 60.0, 1 << 30)
+except Refused as refusal:
+    told["refused"] = str(refusal)
+more()
+told["lines"] = lines()
+method.close()
+os.write(said, json.dumps(told).encode())
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [(SEMAPHORE, "named semaphore"), (SYSV, "System V shared memory")],
+    ids=["semaphore", "sysv"],
+)
+def test_the_words_of_a_refusal_are_understood_and_the_job_goes_on(
+    home: Path,  # noqa: F811
+    program: str,  # noqa: F811
+    job: str,
+    why: str,
+) -> None:
+    (home / "job").write_text(job)
+    told = moved(home, program, "tried", attack=TRIED)
+    found = obstacle(f"job 7: no checkpoint: {told['refused']}")
+    assert found is not None
+    assert why in found.why
+    assert told["lines"] == [f"step {n} runs" for n in range(len(told["lines"]))]
 
 
 # the inventory
