@@ -18,7 +18,7 @@ from slurm_elastic.controller.budget import limits_now, stop_of
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import Offer, Pool, Usage
+from slurm_elastic.model import BREAKER, COOL_DOWN, Offer, Pool, Usage
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -157,7 +157,8 @@ def scope_of(
         cloud_limits={cloud.name: cloud.limits for cloud in changed.clouds},
         pool_nodes={pool.name: pool.max_nodes for pool in changed.pools},
         usage=usage(machines, launches, dearest or {}),
-        exclusions=ledger.exclusions(),
+        # A large site has thousands of held nodes, of which no offer knows.
+        exclusions=tuple(x for x in ledger.exclusions() if x.kind in (COOL_DOWN, BREAKER)),
         blocked=blocked_clouds(config),
         booting=booting(machines, launches),
     )
