@@ -22,7 +22,7 @@ from slurm_elastic.cli.shortened import words
 from slurm_elastic.cli.streams import write_json
 from slurm_elastic.config import Config, blocked_clouds
 from slurm_elastic.config.configfile import read
-from slurm_elastic.doctor import bursting, clouds, head
+from slurm_elastic.doctor import auth, bursting, clouds, head
 from slurm_elastic.model import Finding, Level
 from slurm_elastic.protocols import Slurm
 from slurm_elastic.slurm import plan
@@ -104,6 +104,7 @@ def diagnose(
         *([environment] if environment else []),
         *head.state_directory(config),
         *head.budgets(config),
+        *auth.examine(config, now),
         *head.memory(config, now),
         *head.slurm(config, slurm),
         *(() if quick else head.slurm_conf(config)),

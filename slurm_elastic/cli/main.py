@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = {
     "init": "write the first configuration, from slurm.conf and the clouds that can be reached",
     "conf": "show and check the configuration; put its part into slurm.conf and take it out again",
     "iam": "write the least rights that a cloud's account needs, as its policy or rules",
+    "key": "change the munge key on the head and all living machines",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "offers": "show what would be bought now, for how much, and what is rejected why",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
@@ -53,7 +54,7 @@ COMMANDS: Mapping[str, str] = {
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
-    "set it up": ("init", "conf", "iam", "rootpart", "offers"),
+    "set it up": ("init", "conf", "iam", "key", "rootpart", "offers"),
     "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
     "steer it": ("pause", "resume", "limit", "drain", "replace", "migrate"),
 }

@@ -227,6 +227,22 @@ def require_private(path: str, what: str) -> None:
 
 def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: bytes) -> None:
     """Put ``text`` there; PushError where that was not possible yet."""
+    script = _PLACE.format(
+        target=shlex.quote(target.path),
+        size=len(text),
+        owner=shlex.quote(target.owner),
+        directory=shlex.quote(str(Path(target.mark).parent)),
+        mark=shlex.quote(target.mark),
+    )
+    ordered(target, ours, theirs, script, text)
+
+
+def ordered(
+    target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], script: str, text: bytes
+) -> None:
+    """Have the machine run ``script`` as root with ``text`` on standard input; PushError where it
+    could not be reached, is another one, or the script fails.
+    """
     known = [key for one in theirs if (key := _public_key(one)) is not None]
     if not known:
         raise PushError(f"{target.address}: its host key is not known yet")
@@ -251,7 +267,7 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
             allow_agent=False,
             look_for_keys=False,
         )
-        _place(client, target, text)
+        _run(client, target, script, text)
     except PushError:
         if link is not None and link.why:
             raise PushError(f"{target.address}: {link.why}") from None
@@ -272,14 +288,7 @@ def push(target: Target, ours: paramiko.PKey, theirs: Sequence[HostKey], text: b
             link.close()
 
 
-def _place(client: paramiko.SSHClient, target: Target, text: bytes) -> None:
-    script = _PLACE.format(
-        target=shlex.quote(target.path),
-        size=len(text),
-        owner=shlex.quote(target.owner),
-        directory=shlex.quote(str(Path(target.mark).parent)),
-        mark=shlex.quote(target.mark),
-    )
+def _run(client: paramiko.SSHClient, target: Target, script: str, text: bytes) -> None:
     command = f"sh -c {shlex.quote(script)}"
     if target.user != "root":
         command = f"sudo -n {command}"
@@ -337,7 +346,7 @@ class MungeKeys:
         self._ssh = ssh
         self._owner, self._mark, self._pause = owner, mark, pause
         self._ours = read_private_key(ssh.key)
-        self._text = read_secret(ssh.munge_key)
+        read_secret(ssh.munge_key)  # told at the start where it cannot be used
         self._fixed = () if ssh.host_key == CONSOLE else (host_key(ssh.host_key),)
         self._known = KnownHosts(site.config.state / "known_hosts")
         self._lock = threading.Lock()
@@ -432,11 +441,13 @@ class MungeKeys:
             timeout=self._ssh.timeout,
         )
         try:
-            push(target, self._ours, self._keys_of(machine), self._text)
+            # Read anew: `key rotate` may have put another one there.
+            text = read_secret(self._ssh.munge_key)
+            push(target, self._ours, self._keys_of(machine), text)
         except WrongHostKeyError as error:
             self._complain(machine, f"wrong host key, nothing was sent: {error}", loud=True)
             return False
-        except (PushError, ProviderError) as error:
+        except (PushError, ProviderError, ConfigError) as error:
             self._complain(machine, str(error), loud=False)
             return False
         log.info("munge key brought id=%s node=%s address=%s", one.id, one.node, one.address)

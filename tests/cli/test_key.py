@@ -1,0 +1,201 @@
+"""``key rotate``: two real munged's, the head's and a machine's, over a real sshd."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from patience import eventually
+
+from slurm_elastic.cli.main import main
+from slurm_elastic.controller.context import new_generation
+from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import Instance, InstanceState, Market
+from tests.real_sshd import Sshd
+
+YAML = """\
+cluster: {{name: site, uuid: 7d1f0c52-4d8e-4f5b-9a3e-0f6c1f5f0a11}}
+state_dir: {place}/state
+clouds:
+  - name: aws
+    provider: aws
+    location: public
+    region: us-east-1
+    image: ami-1
+    types: {{c5.large: {{cpus: 2, memory: 4G, price: 0.1}}}}
+pools:
+  - {{name: pub, cloud: aws, nodes: "pub[1-4]", cpus: 2, memory: 4G, instance_types: [c5.large]}}
+join:
+  head: head
+  ssh:
+    key: {key}
+    munge_key: {place}/copy/munge.key
+    port: {port}
+    host_key: {host_key}
+    target: {place}/machine/munge.key
+"""
+OLD = b"the key of before" * 8
+START = """\
+for pid in $(cat {dir}/pid 2>/dev/null); do kill $pid; while kill -0 $pid 2>/dev/null; do sleep 0.05; done; done
+rm -f {dir}/socket*
+munged --force --key-file={dir}/munge.key --socket={dir}/socket --pid-file={dir}/pid \
+  --log-file={dir}/log --seed-file={dir}/seed
+"""
+
+
+class Bed:
+    """A head and machines that are this host, each with a munged of its own."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.sshd = place, Sshd(place / "sshd")
+        for name in ("state", "copy", "machine", "head"):
+            (place / name).mkdir(mode=0o755)
+        for key in ("copy/munge.key", "machine/munge.key", "head/munge.key"):
+            (place / key).write_bytes(OLD)
+            (place / key).chmod(0o400)
+        for name in ("machine", "head"):
+            (place / name / "start").write_text(START.format(dir=place / name))
+            self.sh(f"chown -R munge:munge {place / name}; chmod 755 {place / name}")
+        self.sh(f"chown munge:munge {place}/machine/munge.key {place}/head/munge.key")
+        self.yaml = place / "slurm-elastic.yaml"
+        self.yaml.write_text(
+            YAML.format(
+                place=place, key=self.sshd.key, port=self.sshd.port, host_key=self.sshd.host_key
+            )
+        )
+        self.ledger = Ledger(place / "state" / "ledger.db")
+        run = f"runuser -u munge -- sh {place}"
+        self.head_command = (
+            f"install -m 0400 -o munge -g munge {{key}} {place}/head/munge.key && {run}/head/start"
+        )
+        self.restart = f"{run}/machine/start"
+        self.sh(f"{run}/head/start; {run}/machine/start")
+
+    def sh(self, command: str) -> None:
+        subprocess.run(["sh", "-c", command], check=True)
+
+    def machine(self, ident: str, node: str, address: str = "127.0.0.1") -> None:
+        now = time.time()
+        one = Instance(
+            id=ident, cloud="aws", node=node, generation=new_generation(now),
+            instance_type="c5.large", zone="z", market=Market.SPOT, price=0.1,
+            state=InstanceState.RUNNING, launched=now, address=address,
+        )  # fmt: skip
+        self.ledger.adopt(one, "pub", now)
+        self.ledger.registered("aws", [ident], now)
+
+    def rotate(self, *arguments: str) -> int:
+        return main([
+            "--config", str(self.yaml), "key", "rotate", "--head-command", self.head_command,
+            "--restart", self.restart, *arguments,
+        ])  # fmt: skip
+
+    def understand_each_other(self) -> bool:
+        said = subprocess.run(
+            ["munge", "-n", f"--socket={self.place}/head/socket"], capture_output=True, check=False
+        )
+        read = subprocess.run(
+            ["unmunge", f"--socket={self.place}/machine/socket"],
+            input=said.stdout, capture_output=True, check=False,
+        )  # fmt: skip
+        return said.returncode == 0 and read.returncode == 0
+
+    def keys(self) -> set[bytes]:
+        return {
+            (self.place / name / "munge.key").read_bytes() for name in ("copy", "machine", "head")
+        }
+
+    def close(self) -> None:
+        self.ledger.close()
+        for name in ("machine", "head"):
+            pid = self.place / name / "pid"
+            if pid.exists():
+                subprocess.run(["kill", pid.read_text().strip()], check=False)
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    made = Bed(tmp_path)
+    try:
+        with made.sshd.running():
+            yield made
+    finally:
+        made.close()
+
+
+def test_head_and_machines_get_a_new_key(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    bed.machine("i-1", "pub1")
+    eventually(bed.understand_each_other)
+    assert bed.rotate() == 0, capsys.readouterr().err
+    (key,) = bed.keys()
+    assert key != OLD
+    assert len(key) == 1024
+    eventually(bed.understand_each_other)
+    for name in ("machine", "copy"):
+        assert (bed.place / name / "munge.key.before").read_bytes() == OLD
+        assert (bed.place / name / "munge.key").stat().st_mode & 0o777 == 0o400
+    assert not (bed.place / "machine" / "munge.key.next").exists()
+    told = capsys.readouterr().out
+    assert "1 machine(s) have the key from us: pub1" in told
+
+
+def test_with_a_machine_that_is_away_nothing_changes(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.machine("i-1", "pub1")
+    bed.machine("i-2", "pub2", address="127.0.0.77")
+    assert bed.rotate() == 1
+    told = capsys.readouterr().err
+    assert "pub2: not laid there" in told
+    assert "nothing is changed" in told
+    assert bed.keys() == {OLD}
+    assert not (bed.place / "machine" / "munge.key.next").exists()
+    assert bed.rotate("--without-unreachable") == 0
+    assert bed.keys() != {OLD}
+
+
+def test_a_head_that_cannot_change_keeps_all_as_it_is(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.machine("i-1", "pub1")
+    assert bed.rotate("--head-command", "echo no such unit >&2; exit 5") == 1
+    assert "the head keeps its key, nothing is changed" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+    eventually(bed.understand_each_other)
+
+
+def test_a_machine_that_cannot_change_takes_all_back(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bed.machine("i-1", "pub1")
+    once = f"[ -e {bed.place}/tried ] && {bed.restart} || {{ touch {bed.place}/tried; exit 9; }}"
+    assert bed.rotate("--restart", once) == 1
+    assert "all went back" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
+    eventually(bed.understand_each_other)
+
+
+def test_a_dry_run_names_the_machines(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
+    bed.machine("i-1", "pub1")
+    assert bed.rotate("--dry-run") == 0
+    told = capsys.readouterr().out
+    assert "pub1" in told
+    assert "Running jobs go on" in told
+    assert bed.keys() == {OLD}
+
+
+def test_a_key_that_others_can_read_is_refused(
+    bed: Bed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = bed.place / "mine"
+    key.write_bytes(b"k" * 64)
+    key.chmod(0o644)
+    assert bed.rotate("--key", str(key)) == 2
+    assert "may be read by others" in capsys.readouterr().err
+    assert bed.keys() == {OLD}
