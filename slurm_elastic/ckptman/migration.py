@@ -466,9 +466,8 @@ def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
             site.slurm.any_nodes(job.id)
             named = ",".join(job.required)
             say(site, move, "ckpt-any-nodes", f"it asked for {named}, which goes")
-        if move.cause is Cause.UNSAVABLE and not set(spot := spot_nodes(site)) <= set(job.excluded):
-            site.slurm.exclude_nodes(job.id, sorted({*job.excluded, *spot}))
-            say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
+        if move.cause is Cause.UNSAVABLE:
+            move = _avoid_spot(site, move, job)
         if not may_hurry(move.run.nodes, move.threatened, move.changed, site.now()):
             return move
         if job.is_requeue_hold(site.now()) and move.helped < MOST_HELP:
@@ -484,6 +483,23 @@ def _pending(site: Site, move: Migration, job: SlurmJob) -> Migration:
         logging.getLogger(__name__).warning("job cannot be helped job=%d error=%s", job.id, error)
         return move
     return _report(site, move, job)
+
+
+def _avoid_spot(site: Site, move: Migration, job: SlurmJob) -> Migration:
+    """Keep it off the nodes that have spot machines now, beside those that its user keeps it off: a
+    node whose spot machine has ended may get another one for it.
+    """
+    spot = spot_nodes(site)
+    if move.avoided is None:
+        move = replace(move, avoided=job.excluded)
+        site.state.put(move)
+    wanted = {*(move.avoided or ()), *spot}
+    if set(job.excluded) != wanted:
+        if not wanted.isdisjoint(job.required):
+            site.slurm.any_nodes(job.id)
+        site.slurm.exclude_nodes(job.id, sorted(wanted))
+        say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
+    return move
 
 
 def _helped(site: Site, move: Migration) -> Migration:

@@ -236,4 +236,7 @@ def how(choice: CheckpointPlan) -> str:
         return "not at all: neither its comment nor the configuration names a method"
     options = "".join(f", {key}={value}" for key, value in choice.options.items())
     when = "only to be moved, as it ends when it saves itself" if choice.move_only else "by policy"
-    return f"by {choice.method}{options}, {when}"
+    said = f"by {choice.method}{options}, {when}"
+    if choice.renewals:
+        said += f"; at its time limit it goes on, {choice.renewals} times at most"
+    return said

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_elastic.ckptstate import Step
+from slurm_elastic.ckptman import migration
+from slurm_elastic.ckptman.decide import run_of
+from slurm_elastic.ckptman.job_settings import CheckpointPlan
+from slurm_elastic.ckptstate import Migration, Step
 from slurm_elastic.errors import CheckpointError
 from slurm_elastic.model import NO_SPOT, Market
+from slurm_elastic.policies.checkpoint import Never
 from slurm_elastic.policies.threat import Cause
 from tests.ckptman.world import CkptWorld
 from tests.controller.world import PUB
@@ -143,3 +147,21 @@ def test_on_demand_requeues_it_at_once_unless_its_user_forbids_that(requeue: boo
         world.until(lambda: not [e for e in world.ledger.exclusions() if e.kind == NO_SPOT])
     finally:
         world.close()
+
+
+def test_it_avoids_the_nodes_with_spot_machines_of_the_moment_and_its_users_own(
+    world: CkptWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node whose spot machine has ended may get another one for the job."""
+    begins(world, 7)
+    run = run_of(world.job(7), CheckpointPlan(method="fake", policy=Never()))
+    move = Migration(
+        run=run, method="fake", threatened=(), reason="", step=Step.REQUEUED, began=world.now,
+        changed=world.now, cause=Cause.UNSAVABLE, saves=False,
+    )  # fmt: skip
+    world.slurm.set_job(7, "PENDING", nodes=(), restarts=1, excluded=("st1",), required=("pub1",))
+    for spot in (["pub1", "pub2"], ["pub2"]):
+        monkeypatch.setattr(migration, "spot_nodes", lambda _, spot=spot: spot)
+        move = migration.watch(world.ckpt, move, world.job(7))
+        assert world.job(7).excluded == tuple(sorted(["st1", *spot]))
+        assert world.job(7).required == ()

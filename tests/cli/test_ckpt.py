@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from slurm_elastic.checkpointers.fake import FakeCheckpointer
+from slurm_elastic.ckptman.job_settings import resolve
 from slurm_elastic.ckptman.sources import DropDirectory
 from slurm_elastic.ckptstate import CheckpointState, Migration, RecordedNotice, Step, Verdict
 from slurm_elastic.ckptstate.orders import NoticeOrder, SaveOrder
 from slurm_elastic.cli import ckpt
 from slurm_elastic.cli.main import main
+from slurm_elastic.config.checkpoint import CheckpointSettings, PoolCheckpoint
 from slurm_elastic.heartbeat import CKPTMAN
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import JobRun, Notice, NoticeKind
@@ -110,6 +112,20 @@ def test_list_shows_notices_moves_and_images(
     view = json.loads(capsys.readouterr().out)
     assert view["saved"][0]["size"] == 1024
     assert view["moves"][0]["step"] == "saved"
+
+
+@pytest.mark.parametrize(
+    ("comment", "said"),
+    [
+        ("ckpt=fake,limit=3", "by fake, by policy; at its time limit it goes on, 3 times at most"),
+        ("ckpt=fake", "by fake, by policy"),
+        ("ckpt=fake,limit=x", "not at all, its comment cannot be followed"),
+    ],
+)
+def test_how_a_job_is_saved_names_its_time_limit(comment: str, said: str) -> None:
+    found = resolve(comment, "", PoolCheckpoint(), CheckpointSettings())
+    assert ckpt.how(found).startswith(said)
+    assert ckpt.how(found).endswith("at most") is ("limit=3" in comment)
 
 
 def test_list_says_which_jobs_cannot_be_saved_and_what_would_help(
