@@ -35,6 +35,7 @@ from slurm_elastic.policies.exclusions import (
 from slurm_elastic.policies.next_launch import Gang, next_launch
 from slurm_elastic.policies.ranking import Scope, rank, serving, used_by
 from slurm_elastic.simulate.machines import Machines, Sales
+from slurm_elastic.simulate.market import PLENTY
 from slurm_elastic.simulate.scenario import Scenario
 
 MOST = 1 << 12
@@ -175,14 +176,17 @@ class Purchases:
         where a limit stands in the way of an offer, as it may not do so any more next time.
         """
         machines, standing = self.pools[pool], self._standing[pool]
-        many = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(MOST))
-        offers = self._offers(pool, now)
-        if placement.rejected and not self.unlimited:
-            unused = rank(many, offers, replace(scope, usage=Usage()), now, self.keys)
-            if len(unused.rejected) < len(placement.rejected):
-                return
-        best = rank(many, offers, scope, now, self.keys).ranked[0]
-        standing.offer, standing.left = self._at[pool][best.offer.key], best.room - count
+        best, left = placement.ranked[0].offer, PLENTY
+        if not self.unlimited:
+            many = NodeRequest(id="", pool=self._pools[pool], nodes=self._nodes(MOST))
+            offers = self._offers(pool, now)
+            if placement.rejected:
+                unused = rank(many, offers, replace(scope, usage=Usage()), now, self.keys)
+                if len(unused.rejected) < len(placement.rejected):
+                    return
+            first = rank(many, offers, scope, now, self.keys).ranked[0]
+            best, left = first.offer, first.room - count
+        standing.offer, standing.left = self._at[pool][best.key], left
         standing.stock, until = machines.stocked(standing.offer, now)
         for sold in machines.sold:
             change = None if sold.market is None else sold.market.curve.next_change(now)

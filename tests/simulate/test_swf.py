@@ -39,7 +39,9 @@ def test_the_account_is_the_group_by_its_number() -> None:
     assert (found.account("75"), found.account("76"), found.account("physics")) == (75, None, None)
 
 
-def test_processors_given_where_none_were_asked_for() -> None:
+def test_processors_are_those_given_and_else_those_asked_for() -> None:
+    assert history(line(procs=4, alloc=8)).jobs[0].procs == 8
+    assert history(line(procs=4, alloc=-1)).jobs[0].procs == 4
     assert history(line(procs=-1, alloc=8)).jobs[0].procs == 8
 
 
