@@ -191,6 +191,10 @@ class Slurm(Protocol):
         """A PENDING job may start elsewhere than on the nodes that its user named (``-w``)."""
         ...
 
+    def excluded_nodes(self, job: int) -> tuple[str, ...]:
+        """The nodes that a job avoids: 22.05's list of jobs does not have them."""
+        ...
+
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         """A PENDING job does not start on these nodes; in the place of those that it avoided."""
         ...

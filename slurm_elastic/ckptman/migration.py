@@ -490,15 +490,18 @@ def _avoid_spot(site: Site, move: Migration, job: SlurmJob) -> Migration:
     node whose spot machine has ended may get another one for it.
     """
     spot = spot_nodes(site)
-    if move.avoided is None:
-        move = replace(move, avoided=job.excluded)
-        site.state.put(move)
-    wanted = {*(move.avoided or ()), *spot}
-    if set(job.excluded) != wanted:
-        if not wanted.isdisjoint(job.required):
-            site.slurm.any_nodes(job.id)
-        site.slurm.exclude_nodes(job.id, sorted(wanted))
-        say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
+    own = site.slurm.excluded_nodes(job.id) if move.avoids is None else move.avoids
+    wanted = tuple(sorted({*own, *spot}))
+    if move.avoids is not None and wanted == move.excluded:
+        return move
+    move = replace(move, avoids=own)
+    site.state.put(move)  # first: what is excluded then is no longer its user's word alone
+    if not set(wanted).isdisjoint(job.required):
+        site.slurm.any_nodes(job.id)
+    site.slurm.exclude_nodes(job.id, wanted)
+    move = replace(move, excluded=wanted)
+    site.state.put(move)
+    say(site, move, "ckpt-no-spot", f"it avoids {compress(spot)}, which may be taken away")
     return move
 
 

@@ -69,8 +69,9 @@ class Migration(Struct, frozen=True, kw_only=True):
     is lost, and ``again`` that another save is tried then.
     ``newest``: the number of the job's newest image when the save of this move was asked for (None:
     it was not). ``reached``: when each step was. ``helped``: how often a hold was taken off the
-    requeued job. ``held``: its run is stopped, and neither moves nor goes on. ``avoided``: the
-    nodes that its user keeps it off, where we keep it off more (None: we do not).
+    requeued job. ``held``: its run is stopped, and neither moves nor goes on. ``avoids``: the
+    nodes that its user keeps it off, and ``excluded`` all of them, where we keep it off more (None:
+    we do not).
     """
 
     run: JobRun
@@ -92,7 +93,8 @@ class Migration(Struct, frozen=True, kw_only=True):
     helped: int = 0
     note: str = ""
     held: Held | None = None
-    avoided: tuple[str, ...] | None = None
+    avoids: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
     reached: dict[str, float] = field(default_factory=dict)
 
     @property

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from slurm_elastic.config import SlurmSettings
 from slurm_elastic.errors import SlurmError
-from slurm_elastic.hostlist import chunks, compress
+from slurm_elastic.hostlist import chunks, compress, expand
 from slurm_elastic.model_slurm import Reservation, SlurmJob, SlurmNode
 from slurm_elastic.slurm import answers, queue_text
 from slurm_elastic.slurm.answers import Records
@@ -312,6 +312,14 @@ class SlurmCli:
     def any_nodes(self, job: int) -> None:
         """``scontrol update jobid=JOB reqnodelist=``."""
         self._update_job(self._label(job), "reqnodelist=")
+
+    def excluded_nodes(self, job: int) -> tuple[str, ...]:
+        """ExcNodeList of ``scontrol show job``."""
+        command = ("scontrol", "--oneliner", "show", "job", self._label(job))
+        found = re.search(r"\sExcNodeList=(\S*)", self._run(*command))
+        if found is None:
+            raise SlurmError(command, 0, "answered no ExcNodeList")
+        return () if found[1] in ("", "(null)") else tuple(expand(found[1]))
 
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         """``scontrol update jobid=JOB excnodelist=NODES``."""

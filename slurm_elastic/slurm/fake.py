@@ -189,6 +189,12 @@ class FakeSlurm:
             self._command("any_nodes", job=job)
             self._jobs[job] = msgspec.structs.replace(self._known_job(job), required=())
 
+    def excluded_nodes(self, job: int) -> tuple[str, ...]:
+        """As the job's own field has them."""
+        with self._lock:
+            self._command("excluded_nodes")
+            return self._known_job(job).excluded
+
     def exclude_nodes(self, job: int, nodes: Sequence[str]) -> None:
         """Other excluded nodes."""
         with self._lock:
