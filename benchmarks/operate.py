@@ -24,12 +24,17 @@ from msgspec import Struct
 from benchmarks import queue_reading
 from benchmarks.report import Report, Row, bounded, compared, median, noted, report
 from benchmarks.stub_slurm import json_node
+from slurm_elastic.config import configfile
+from slurm_elastic.door.metrics import node_states, text
 from slurm_elastic.ledger import Decision, Ledger
 from slurm_elastic.model import Instance, InstanceState, LaunchSpec, Location, Market, Offer, Pool
+from slurm_elastic.model_ledger import Run
+from slurm_elastic.slurm.prompt import PromptCli
 
 STATUS_SECONDS, STATUS_LINES, EXPLAIN_LINES = 0.25, 60, 40
 BARE = 3.0
 """Times of a bare reading that status may take."""
+SCRAPE_SECONDS, MOST_SERIES = 0.05, 2000
 _DOWN_EACH = 100
 _SLURM = """\
 #!/bin/sh
@@ -84,6 +89,9 @@ def main(arguments: Sequence[str]) -> Report:
             ) for row in measured(config, words, lines, options.runs, bare)
         ]  # fmt: skip
         rows += [row for jobs in options.jobs for row in queue_reading.rows(Path(name), jobs)]
+        rows += metrics(config, options.runs)
+        words = ("cost", "--by", "job", "--format", "csv")
+        rows += measured(config, words, None, options.runs, bare)
         rows.append(noted("an empty Python with the package", median(
             [ran([sys.executable, "-c", "import slurm_elastic.cli.main"]).seconds
              for _ in range(options.runs)]
@@ -107,6 +115,22 @@ def measured(
         noted(f"{label}: lines", lines, "lines") if most is None
         else bounded(f"{label}: lines", lines, most, "lines"),
     ]  # fmt: skip
+
+
+def metrics(config: Path, runs: int) -> list[Row]:
+    """One scrape as slurm-elasticd answers it: nodes by state are of a minute ago."""
+    settings = configfile.load(config)
+    states = node_states(settings, time.time(), PromptCli(settings.slurm))
+    found, seconds = b"", []
+    for _ in range(runs):
+        began = time.process_time()
+        found = text(settings, time.time(), states)
+        seconds.append(time.process_time() - began)
+    series = sum(not line.startswith(b"#") for line in found.splitlines())
+    return [
+        bounded("a scrape: processor time", median(seconds), SCRAPE_SECONDS, "s"),
+        bounded("a scrape: series", series, MOST_SERIES, "series"),
+    ]
 
 
 def ran(command: Sequence[str]) -> Ran:
@@ -185,6 +209,11 @@ def fill(path: Path, machines: int) -> None:
             reason=f"{machines} machines of pub/t/z/spot",
         )
     )  # fmt: skip
+    ledger.write_runs([
+        Run(job=n, begin=now - 3500, label=str(n), user=f"u{n % 50}", account=f"a{n % 9}",
+            partition="pub", shares=((name, 500_000),))
+        for n, name in enumerate(names, 1)
+    ])  # fmt: skip
     ledger.beat("slurm-elasticd", now, os.getpid())
     ledger.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from slurm_elastic.cli.helptext import examples
 from slurm_elastic.config.configfile import load
 from slurm_elastic.door.records import may_read
-from slurm_elastic.errors import SlurmElasticError
+from slurm_elastic.errors import SlurmElasticError, SlurmError
 from slurm_elastic.slurm.prompt import PromptCli
 
 
@@ -43,12 +43,18 @@ def run(args: argparse.Namespace) -> int:
     if not may_read(config):
         raise SlurmElasticError(f"{config.state} is for root and {config.slurm.user}")
     try:
-        from slurm_elastic.door.metrics import text
+        from slurm_elastic.door.metrics import node_states, text
     except ModuleNotFoundError as error:
         raise SlurmElasticError(
             f"Python module {error.name!r} is missing; install slurm-elastic[metrics]"
         ) from error
-    found = text(config, time.time(), None if args.no_slurm else PromptCli(config.slurm))
+    now, states = time.time(), None
+    if not args.no_slurm:
+        try:
+            states = node_states(config, now, PromptCli(config.slurm))
+        except SlurmError as error:
+            print(f"slurm-elastic: without nodes by state: {error}", file=sys.stderr)
+    found = text(config, now, states)
     if args.output is None:
         sys.stdout.write(found.decode())
     else:

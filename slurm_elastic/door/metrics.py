@@ -11,9 +11,8 @@ import contextlib
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
 
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Metric
@@ -21,18 +20,20 @@ from prometheus_client.exposition import generate_latest
 
 from slurm_elastic.ckptstate import FILE, CheckpointState
 from slurm_elastic.config import Config
+from slurm_elastic.config.changed import with_limits
 from slurm_elastic.config.policies import Budget
 from slurm_elastic.controller.settle import BUCKETS
+from slurm_elastic.directive import limit_changes
 from slurm_elastic.door.records import read_facts
-from slurm_elastic.errors import SlurmElasticError, SlurmError
+from slurm_elastic.errors import SlurmElasticError
 from slurm_elastic.heartbeat import CKPTMAN, DAEMON
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import Location
-from slurm_elastic.model_slurm import SlurmNode
 from slurm_elastic.policies.capacity import Spent
 from slurm_elastic.policies.leaked_instances import CODE as STRAY
+from slurm_elastic.protocols import Slurm
 from slurm_elastic.spool import Spool
-from slurm_elastic.view import Facts, StatusView, status_view
+from slurm_elastic.view import Facts, status_view
 
 PREFIX = "slurm_elastic_"
 MOST_OFFERS = 500
@@ -63,18 +64,24 @@ HISTOGRAMS = {
 Labels = Mapping[str, str]
 
 
-class Nodes(Protocol):
-    """The part of a Slurm client that is asked here."""
-
-    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:
-        """All nodes by name."""
-        ...
+States = Mapping[tuple[str, str, str], int]
+"""Nodes by cloud, pool and state."""
 
 
-def text(config: Config, now: float, slurm: Nodes | None = None) -> bytes:
-    """All metrics in Prometheus' text form. ``slurm`` is asked for nodes by state."""
+def node_states(config: Config, now: float, slurm: Slurm) -> States:
+    """As ``status`` has them. SlurmError where Slurm does not answer."""
+    facts = replace(read_facts(config, now), nodes=slurm.nodes())
+    return {
+        (pool.cloud, pool.name, state.replace(" ", "_")): count
+        for pool in status_view(config, facts).pools
+        for state, count in pool.states.items()
+    }
+
+
+def text(config: Config, now: float, states: States | None = None) -> bytes:
+    """All metrics in Prometheus' text form; without ``states`` none of nodes."""
     registry = CollectorRegistry()
-    registry.register(_Collected(list(families(config, now, slurm))))
+    registry.register(_Collected(list(families(config, now, states))))
     return generate_latest(registry)
 
 
@@ -87,42 +94,33 @@ class _Collected:
         return self._found
 
 
-def families(config: Config, now: float, slurm: Nodes | None = None) -> Iterator[Metric]:
+def families(config: Config, now: float, states: States | None = None) -> Iterator[Metric]:
     """All of them; those of what cannot be read are left out."""
     facts = read_facts(config, now)
-    facts, view = _with_nodes(config, facts, slurm)
+    config = with_limits(config, limit_changes(facts.directives, now))
     yield _gauge("info", "Version and cluster.", [(
         {"version": _version(), "cluster": config.cluster.name}, 1.0)])  # fmt: skip
-    yield from _health(config, facts, view)
+    yield from _health(config, facts, states)
     if facts.ledger_error is None:
-        yield from _machines(facts, view)
-        yield from _money(config, facts, view)
+        yield from _machines(config, facts, states)
+        yield from _money(config, facts)
         yield from _obstacles(facts)
     yield from _requests(config, now)
     yield from _rescue(facts)
     yield from _counted(config)
 
 
-def _with_nodes(config: Config, facts: Facts, slurm: Nodes | None) -> tuple[Facts, StatusView]:
-    if slurm is not None:
-        try:
-            facts = replace(facts, nodes=slurm.nodes())
-        except SlurmError as error:
-            facts = replace(facts, slurm_error=str(error))
-    return facts, status_view(config, facts)
-
-
-def _health(config: Config, facts: Facts, view: StatusView) -> Iterator[Metric]:
+def _health(config: Config, facts: Facts, states: States | None) -> Iterator[Metric]:
     beats = {DAEMON: facts.heartbeat and facts.heartbeat[0]}
     if facts.checkpoints is not None:
         beats[CKPTMAN] = facts.checkpoints.heartbeat and facts.checkpoints.heartbeat[0]
     known = [({"service": name}, at) for name, at in beats.items() if at]
     yield _gauge("service_heartbeat_timestamp_seconds", "Last sign of life.", known)
     yield _gauge("ledger_usable", "Whether the ledger can be read and written.", [(
-        {}, float(facts.ledger_error is None and not view.daemon.end_only))])  # fmt: skip
+        {}, float(facts.ledger_error is None and not facts.end_only))])  # fmt: skip
     answers = {health.name: health for health in facts.health}
     slurm = answers.get("slurm")
-    wrong = facts.slurm_error is not None or (slurm is not None and slurm.error is not None)
+    wrong = states is None and slurm is not None and slurm.error is not None
     yield _gauge("slurm_reachable", "Whether slurmctld answered last.", [({}, float(not wrong))])
     clouds = [(c.name, answers.get(c.name)) for c in config.clouds]
     yield _gauge("cloud_reachable", "Whether the cloud's list could be read last.", [
@@ -139,11 +137,11 @@ def _health(config: Config, facts: Facts, view: StatusView) -> Iterator[Metric]:
     ])  # fmt: skip
 
 
-def _machines(facts: Facts, view: StatusView) -> Iterator[Metric]:
-    if facts.nodes is not None:
+def _machines(config: Config, facts: Facts, states: States | None) -> Iterator[Metric]:
+    if states is not None:
         yield _gauge("nodes", "Nodes of ours, by state.", [
-            ({"cloud": pool.cloud, "pool": pool.name, "state": state.replace(" ", "_")}, float(n))
-            for pool in view.pools for state, n in pool.states.items()
+            ({"cloud": cloud, "pool": pool, "state": state}, float(count))
+            for (cloud, pool, state), count in states.items()
         ])  # fmt: skip
     live = [m for m in facts.machines if m.ended is None]
     names = ("cloud", "pool", "market", "instance_type", "zone")
@@ -156,9 +154,9 @@ def _machines(facts: Facts, view: StatusView) -> Iterator[Metric]:
     yield _gauge("machines", "Machines that are paid now.", [
         (dict(zip(names, key, strict=True)), float(n)) for key, n in offers.items()
     ])  # fmt: skip
-    limits = [({"scope": "cluster"}, view.site.limit if view.site else None)]
-    limits += [({"scope": f"cloud:{c.name}"}, c.limit) for c in view.clouds]
-    limits += [({"scope": f"pool:{p.name}"}, p.limit) for p in view.pools]
+    limits = [({"scope": "cluster"}, config.limits.nodes)]
+    limits += [({"scope": f"cloud:{c.name}"}, c.limits.nodes) for c in config.clouds]
+    limits += [({"scope": f"pool:{p.name}"}, p.max_nodes) for p in config.pools]
     yield _gauge("machines_limit", "Machines that there may be at most.", [
         (labels, float(limit)) for labels, limit in limits if limit is not None
     ])  # fmt: skip
@@ -172,7 +170,7 @@ def _machines(facts: Facts, view: StatusView) -> Iterator[Metric]:
     ])  # fmt: skip
 
 
-def _money(config: Config, facts: Facts, view: StatusView) -> Iterator[Metric]:
+def _money(config: Config, facts: Facts) -> Iterator[Metric]:
     now: Counter[tuple[str, str]] = Counter()
     worst: Counter[tuple[str, str]] = Counter()
     for m in facts.machines:
@@ -185,8 +183,8 @@ def _money(config: Config, facts: Facts, view: StatusView) -> Iterator[Metric]:
         for basis, sums in (("now", now), ("worst", worst))
         for (cloud, market), dollars in sums.items()
     ])  # fmt: skip
-    caps = [({"scope": "cluster"}, view.site.price_limit if view.site else None)]
-    caps += [({"scope": f"cloud:{c.name}"}, c.price_limit) for c in view.clouds]
+    caps = [({"scope": "cluster"}, config.limits.dollars_per_hour)]
+    caps += [({"scope": f"cloud:{c.name}"}, c.limits.dollars_per_hour) for c in config.clouds]
     yield _gauge("dollars_per_hour_limit", "Dollars an hour that limits allow, at worst.", [
         (labels, limit) for labels, limit in caps if limit is not None
     ])  # fmt: skip

@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.types import StartResponse, WSGIEnvironment
 
 from slurm_elastic.config import Config
 from slurm_elastic.door.answers import Kept
-from slurm_elastic.door.metrics import text
-from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.door.metrics import States, node_states, text
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.protocols import Slurm
 
 log = logging.getLogger(__name__)
@@ -24,17 +24,6 @@ log = logging.getLogger(__name__)
 FRESH = 5.0
 NODES_FRESH = 60.0
 FORM = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class _Nodes:
-    """Slurm's nodes of a while ago."""
-
-    def __init__(self, slurm: Slurm) -> None:
-        self._kept: Kept[Mapping[str, SlurmNode]] = Kept(slurm.nodes, NODES_FRESH)
-
-    def nodes(self, names: Sequence[str] | None = None) -> Mapping[str, SlurmNode]:  # noqa: ARG002
-        """All of them."""
-        return self._kept.get()
 
 
 class _Handler(WSGIRequestHandler):
@@ -48,8 +37,8 @@ class Scrape:
     """Serves one request at a time, in a thread of its own. OSError where it cannot listen."""
 
     def __init__(self, config: Config, slurm: Slurm, now: Callable[[], float] = time.time) -> None:
-        nodes = _Nodes(slurm)
-        self._text: Kept[bytes] = Kept(lambda: text(config, now(), nodes), FRESH)
+        self._states: Kept[States] = Kept(lambda: node_states(config, now(), slurm), NODES_FRESH)
+        self._text: Kept[bytes] = Kept(lambda: text(config, now(), self._nodes()), FRESH)
         host, _, port = str(config.metrics.listen).rpartition(":")
         self._server = make_server(
             host, int(port), self._answer, server_class=WSGIServer, handler_class=_Handler
@@ -64,6 +53,13 @@ class Scrape:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def _nodes(self) -> States | None:
+        try:
+            return self._states.get()
+        except SlurmError as error:
+            log.warning("metrics lack nodes: %s", error)
+            return None
 
     def _answer(self, environment: WSGIEnvironment, start: StartResponse) -> list[bytes]:
         if environment["PATH_INFO"] not in ("/metrics", "/"):

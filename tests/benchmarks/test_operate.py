@@ -12,6 +12,9 @@ def test_a_small_cluster_is_shown_and_explained():
     assert rows["status: lines"].ok
     assert rows["explain n1: lines"].ok
     assert rows["status --all: lines"].ours > 200
+    assert rows["a scrape: series"].ok
+    assert rows["a scrape: processor time"].ours > 0
+    assert rows["cost --by job --format csv: lines"].ours >= 200
     assert rows["status: processor time"].ours > 0
     for form in ("text", "JSON"):
         assert rows[f"2000 jobs as {form}: memory with two queues"].ok

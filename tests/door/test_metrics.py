@@ -18,21 +18,21 @@ from ledger_cases import T0
 from msgspec.structs import replace
 from patience import eventually
 from ports import free_ports
-from status_cases import busy_ledger, busy_slurm, config
+from status_cases import busy_ledger, busy_slurm, config, config_file
 
 from slurm_elastic.ckptstate import FILE, CheckpointState
+from slurm_elastic.cli.main import main
 from slurm_elastic.config import Config
 from slurm_elastic.config.policies import Budget, SitePolicies
 from slurm_elastic.config.telling import Metrics
 from slurm_elastic.controller.settle import BUCKETS, LAG, CallTimes, observe, settle
-from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, text
+from slurm_elastic.door.metrics import COUNTERS, HISTOGRAMS, MOST_OFFERS, PREFIX, node_states, text
 from slurm_elastic.door.scrape import Scrape
 from slurm_elastic.errors import CapacityError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.ledger.runs import series
 from slurm_elastic.model import COOL_DOWN, Exclusion, Image, Limits
-from slurm_elastic.model_ledger import Run
-from slurm_elastic.slurm.fake import FakeSlurm
+from slurm_elastic.model_ledger import Health, Run
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "etc" / "prometheus" / "slurm-elastic-alerts.yml"
@@ -67,7 +67,7 @@ def ledger(tmp_path: Path, site: Config) -> Iterator[Ledger]:
 
 
 def test_they_say_what_status_says(site: Config, ledger: Ledger) -> None:
-    found = samples(text(site, NOW, busy_slurm()))
+    found = samples(text(site, NOW, node_states(site, NOW, busy_slurm())))
     assert found['slurm_elastic_nodes{cloud="aws",pool="general",state="booting"}'] == 2
     assert found['slurm_elastic_dollars_per_hour{basis="now",cloud="aws",market="spot"}'] == 0.12
     assert found['slurm_elastic_dollars_per_hour_limit{scope="cluster"}'] == 9
@@ -87,15 +87,26 @@ def test_without_a_ledger_that_is_what_they_say(tmp_path: Path) -> None:
     assert not any(name.startswith("slurm_elastic_machines") for name in found)
 
 
-def test_slurm_that_does_not_answer_takes_its_own_part_away(site: Config, ledger: Ledger) -> None:
-    from slurm_elastic.errors import SlurmError
-
-    slurm = FakeSlurm()
-    slurm.broken = SlurmError(("sinfo",), 1, "down")
-    found = samples(text(site, NOW, slurm))
+def test_slurm_that_does_not_answer_takes_its_own_part_away(
+    site: Config, ledger: Ledger, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger.report_health(Health(name="slurm", checked=NOW, error="down", code="slurm"))
+    path = config_file(tmp_path)
+    assert main(["--config", str(path), "metrics"]) == 0
+    out, err = capsys.readouterr()
+    found = samples(out.encode())
     assert found["slurm_elastic_slurm_reachable"] == 0
     assert not any(name.startswith("slurm_elastic_nodes") for name in found)
     assert found["slurm_elastic_ledger_usable"] == 1
+    assert err.startswith("slurm-elastic: without nodes by state: ")
+
+
+def test_a_file_is_there_whole_for_everybody(site: Config, ledger: Ledger, tmp_path: Path) -> None:
+    path, output = config_file(tmp_path), tmp_path / "slurm-elastic.prom"
+    assert main(["--config", str(path), "metrics", "--no-slurm", "--output", str(output)]) == 0
+    assert "slurm_elastic_info" in output.read_text()
+    assert output.stat().st_mode & 0o777 == 0o644
+    assert not list(tmp_path.glob(".*.prom.*"))
 
 
 def test_sums_go_on_over_restarts_and_count_each_span_once(site: Config, tmp_path: Path) -> None:
@@ -237,7 +248,7 @@ def step(site: Config, ledger: Ledger) -> None:
 def test_every_metric_of_the_page_is_there_and_no_other(site: Config, ledger: Ledger) -> None:
     everything(site, ledger)
     said = set(re.findall(r"`(slurm_elastic_\w+)", (ROOT / "docs" / "metrics.md").read_text()))
-    found = text(site, NOW, busy_slurm()).decode()
+    found = text(site, NOW, node_states(site, NOW, busy_slurm())).decode()
     there = {name for name, _ in re.findall(r"# TYPE (\w+) (\w+)", found)}
     assert there == said
     assert {f"{PREFIX}{name}_total" for name in COUNTERS} <= there
@@ -258,8 +269,6 @@ def test_metrics_are_served_on_loopback(site: Config, ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:9341", "10.0.0.1:9341", "127.0.0.1", "127.0.0.1:0"])
 def test_metrics_are_served_nowhere_else(tmp_path: Path, listen: str) -> None:
-    from status_cases import config_file
-
     from slurm_elastic.config import configfile
     from slurm_elastic.errors import ConfigError
 
@@ -284,7 +293,7 @@ def promtool(*words: str, stdin: bytes = b"", cwd: Path | None = None) -> None:
 @NEEDS
 def test_promtool_finds_nothing_to_blame_in_metrics(site: Config, ledger: Ledger) -> None:
     everything(site, ledger)
-    promtool("check", "metrics", stdin=text(site, NOW, busy_slurm()))
+    promtool("check", "metrics", stdin=text(site, NOW, node_states(site, NOW, busy_slurm())))
 
 
 @NEEDS
