@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
-from msgspec import Struct
-
 from slurm_elastic.audit_trail import job_subject, pool_subject
 from slurm_elastic.controller.context import Site
 from slurm_elastic.controller.holds import hold, may_force, power_down_and_requeue, quarantine_pool
@@ -17,12 +15,12 @@ from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.suspend import terminate
 from slurm_elastic.hostlist import compress
-from slurm_elastic.ledger import Launch, LedgerState, Machine
+from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
 from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import Register, ReopenPool
-from slurm_elastic.policies.boots import given_up_after, longest_wait
+from slurm_elastic.policies.boots import TimedOut, booting, given_up_after, longest_wait, timed_out
 from slurm_elastic.policies.cluster import Rule, decide, decided_at
 from slurm_elastic.policies.exclusions import (
     NEVER_REGISTERED,
@@ -251,27 +249,6 @@ NOT_REGISTERED = "it did not register in time"
 NOT_WHOLE = "its job could not be had whole"
 
 
-class _TimedOut(Struct, frozen=True, kw_only=True):
-    """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
-
-    cloud: str
-    machines: tuple[Machine, ...]
-    doubtful: tuple[str, ...]
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
-
-    def among(self, nodes: Iterable[str]) -> _TimedOut:
-        """The part of it that is about these nodes."""
-        wanted = set(nodes)
-        return _TimedOut(
-            cloud=self.cloud,
-            machines=tuple(m for m in self.machines if m.instance.node in wanted),
-            doubtful=tuple(n for n in self.doubtful if n in wanted),
-        )
-
-
 class BootTimeouts:
     """``tick`` from the daemon's loop starts a look that is due; ``clouds`` are their workers, and
     ``had_round`` says of a cloud whether its first round of repair is over.
@@ -311,12 +288,18 @@ class BootTimeouts:
             if still.nodes:
                 self._give_up(still)
 
-    def _late(self, seen: dict[str, float]) -> list[_TimedOut]:
-        state, waited = self._site.ledger.state(), partial(self._waited, seen)
-        return [
-            _timed_out(self._site, state, cloud, waited, partial(self._due, cloud))
-            for cloud in self._clouds
-        ]
+    def _late(self, seen: dict[str, float]) -> list[TimedOut]:
+        site, state = self._site, self._site.ledger.state()
+        found = []
+        for cloud in self._clouds:
+            boots = booting(state.machines, cloud, site.pool_of)
+            opened = [row for row in state.launches if row.cloud == cloud]
+            asked = {m.instance.generation: partial(_asked, site, m.instance) for m in boots}
+            asked |= {row.generation: partial(_asked_of, site, row) for row in opened}
+            waited = {one: self._waited(seen, one, when) for one, when in asked.items()}
+            late = {one for one, seconds in waited.items() if self._due(cloud, seconds)}
+            found.append(timed_out(cloud, boots, opened, late, state.machines, site.pool_of))
+        return found
 
     def _due(self, cloud: str, waited: float) -> bool:
         """Before a cloud's first round its machines may have come up while nobody looked. That is
@@ -340,7 +323,7 @@ class BootTimeouts:
         seen[generation] = began
         return clock - began
 
-    def _give_up(self, late: _TimedOut) -> None:
+    def _give_up(self, late: TimedOut) -> None:
         """The nodes that Slurm still waits for."""
         site = self._site
         view = site.slurm.nodes(late.nodes)
@@ -356,7 +339,7 @@ class BootTimeouts:
         )
         self._end(late, given)
 
-    def _note(self, late: _TimedOut, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
+    def _note(self, late: TimedOut, jobs: Sequence[SlurmJob], mates: Sequence[str]) -> None:
         """Each machine once, also where Slurm has to be asked again."""
         site = self._site
         # One that the cloud does not list may have been taken while it booted.
@@ -367,12 +350,12 @@ class BootTimeouts:
             why = "its launch has no answer, and its time to boot is over"
             hold(site, site.pool_of[node], [node], why)
 
-    def _end(self, late: _TimedOut, given: set[str]) -> None:
+    def _end(self, late: TimedOut, given: set[str]) -> None:
         """The intent at once: nothing takes these for machines that boot any more."""
         site = self._site
         overdue = {m.instance.id for m in late.machines}
-        booting = _booting(site, site.ledger.state(), late.cloud)
-        doomed = [m for m in booting if m.instance.node in given]
+        boots = booting(site.ledger.machines(), late.cloud, site.pool_of)
+        doomed = [m for m in boots if m.instance.node in given]
         for why, some in (
             (NOT_REGISTERED, [m for m in doomed if m.instance.id in overdue]),
             (NOT_WHOLE, [m for m in doomed if m.instance.id not in overdue]),
@@ -381,33 +364,7 @@ class BootTimeouts:
             self._clouds[late.cloud].submit(terminate, site, late.cloud, some, why, CORRELATION)
 
 
-def _timed_out(
-    site: Site,
-    state: LedgerState,
-    cloud: str,
-    waited: Callable[[str, Asked], float],
-    due: Callable[[float], bool],
-) -> _TimedOut:
-    """By the ledger alone; Slurm may have them up by now, or not want them any more."""
-    late = [
-        m
-        for m in _booting(site, state, cloud)
-        if due(waited(m.instance.generation, partial(_asked, site, m.instance)))
-    ]
-    open_ = [row for row in state.launches if row.cloud == cloud]
-    doubtful = [
-        n
-        for row in open_
-        if due(waited(row.generation, partial(_asked_of, site, row)))
-        for n in row.nodes
-    ]
-    if doubtful:
-        served = {m.instance.node for m in state.machines if m.suspending is None}
-        doubtful = [n for n in doubtful if n not in served and n in site.pool_of]
-    return _TimedOut(cloud=cloud, machines=tuple(late), doubtful=tuple(doubtful))
-
-
-def _not_asked_again(site: Site, late: _TimedOut, requests: Sequence[Request]) -> _TimedOut:
+def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) -> TimedOut:
     """Without nodes that Slurm has asked something else for since their launch, which their cloud's
     worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
     """
@@ -424,18 +381,6 @@ def _not_asked_again(site: Site, late: _TimedOut, requests: Sequence[Request]) -
         if request.id not in causes and request.received > decided.get(n, request.received)
     }
     return late.among(n for n in late.nodes if n not in again)
-
-
-def _booting(site: Site, state: LedgerState, cloud: str) -> list[Machine]:
-    """Machines of the configuration as it is: others' nodes nobody gives up."""
-    return [
-        m
-        for m in state.machines
-        if m.instance.cloud == cloud
-        and m.boots
-        and m.instance.node in site.pool_of
-        and site.pool_of[m.instance.node].cloud == cloud
-    ]
 
 
 def _resume_timeout(site: Site, cloud: str) -> float:
@@ -467,7 +412,7 @@ def _job_peers(site: Site, jobs: Iterable[SlurmJob], late: Sequence[str]) -> tup
     return tuple(n for n in ours if n in view and may_force(view[n]))
 
 
-def _why(site: Site, late: _TimedOut) -> str:
+def _why(site: Site, late: TimedOut) -> str:
     longest = _resume_timeout(site, late.cloud)
     return (
         f"{compress(late.nodes)} did not register within {given_up_after(longest):.0f} s "

@@ -6,7 +6,12 @@ that must not be requeued, and has the others wait for 121 s.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+from msgspec import Struct
+
+from slurm_elastic.model import Pool
+from slurm_elastic.model_ledger import Launch, Machine
 
 WAIT_SHARE = 0.5
 """Which part of ResumeTimeout a node may wait for its turn: the rest is what its machine has to
@@ -47,3 +52,64 @@ def may_wait(asked: float | None, now: float, resume_timeout: float) -> bool:
 def longest_wait(resume_timeout: float) -> float:
     """Seconds that a node may wait for its turn to boot."""
     return WAIT_SHARE * resume_timeout
+
+
+# giving up
+
+
+class TimedOut(Struct, frozen=True, kw_only=True):
+    """Overdue nodes of one cloud: with a machine, and those whose launch never got an answer."""
+
+    cloud: str
+    machines: tuple[Machine, ...]
+    doubtful: tuple[str, ...]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*(m.instance.node for m in self.machines), *self.doubtful)))
+
+    def among(self, nodes: Iterable[str]) -> TimedOut:
+        """The part of it that is about these nodes."""
+        wanted = set(nodes)
+        return TimedOut(
+            cloud=self.cloud,
+            machines=tuple(m for m in self.machines if m.instance.node in wanted),
+            doubtful=tuple(n for n in self.doubtful if n in wanted),
+        )
+
+
+def booting(
+    machines: Iterable[Machine], cloud: str, pool_of: Mapping[str, Pool]
+) -> tuple[Machine, ...]:
+    """The machines of a cloud that boot, of the configuration as it is: others' nodes nobody gives
+    up.
+    """
+    return tuple(
+        m
+        for m in machines
+        if m.instance.cloud == cloud
+        and m.boots
+        and m.instance.node in pool_of
+        and pool_of[m.instance.node].cloud == cloud
+    )
+
+
+def timed_out(
+    cloud: str,
+    boots: Iterable[Machine],
+    opened: Iterable[Launch],
+    late: Collection[str],
+    machines: Iterable[Machine],
+    pool_of: Mapping[str, Pool],
+) -> TimedOut:
+    """The nodes of a cloud that are overdue by the ledger: Slurm may have them up by now, or not
+    want them any more. ``late`` are the generations of ``boots`` and of open launches that have had
+    their time; ``machines`` are all that live.
+    """
+    doubtful = [n for row in opened if row.generation in late for n in row.nodes]
+    served = {m.instance.node for m in machines if m.suspending is None} if doubtful else set()
+    return TimedOut(
+        cloud=cloud,
+        machines=tuple(m for m in boots if m.instance.generation in late),
+        doubtful=tuple(n for n in doubtful if n not in served and n in pool_of),
+    )
