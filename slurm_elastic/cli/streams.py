@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -12,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+TIME = "%(asctime)s "
+LINE = f"{TIME}%(levelname)s %(name)s %(message)s"
 """A line of a service's log."""
 NO_READER = 141
 """Exit code where the reader of stdout went away, as a shell has it for SIGPIPE."""
@@ -81,8 +83,18 @@ class PlainFormatter(logging.Formatter):
         return visible(super().formatException(ei))
 
 
+def _to_journal() -> bool:
+    """Whether systemd-journald has our stderr, which gives each line its time (systemd.exec(5))."""
+    with contextlib.suppress(OSError):
+        found = os.fstat(2)
+        return os.environ.get("JOURNAL_STREAM") == f"{found.st_dev}:{found.st_ino}"
+    return False
+
+
 def log_plainly(level: int | str, form: str = LINE) -> None:
     """Have all that is logged go to stderr, as PlainFormatter writes it."""
+    if _to_journal():
+        form = form.removeprefix(TIME)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PlainFormatter(form))
     logging.basicConfig(level=level, handlers=[handler])

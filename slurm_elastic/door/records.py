@@ -167,7 +167,5 @@ def _chain(config: Config, ledger: Ledger, ask: ChainAsk, now: float) -> Chain:
 def _machines(
     ledger: Ledger, nodes: Sequence[str], chain: Sequence[Decision]
 ) -> tuple[Machine, ...]:
-    wanted = set(nodes)
     since = chain[0].at if chain else None
-    found = ledger.machines(ended_since=since)
-    return tuple(m for m in found if m.instance.node in wanted)
+    return ledger.machines(ended_since=since, nodes=nodes)

@@ -5,6 +5,7 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -41,22 +42,34 @@ MISSED = """
 class Machines(Marks):
     """All methods are one transaction each."""
 
-    def machines(self, *, ended_since: float | None = None) -> tuple[Machine, ...]:
-        """Machines that have not ended, and the ones that ended at ``ended_since`` or later; by
-        launch time.
+    def machines(
+        self, *, ended_since: float | None = None, nodes: Collection[str] | None = None
+    ) -> tuple[Machine, ...]:
+        """Machines that have not ended, and the ones that ended at ``ended_since`` or later, of
+        these ``nodes`` (None: of all); by launch time.
         """
-        sql = f"select {MACHINE_COLUMNS} from machines where ended is null"
+        live = f"select {MACHINE_COLUMNS} from machines where ended is null"
         order = "order by launched, id"
-        if ended_since is None:
-            return self._remembered("machines", f"{sql} {order}", machine_from)
-        rows = self._select(f"{sql} or ended >= ? {order}", ended_since)
+        if ended_since is None and nodes is None:
+            return self._remembered("machines", f"{live} {order}", machine_from)
+        # Not ``or``: sqlite would read the machines of a year for it, as no index has both.
+        ended = f"select {MACHINE_COLUMNS} from machines where ended >= ?1"
+        since, of = math.inf if ended_since is None else ended_since, ""
+        values: tuple[object, ...] = (since,)
+        if nodes is not None:
+            of, values = (
+                " and node in (select value from json_each(?2))",
+                (since, to_json([*nodes])),
+            )
+        rows = self._select(f"{live}{of} union all {ended}{of} {order}", *values)
         return tuple(machine_from(row) for row in rows)
 
     def clouds(self, since: float) -> tuple[str, ...]:
         """The clouds that have machines, or had some at ``since`` or later, by name."""
         sql = (
             "select cloud from machines where ended is null "
-            "union select cloud from machines where ended >= ? order by cloud"
+            "union select cloud from machines indexed by machines_ended where ended >= ? "
+            "order by cloud"
         )
         return tuple(row["cloud"] for row in self._select(sql, since))
 

@@ -31,9 +31,11 @@ MINIMUM = 60.0
 
 SPENT = """
     with leases as (
-        select accounts, price, launched, max(coalesce(ended, ?3) - launched, 0) as seconds
-        from machines
-        where cloud = ?1 and (ended is null or ended >= ?2 - ?4)
+        select accounts, price, launched, max(?3 - launched, 0) as seconds
+        from machines indexed by machines_live where cloud = ?1 and ended is null
+        union all
+        select accounts, price, launched, max(ended - launched, 0) as seconds
+        from machines indexed by machines_ended where cloud = ?1 and ended >= ?2 - ?4
     ), paid as (
         select accounts, price, launched, case
             when ?4 <= 1 then max(seconds, ?5)
@@ -45,7 +47,8 @@ SPENT = """
     select accounts, sum(price / 3600.0 * max(seconds - max(?2 - launched, 0), 0)) as dollars
     from paid group by accounts order by accounts
 """
-"""cloud, since, now, lease, minimum. Each begun lease counts whole, at the price at which its
+"""cloud, since, now, lease, minimum. The indices are named as sqlite
+would read a cloud's machines of a year. Each begun lease counts whole, at the price at which its
 machine was bought; of one that began before the span, what lies in it. A row for all machines that
 the same accounts pay in the same parts.
 """

@@ -318,6 +318,8 @@ def _terminated(lines: Iterator[str]) -> Iterator[str]:
 # and the cluster's UUID stay: there may be machines that carry it.
 
 
+LEFT = ("/etc/default/slurm-elastic", "/var/log/slurm-elastic")
+"""Places that an administrator or our programs have made, and no install."""
 _INERT = b"""-- slurm-elastic is being uninstalled: jobs are left as they come.
 function slurm_elastic_submit(job_desc, part_list, submit_uid)
   return slurm.SUCCESS
@@ -361,8 +363,18 @@ def uninstall(
         )
     removed, kept = _remove_files(config, config_path, manifest)
     leaving.forget_holds(config)
-    lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept)
+    left = _left_over(config, config_path)
+    lines = (*still.lines(), told, *(f"removed {path}" for path in removed), *kept, *left)
     return Outcome(changed=(slurm_conf, *removed), lines=lines)
+
+
+def _left_over(config: Config, config_path: Path) -> Iterator[str]:
+    """What is there still that is not for us to remove: for who wants nothing to stay."""
+    places = [config_path.parent, config.state, *map(Path, LEFT)]
+    units = Path("/etc/systemd/system").glob("slurm-elastic*.service")
+    found = [str(path) for path in dict.fromkeys((*places, *units)) if path.exists()]
+    if found:
+        yield f"left as they are (docs/install.md, Out again): {', '.join(found)}"
 
 
 def _refuse_for_lua(config: Config) -> None:

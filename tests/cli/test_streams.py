@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_elastic.cli.streams import LONGEST, PlainFormatter, visible
+
+LOG = (
+    "import logging; from slurm_elastic.cli.streams import log_plainly; "
+    "log_plainly('INFO'); logging.getLogger('x').info('said')"
+)
 
 TEXT = st.text(st.characters(exclude_categories=()))
 
@@ -50,3 +60,18 @@ def test_an_answer_in_an_error_does_not_fill_the_log() -> None:
     said = logged("<xml>" * 1_000_000)
     assert len(said) < LONGEST + 100
     assert said.endswith("characters more\n")
+
+
+@pytest.mark.parametrize("journal", [True, False])
+def test_a_line_in_the_journal_has_one_time_stamp(tmp_path: Path, *, journal: bool) -> None:
+    with open(tmp_path / "stderr", "w+") as file:
+        found = os.fstat(file.fileno())
+        stream = f"{found.st_dev}:{found.st_ino}" if journal else "8:1"
+        subprocess.run(
+            [sys.executable, "-c", LOG], stderr=file, env=os.environ | {"JOURNAL_STREAM": stream},
+            check=True,
+        )  # fmt: skip
+        file.seek(0)
+        said = file.read()
+    assert said.endswith("INFO x said\n")
+    assert said.startswith("INFO") is journal

@@ -1019,3 +1019,37 @@ def test_a_node_is_held_for_either_cause(path: Path) -> None:
     ledger.readmit(POLICY, "pub1")
     assert ledger.holds() == ()
     ledger.close()
+
+
+def test_readings_of_the_present_do_not_read_the_machines_of_a_year(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[str] = []
+    select = ledger._select
+
+    def planned(sql: str, *values: object) -> list[sqlite3.Row]:
+        rows = ledger._db.execute(f"explain query plan {sql}", values)
+        plans.extend(str(row["detail"]) for row in rows)
+        return select(sql, *values)
+
+    monkeypatch.setattr(ledger, "_select", planned)
+    ledger.machines(ended_since=T0)
+    ledger.machines(ended_since=T0, nodes=["pub1"])
+    ledger.machines(nodes=["pub1"])
+    ledger.clouds(T0)
+    ledger.dollars("aws", T0, T0 + 1, 1)
+    of_machines = [plan for plan in plans if "machines" in plan]
+    assert len(of_machines) == 10
+    wanted = ("INDEX machines_live", "INDEX machines_ended (ended>?)")
+    assert [plan for plan in of_machines if not any(name in plan for name in wanted)] == []
+
+
+def test_machines_of_some_nodes(ledger: Ledger) -> None:
+    ledger.intend(spec("g1"), "r1", T0)
+    found = [instance("i-1", "pub1"), instance("i-2", "pub2")]
+    ledger.launched("g1", found, T0)
+    ledger.ended("aws", ["i-2"], "why", T0 + 5)
+    ids = lambda **which: [m.instance.id for m in ledger.machines(**which)]  # noqa: E731
+    assert ids(nodes=["pub1", "pub2"]) == ["i-1"]
+    assert ids(nodes=["pub2"], ended_since=T0) == ["i-2"]
+    assert ids(nodes=[], ended_since=T0) == []

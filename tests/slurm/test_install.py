@@ -293,6 +293,17 @@ def test_uninstall_keeps_a_file_that_was_changed(host: Host) -> None:
     assert lua.exists()
 
 
+def test_uninstall_names_what_it_leaves(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, nowhere = host.root / "default", host.root / "nowhere"
+    ours.write_text("AWS_PROFILE=x\n")
+    monkeypatch.setattr("slurm_elastic.slurm.install.LEFT", (str(ours), str(nowhere)))
+    host.install()
+    (said,) = [line for line in host.uninstall().lines if line.startswith("left as they are")]
+    for path in (host.config_path.parent, host.config.state, ours):
+        assert str(path) in said
+    assert str(nowhere) not in said
+
+
 def test_uninstall_without_an_install_says_so(host: Host) -> None:
     before = host.etc()
     assert host.uninstall().lines == ("nothing is installed",)
