@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -117,16 +118,16 @@ class Bed:
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Iterator[Bed]:
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    made = Bed(tmp_path)
-    try:
-        with made.sshd.running():
-            yield made
-    finally:
-        made.close()
+def bed() -> Iterator[Bed]:
+    """In a directory that munge may enter: pytest's own is closed to others."""
+    with tempfile.TemporaryDirectory(prefix="se-key-") as name:
+        Path(name).chmod(0o755)
+        made = Bed(Path(name))
+        try:
+            with made.sshd.running():
+                yield made
+        finally:
+            made.close()
 
 
 def test_head_and_machines_get_a_new_key(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
