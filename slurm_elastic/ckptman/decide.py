@@ -11,11 +11,7 @@ from slurm_elastic.ckptman.see import Snapshot
 from slurm_elastic.model import JobRun
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import SaveJob
-from slurm_elastic.policies.checkpoint import (
-    DEFAULT_MTTI,
-    Situation,
-    joint_mtti,
-)
+from slurm_elastic.policies.checkpoint import DEFAULT_MTTI, Never, Situation, joint_mtti
 from slurm_elastic.policies.threat import PLANNED, Answer, Cause, Threat, due, notices
 
 MOVE, SAVE = "move", "save"
@@ -145,13 +141,14 @@ def _facts(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> JobFact
 
 
 def _is_to_be_probed(snapshot: Snapshot, job: SlurmJob, choice: CheckpointPlan) -> bool:
-    """Whether nothing is known yet of a job that is transparent to its method: one that saves
-    itself may do so when it wants, or end by the signal.
+    """Whether nothing is known yet of a job that is to be saved some day, and is transparent to its
+    method: one that saves itself may do so when it wants, or end by the signal.
     """
+    wanted = choice.method in PROBED and (choice.renewals or choice.policy != Never())
+    if not wanted or snapshot.now - job.start < snapshot.probe:
+        return False
     verdict = snapshot.unsavable.get(job.id)
-    known = job.id in snapshot.images or (verdict and verdict.attempt == job.restarts)
-    ran = snapshot.now - job.start
-    return choice.method in PROBED and not known and ran >= snapshot.probe
+    return job.id not in snapshot.images and (verdict is None or verdict.attempt != job.restarts)
 
 
 def run_of(job: SlurmJob, choice: CheckpointPlan) -> JobRun:

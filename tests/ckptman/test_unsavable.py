@@ -55,6 +55,16 @@ def test_the_first_save_is_made_a_minute_after_the_start(world: CkptWorld) -> No
     assert world.state.unsavable() == {}
 
 
+def test_a_job_that_is_never_to_be_saved_is_not_probed() -> None:
+    world = made(policy="none")
+    try:
+        begins(world, 7)
+        world.advance(200)
+        assert world.saver.calls == []
+    finally:
+        world.close()
+
+
 def test_a_job_that_cannot_be_saved_is_told_so_within_two_minutes(world: CkptWorld) -> None:
     world.saver.broken = LOCK
     begins(world, 7)
