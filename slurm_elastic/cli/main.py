@@ -237,7 +237,7 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print it and end."""
-        print(f"slurm-elastic {_version()}")
+        parser._print_message(f"slurm-elastic {_version()}\n", sys.stdout)  # as it prints help
         parser.exit()
 
 
