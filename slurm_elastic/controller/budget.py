@@ -46,7 +46,8 @@ def stopped_by_operators(config: Config, ledger: Ledger, now: float) -> dict[str
 
 def limits_now(config: Config, ledger: Ledger, now: float) -> Config:
     """The configuration with the limits that operators have changed."""
-    return with_limits(config, limit_changes(ledger.directives(), now))
+    directives = ledger.directives()
+    return with_limits(config, limit_changes(directives, now)) if directives else config
 
 
 def bought_out(

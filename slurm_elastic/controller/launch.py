@@ -246,8 +246,11 @@ def cool_partial(site: Site, spec: LaunchSpec, started: int) -> None:
 
 def forgive(site: Site, spec: LaunchSpec, instances: Sequence[Instance]) -> None:
     """All that was asked for was given: earlier refusals of what gave it count no more."""
+    refused = {one.scope for one in site.ledger.exclusions() if one.kind == COOL_DOWN}
+    if not refused:
+        return
     gave = {i.offer_key for i in instances}
     for offer in spec.offers:
         for key in keys_of(offer) if offer.key in gave or not spec.alternatives else ():
-            if strikes_of(site.ledger.exclusions(), key, site.now()):
+            if key in refused and strikes_of(site.ledger.exclusions(), key, site.now()):
                 site.ledger.readmit(COOL_DOWN, key)

@@ -23,7 +23,7 @@ def stopped_pools(
     closed = {scope: why for d in directives if d.holds(now) and (scope := _closed(d)) is not None
               for why in (stop_reason(d),)}  # fmt: skip
     found: dict[str, str] = {}
-    for pool, cloud in cloud_of.items():
+    for pool, cloud in cloud_of.items() if closed else ():
         for scope in (scope_of_pool(pool), scope_of_cloud(cloud), ""):
             if scope in closed:
                 found[pool] = closed[scope]
