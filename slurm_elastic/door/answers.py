@@ -48,6 +48,8 @@ SHARE = 10.0
 """Reading again waits for so many times what it took."""
 STALE = 60.0
 SETTINGS_FRESH = 60.0
+USERS_SPAN = 92 * 86400.0
+"""Seconds back from now of which users are told costs: a year of everybody's takes a while."""
 _JOB_NUMBER = re.compile(r"[0-9]{1,10}")
 
 T = TypeVar("T")
@@ -115,10 +117,10 @@ class Answers:
         if isinstance(ask, ChainAsk):
             return self._chain(ask, viewer)
         if isinstance(ask, CostAsk):
-            uid = None if viewer is None else viewer.uid
-            return msgspec.json.encode(
-                Answer(costs=read_costs(self._config, ask, self._now(), uid))
-            )
+            uid, now = None, self._now()
+            if viewer is not None:
+                uid, ask = viewer.uid, replace(ask, since=max(ask.since, now - USERS_SPAN))
+            return msgspec.json.encode(Answer(costs=read_costs(self._config, ask, now, uid)))
         if viewer is None or not viewer.hidden:
             return self._whole.get()
         return msgspec.json.encode(Answer(facts=seen_facts(self._facts.get(), viewer)))

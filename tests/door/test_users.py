@@ -23,7 +23,7 @@ from status_cases import NOW, busy_ledger
 from slurm_elastic import statedir
 from slurm_elastic.config import Config, configfile
 from slurm_elastic.door import client
-from slurm_elastic.door.answers import Answers, Peer, trusted
+from slurm_elastic.door.answers import USERS_SPAN, Answers, Peer, trusted
 from slurm_elastic.door.asks import Answer, ChainAsk
 from slurm_elastic.door.records import may_read, read_facts
 from slurm_elastic.door.server import Bounds, Door
@@ -451,3 +451,14 @@ def test_a_user_is_told_the_cost_of_the_own_jobs_alone(open_path: Path) -> None:
     assert csv.stdout.splitlines()[1:] == ["physics,0.200000,0,0.000000"]
     assert (focus.returncode, focus.stdout) == (1, "")
     assert "is for root and SlurmUser" in focus.stderr
+
+
+def test_a_user_is_told_costs_of_some_months_and_operators_of_all(open_path: Path) -> None:
+    config = configfile.load(config_file(open_path))
+    book(config.state / "ledger.db").close()
+    answers = Answers(config, FakeSlurm(), lambda: LATER)
+    ask = json.dumps({"ask": "cost", "by": "job", "since": LATER - 300 * 86400}).encode()
+    for uid, since in ((NOBODY, LATER - USERS_SPAN), (0, LATER - 300 * 86400)):
+        found = msgspec.json.decode(answers(Peer(uid=uid), ask), type=Answer).costs
+        assert found is not None
+        assert found.since == since
