@@ -8,22 +8,27 @@ import json
 import os
 import resource
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from emulated import running_ec2
 from patience import eventually, patience
+from ports import free_ports
 
 from slurm_elastic.cli.service import run_service
 from slurm_elastic.config import Config
 from slurm_elastic.errors import ConfigError, PassingError, SlurmElasticError, SlurmError
 from slurm_elastic.heartbeat import read_mark
 from slurm_elastic.ledger import Ledger
+from slurm_elastic.model import BREAKER, Exclusion
 
 YAML = """
 cluster: {{name: alps{uuid}}}
@@ -285,3 +290,54 @@ def test_it_serves_anew_when_a_catalogue_has_come(
             eventually(told)
             daemon.send_signal(signal.SIGTERM)
             assert daemon.wait(patience(60)) == 0
+
+
+# metrics and notices
+
+
+def _scraped(port: int) -> str:
+    with contextlib.suppress(OSError):
+        url = f"http://127.0.0.1:{port}/metrics"
+        with urllib.request.urlopen(url, timeout=patience(20)) as answer:
+            return str(answer.read().decode())
+    return ""
+
+
+def test_metrics_are_served_and_people_told_by_the_running_service(
+    state: Path, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    hook, told = tmp_path / "hook", tmp_path / "told.json"
+    hook.write_text(f"#!/bin/sh\ncat > {told}.part && mv {told}.part {told}\n")
+    hook.chmod(0o755)
+    path = config(state)
+    more = {"metrics": {"listen": f"127.0.0.1:{port}"}, "notify": {"command": [str(hook)]}}
+    text = yaml.safe_load(YAML.format(uuid=UUID, state=state))
+    path.write_text(yaml.safe_dump({**text, **more}))
+    ledger = Ledger(state / "ledger.db")
+    pause = Exclusion(
+        kind=BREAKER, scope="rack", until=time.time() + 3600, cause="never up", count=9
+    )
+    ledger.exclude(pause)
+    ledger.close()
+    with serving(path, state):
+        found = eventually(lambda: _scraped(port))
+        assert 'slurm_elastic_info{cluster="alps"' in found
+        assert 'slurm_elastic_boot_failures_total{pool="rack"} 9.0' in found
+        eventually(told.exists)
+    assert json.loads(told.read_text())["text"] == "pool rack is paused: never up"
+
+
+def test_a_port_that_is_taken_is_told_and_all_else_goes_on(state: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        path = config(state)
+        listen = f"127.0.0.1:{other.getsockname()[1]}"
+        path.write_text(path.read_text() + f"metrics: {{listen: '{listen}'}}\n")
+        with serving(path, state) as daemon:
+            assert daemon.stderr is not None
+            for line in daemon.stderr:
+                if "metrics are not served" in line:
+                    break
+    assert f"metrics.listen: {listen}: Address already in use" in line
