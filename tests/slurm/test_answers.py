@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from slurm_elastic.model_slurm import SlurmJob, SlurmNode
+from slurm_elastic.policies.node_state import Phase, is_drained, phase
 from slurm_elastic.slurm import answers
 
 
@@ -148,3 +151,35 @@ def test_what_a_growth_policy_needs_of_a_job() -> None:
     assert (job.gres, job.features, job.tasks) == ("gres:gpu:1", "cloud&fast", 1)
     unlimited = {"set": False, "infinite": True, "number": 0}
     assert job_of(raw | {"time_limit": unlimited}).limit is None
+
+
+RECORDED = Path(__file__).parents[1] / "data" / "slurm-26.05.json"
+"""Two jobs and two nodes as squeue and scontrol of 26.05.5 wrote them."""
+
+
+class Recorded(msgspec.Struct):
+    jobs: list[answers.RawJob]
+    nodes: list[answers.RawNode]
+
+
+def test_a_recording_of_26_05_is_read_with_all_that_is_new_in_it() -> None:
+    """A node's own SuspendTime, its instance, flags of jobs: what we do not ask for disturbs nothing."""
+    found = msgspec.json.decode(RECORDED.read_bytes(), type=Recorded)
+    first, second = (answers.node(raw) for raw in found.nodes)
+    assert (first.name, first.states, first.memory) == ("n1", {"MIXED", "CLOUD"}, 1000)
+    assert (second.states, second.reason) == ({"IDLE", "CLOUD", "DRAIN"}, "test drain")
+    running, waiting = (answers.job(raw) for raw in found.jobs)
+    assert (running.id, running.states, running.node_count) == (5, {"RUNNING"}, 2)
+    assert (waiting.states, waiting.reason) == ({"PENDING"}, "BeginTime")
+
+
+def test_states_of_releases_to_come_are_kept_and_mean_nothing_yet() -> None:
+    """As 25.11 has EXPEDITING for a job that is requeued with precedence: it is pending."""
+    one = job_of(NEW_JOB | {"job_state": ["PENDING", "EXPEDITING"], "state_reason": "Resources"})
+    assert "PENDING" in one.states
+    assert not one.has_ended
+    raw = {key: value for key, value in NEW_NODE.items() if key != "state_flags"}
+    states = ["IDLE", "CLOUD", "POWERED_DOWN", "BLOCKED"]
+    node = node_of(raw | {"state": states, "reason": "saves power", "suspend_time": num(300)})
+    assert phase(node) is Phase.POWERED_DOWN
+    assert not is_drained(node), "the reason of a power command is no drain"
