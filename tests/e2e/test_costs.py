@@ -5,17 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
-import yaml
 from ports import free_ports
 
 from slurm_elastic.books import By
@@ -63,17 +59,11 @@ def scraped(port: int) -> str:
 
 def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None:
     (port,) = free_ports(1)
-    place = Path(tempfile.mkdtemp(prefix="se-told-", dir="/tmp"))
-    place.chmod(0o777)
-    hook = place / "hook"
-    hook.write_text(f"#!/bin/sh\ncat > {place}/$SLURM_ELASTIC_EVENT.json\n")
-    hook.chmod(0o755)
     site = sandbox(
         static_nodes=1,
         drop=("onprem",),
         elastic={
             "metrics": {"listen": f"127.0.0.1:{port}"},
-            "notify": {"command": [str(hook)]},
             "clouds": [{"name": "aws", "types": {
                 name: {"cpus": 2, "memory": 4096, "price": float(price)}
                 for name, price in PRICES.items()
@@ -104,16 +94,8 @@ def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None
         lambda: (text := scraped(port)) and 'slurm_elastic_launched_total{' in text and text,
         3 * PATIENCE, "the counters have the machines",
     )  # fmt: skip
-    for name in ("nodes{", "api_calls_total{", "boot_seconds_count{", "spent_dollars{"):
+    for name in ("nodes{", "api_calls_total{", "boot_seconds_count{"):
         assert f"slurm_elastic_{name}" in found
-    config = yaml.safe_load(site.layout.config.read_text())
-    site.daemon_stop()  # with this budget it would have started one machine only
-    config["policies"] = {"budget": {"per_month": 0.0001}}
-    site.layout.config.write_text(yaml.safe_dump(config))
-    site.daemon_start()
-    site.wait_for(lambda: (place / "budget.json").exists(), PATIENCE, "somebody was told")
-    assert json.loads((place / "budget.json").read_text())["values"]["scope"] == "cluster"
-    shutil.rmtree(place)
     expected = bill(site)
     assert expected > 0
     for by in By:
