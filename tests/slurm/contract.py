@@ -184,9 +184,10 @@ class Contract:
             self.job(bed, job, lambda j: "RUNNING" in j.states)
             bed.slurm.requeue(job)
             self.job(bed, job, lambda j: "PENDING" in j.states and not j.nodes)
-            bed.slurm.exclude_nodes(job, ["st1", "st2"])
-            found = self.job(bed, job, lambda j: bool(j.excluded))
-            assert found.excluded == ("st1", "st2")
+            bed.slurm.exclude_nodes(job, ["op1", "op2"])
+            assert bed.slurm.excluded_nodes(job) == ("op1", "op2")
+            bed.slurm.exclude_nodes(job, [])
+            assert bed.slurm.excluded_nodes(job) == ()
         finally:
             bed.end(job)
 
