@@ -18,7 +18,8 @@ from slurm_elastic.controller.budget import limits_now, stop_of
 from slurm_elastic.controller.requeues import Requeues
 from slurm_elastic.hostlist import expand
 from slurm_elastic.ledger import Decision, Ledger, Machine
-from slurm_elastic.model import BREAKER, COOL_DOWN, Offer, Pool, Usage
+from slurm_elastic.model import Offer, Pool, Usage
+from slurm_elastic.policies.exclusions import RANKED
 from slurm_elastic.policies.ranking import Scope
 from slurm_elastic.policies.scaling import PoolRules
 from slurm_elastic.protocols import Provider, Slurm
@@ -158,7 +159,7 @@ def scope_of(
         pool_nodes={pool.name: pool.max_nodes for pool in changed.pools},
         usage=usage(machines, launches, dearest or {}),
         # A large site has thousands of held nodes, of which no offer knows.
-        exclusions=tuple(x for x in ledger.exclusions() if x.kind in (COOL_DOWN, BREAKER)),
+        exclusions=tuple(x for x in ledger.exclusions() if x.kind in RANKED),
         blocked=blocked_clouds(config),
         booting=booting(machines, launches),
     )

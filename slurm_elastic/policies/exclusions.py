@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from slurm_elastic.model import BREAKER, COOL_DOWN, NO_SPOT, Exclusion, Offer, Pool
 
+RANKED = frozenset({COOL_DOWN, BREAKER, NO_SPOT})
+"""Kinds of exclusions by which offers are ranked."""
 STRIKES_KEPT = 3600.0
 """How long (s) after its end a cool-down still counts for the length of the next."""
 _PARTS = 4

@@ -7,12 +7,24 @@ import pytest
 from slurm_elastic.audit_trail import tell_job
 from slurm_elastic.errors import AuthError, CapacityError, ProviderError, TransientError
 from slurm_elastic.ledger import Decision
+from slurm_elastic.model import NO_SPOT, Exclusion
 from slurm_elastic.policies.node_state import Phase, phase
 from tests.controller.world import PUB, World
 
 
 def spot_first(world: World) -> list[str]:
     return [str(i.market) for i in world.alive("pub")]
+
+
+def test_a_job_that_cannot_be_saved_gets_an_on_demand_machine(world: World) -> None:
+    rule = Exclusion(kind=NO_SPOT, scope="job:1", until=world.now + 9000, cause="it holds a lock")
+    world.ledger.exclude(rule)
+    world.slurm.submit(1, ("pub1",))
+    world.advance(10)
+    assert spot_first(world) == ["on-demand"]
+    world.slurm.submit(2, ("pub2",))
+    world.advance(10)
+    assert sorted(spot_first(world)) == ["on-demand", "spot"]
 
 
 def test_a_request_nobody_waits_for_any_more_is_dropped(world: World) -> None:
