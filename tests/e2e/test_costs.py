@@ -89,7 +89,8 @@ def test_costs_sum_to_the_emulated_bill(sandbox: Callable[..., Sandbox]) -> None
     told = {r.job: dict(r.shares) for r in runs(site)}
     assert set(told[both[0]].values()) == {500_000}
     assert set(told[whole].values()) == {1_000_000}
-    assert 'slurm_elastic_machines{cloud="aws"' not in scraped(port), "all are gone"
+    machines_of_aws = 'slurm_elastic_machines{cloud="aws"'
+    site.wait_for(lambda: machines_of_aws not in scraped(port), PATIENCE, "all are gone")
     found = site.wait_for(
         lambda: (text := scraped(port)) and 'slurm_elastic_launched_total{' in text and text,
         3 * PATIENCE, "the counters have the machines",
