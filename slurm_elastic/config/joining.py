@@ -39,6 +39,10 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     root may ask the cloud's metadata service (user data, the machine's role) on machines. The
     dead-man switch: a machine without job that Slurm has not needed for ``heartbeat_timeout`` s
     runs ``stop_command``.
+
+    The gate: slurmd starts only where the command ``check`` exits 0 within ``check_timeout`` s;
+    ``wipe`` are directories of the machines that are emptied of a user's files after the user's
+    last job there.
     """
 
     head: str | None = None
@@ -47,3 +51,6 @@ class Join(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stop_command: str = "shutdown -h now"
     metadata_for_jobs: bool = False
     ssh: Ssh | None = None
+    check: str | None = None
+    check_timeout: Seconds = 60.0
+    wipe: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 
 from slurm_elastic.config import PoolSettings
 from slurm_elastic.config.access import effective_who
@@ -317,6 +318,11 @@ _HOST_KEY = re.compile(
     r"(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)) [A-Za-z0-9+/]{40,}={0,2}( .*)?"
 )
 _MOST_PORT = 65535
+_NEVER_WIPED = frozenset(
+    f"/{name}"
+    for name in ("", "bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "root", "run",
+                 "sbin", "srv", "usr", "var", "var/lib", "var/spool")
+)  # fmt: skip
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
@@ -328,6 +334,7 @@ def check_join(draft: Draft) -> None:
     _head(draft, join)
     _stop_command(draft, join)
     _heartbeat(draft, join)
+    _gate(draft, join)
     if join.ssh is not None:
         _ssh(draft, join.ssh)
 
@@ -378,6 +385,18 @@ def _stop_command(draft: Draft, join: Join) -> None:
     if not words:
         expected = "a command, such as shutdown -h now"
         draft.problems.add(("join", "stop_command"), shown(join.stop_command), expected)
+
+
+def _gate(draft: Draft, join: Join) -> None:
+    """Root empties these directories: not one that a machine needs."""
+    if join.check is not None and not join.check.strip():
+        draft.problems.add(("join", "check"), shown(join.check), "a command")
+    for number, text in enumerate(join.wipe):
+        path = PurePosixPath(text)
+        plain = text.isprintable() and path.is_absolute() and ".." not in path.parts
+        if not plain or str(path) in _NEVER_WIPED or path.parts[1:2] in (("proc",), ("sys",)):
+            expected = "a directory for jobs' files, such as /scratch or /tmp"
+            draft.problems.add(("join", "wipe", number), shown(text), expected)
 
 
 def _heartbeat(draft: Draft, join: Join) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -14,6 +15,7 @@ from slurm_elastic.controller.launch import grown
 from slurm_elastic.controller.periodic import PeriodicTask
 from slurm_elastic.controller.snapshot import see, terms_of
 from slurm_elastic.controller.suspend import terminate
+from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
@@ -40,6 +42,8 @@ CODE = "BootFailed"
 """The code of cool-downs after a machine that has not registered."""
 KEY_REFUSED, KEY_FAILED = "key-refused", "key-failed"
 """Decisions on a machine that got no munge key; the reason begins with its id (``munge_keys``)."""
+GATE = "slurm-elastic:gate:"
+"""How the comment on a node begins whose machine failed ``join.check``; its launch follows."""
 LOOKED_AT = 16
 """How many of a pool's failed machines are asked for a cause: what ails one mostly ails all."""
 
@@ -212,6 +216,17 @@ def _cause(site: Site, failed: Sequence[Machine]) -> str:
             ours, _, why = made.reason.partition(": ")
             if made.kind in (KEY_REFUSED, KEY_FAILED) and ours == one.id:
                 return f"; munge key not brought: {why}"
+    return _gate(site, failed)
+
+
+def _gate(site: Site, failed: Sequence[Machine]) -> str:
+    """The words of the site's check that kept a machine out, as its agent left them on the node."""
+    machines = {m.instance.node: m.instance for m in failed[:LOOKED_AT]}
+    with contextlib.suppress(SlurmError):
+        for name, node in site.slurm.nodes(list(machines)).items():
+            mark = f"{GATE}{machines[name].generation}:"
+            if node.comment.startswith(mark):
+                return f"; its check failed: {node.comment.removeprefix(mark)}"
     return ""
 
 

@@ -202,6 +202,11 @@ CAUSES: tuple[Cause, ...] = (
         "the site's Epilog failed on the machine", Strike.MACHINE, _LOGS,
     ),
     Cause(
+        r"slurm-elastic gate: .*",
+        "the site's check of the machine failed after a job", Strike.POOL,
+        _says("run join.check on a machine of the pool"),
+    ),
+    Cause(
         r"SlurmdSpoolDir is full",
         "the machine's disk is full", Strike.MACHINE,
         _says("give the image a larger disk, or clean up what jobs leave there"),

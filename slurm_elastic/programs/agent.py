@@ -1,5 +1,7 @@
 #!/usr/bin/python3 -I
-"""Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS``.
+"""Runs on each cloud machine, beside slurmd, as root: ``agent.py SETTINGS [check]``.
+
+With ``check`` it only runs the site's check, once, before slurmd starts.
 
 It starts slurmd when the munge key is there, and is the dead-man switch: a machine costs money, and
 the head that would end it may be gone. Slurm itself is asked, by ``scontrol show node`` over munge:
@@ -34,6 +36,8 @@ ANSWER = 60.0
 """Seconds that a Slurm command may take."""
 SETTLE = 60.0
 """Seconds without slurmstepd before a machine is idle: a job's end may be on its way."""
+TELLING = 12
+"""Times that slurmctld is told of a check that failed, until it takes it."""
 MOST = 65536
 """Bytes of an answer of the metadata service."""
 GONE = {"POWERED_DOWN", "POWERING_DOWN"}
@@ -162,6 +166,64 @@ def real_user(pid: str) -> int:
     raise FileNotFoundError(pid)
 
 
+class Gate:
+    """The site's own check of this machine: ``check`` exits 0 where jobs may run here."""
+
+    def __init__(self, settings: Dict[str, str], slurm: Slurm) -> None:  # noqa: UP006
+        self.command = settings.get("check") or ""
+        self.timeout = float(settings.get("check_timeout") or 60)
+        self.generation = settings.get("generation") or ""
+        self.slurm = slurm
+        self.was_busy = False
+
+    def wrong(self) -> str:
+        """The check's last words where it fails, '' where it does not."""
+        if not self.command:
+            return ""
+        try:
+            done = subprocess.run(
+                shlex.split(self.command),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=self.timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return "no end in %.0f s" % self.timeout  # noqa: UP031
+        except (OSError, ValueError) as error:
+            return str(error)
+        if done.returncode == 0:
+            return ""
+        said = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+        # A comma parts the reasons that Slurm itself joins.
+        words = "".join(c if c.isprintable() else "?" for c in "".join(said)).replace(",", ";")
+        return "exit %d: %s" % (done.returncode, words[:150])  # noqa: UP031
+
+    def enter(self) -> int:
+        """Before slurmd starts: 0, or 1 where the machine is not to; slurmctld is told why."""
+        words = self.wrong()
+        if not words:
+            return 0
+        say("the check fails, slurmd does not start: " + words)
+        for _ in range(TELLING):
+            if self.slurm.tell("slurm-elastic:gate:%s:%s" % (self.generation, words)):  # noqa: UP031
+                break
+            time.sleep(PERIOD)
+        return 1
+
+    def look(self, is_busy: bool) -> None:
+        """After the last job of a time: no other comes where the check fails by now."""
+        ended, self.was_busy = self.was_busy and not is_busy, is_busy
+        words = self.wrong() if ended else ""
+        if words:
+            say("the check fails after a job: " + words)
+            reason = "slurm-elastic gate: " + words
+            self.slurm.run(
+                "update", "nodename=" + self.slurm.node, "state=DRAIN", "reason=" + reason
+            )
+
+
 class Metadata:
     """EC2's warnings, by IMDSv2."""
 
@@ -234,6 +296,7 @@ class Agent:
         gap = max(4 * self.period, ANSWER + self.period)
         self.switch = Switch(self.timeout, max_age, time.monotonic(), gap)
         self.metadata = Metadata(settings["metadata"]) if settings.get("metadata") else None
+        self.gate = Gate(settings, self.slurm)
         self.began = self.first("began", "%.0f" % clock())  # noqa: UP031
         self.unneeded = ""
         self.next_look = 0.0
@@ -248,9 +311,9 @@ class Agent:
             self.unneeded = self.slurm.unneeded()
             self.next_look = time.monotonic() + min(30.0, self.timeout / 5)
         age = clock() - float(self.began)
-        why = self.switch.reason(
-            time.monotonic(), age, self.unneeded, busy(self.settings.get("workdir", ""))
-        )
+        is_busy = busy(self.settings.get("workdir", ""))
+        self.gate.look(is_busy)
+        why = self.switch.reason(time.monotonic(), age, self.unneeded, is_busy)
         if why:
             say("this machine stops itself: " + why)
             self.run(shlex.split(self.settings["stop_command"]))
@@ -326,6 +389,9 @@ def main(argv: List[str]) -> int:  # noqa: UP006
     if missing:
         say("%s lacks %s" % (argv[1], ", ".join(sorted(missing))))  # noqa: UP031
         return 2
+    if argv[2:] == ["check"]:
+        slurm = Slurm(settings["node"], settings.get("scontrol") or "scontrol")
+        return Gate(settings, slurm).enter()
     agent = Agent(argv[1], settings)
     while True:
         try:

@@ -64,23 +64,33 @@ heartbeat_timeout=@{heartbeat_timeout}
 stop_command=@{stop_command}
 metadata=@{metadata}
 key_mark=@{key_mark}
+check=@{check}
+check_timeout=@{check_timeout}
 SLURM_ELASTIC_SETTINGS
 cat >>"$dir/agent" <<END
 node=$node
 max_age=$max_age
+generation=$generation
 start_command=/bin/sh $dir/start
 END
+
+# slurm.conf's Epilog is a pattern that fits nothing where this program is not.
+cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
+@{wipe}
+SLURM_ELASTIC_WIPE
+[ "$(wc -c <"$dir/wipe")" -lt 2 ] || install -m 755 "$dir/wipe" /usr/local/sbin/slurm-elastic-wipe
 
 # What slurmd's unit and Debian's /etc/default/slurmd call it.
 echo "SLURMD_OPTIONS=-b -N $node --conf-server @{head}" >"$dir/slurmd"
 
+check="/usr/bin/env python3 -I $dir/agent.py $dir/agent check"
 if [ -d /run/systemd/system ]; then
   drop_in=/run/systemd/system/slurmd.service.d
   mkdir -p "$drop_in"
   printf '[Unit]\nConditionPathExists=\n[Service]\nEnvironmentFile=-%s/slurmd\n' "$dir" \
     >"$drop_in/slurm-elastic.conf"
   systemctl daemon-reload
-  echo 'systemctl restart munge.service && systemctl restart slurmd.service' >"$dir/start"
+  echo "systemctl restart munge.service && $check && systemctl restart slurmd.service" >"$dir/start"
   if [ -e /etc/systemd/system/slurm-elastic-agent.service ]; then
     systemctl --no-block start slurm-elastic-agent.service
   else
@@ -92,6 +102,7 @@ else
 pkill -x munged && sleep 1
 mkdir -p -m 755 /run/munge && chown munge:munge /run/munge
 setpriv --reuid=munge --regid=munge --clear-groups munged --force
+$check || exit
 slurmd -b -N $node --conf-server @{head}
 END
   setsid python3 -I "$dir/agent.py" "$dir/agent" >"$dir/agent.log" 2>&1 </dev/null &

@@ -49,7 +49,14 @@ def attached(directory: Path) -> Ec2Control:
 def seen(ec2: Ec2Control) -> Sequence[Seen]:
     """All machines, as the runner wants to know them."""
     return tuple(
-        Seen(id=m.id, node=m.node, state=m.state, launched=m.launched) for m in ec2.state().machines
+        Seen(
+            id=m.id,
+            node=m.node,
+            state=m.state,
+            launched=m.launched,
+            generation=m.tags.get("slurm-elastic:generation", ""),
+        )
+        for m in ec2.state().machines
     )
 
 

@@ -6,6 +6,7 @@ has the machine as one that powered itself off.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,17 +18,29 @@ from slurm_elastic.sandbox.spec import cloud_of
 _PROGRAM = Path(slurm_elastic.__file__).parent / "programs" / "agent.py"
 
 
-def start(layout: Layout, machine: nodeproc.Machine, heartbeat_timeout: float) -> None:
-    """Start the agent beside the machine's slurmd; it is powered off with the machine."""
+def prepare(
+    layout: Layout, machine: nodeproc.Machine, heartbeat_timeout: float, check: str, launch: str
+) -> bool:
+    """Write the agent's settings, and run the gate's check; whether slurmd may start."""
     settings = Path(machine.directory) / "agent"
+    settings.parent.mkdir(parents=True, exist_ok=True)
     values = {
         "node": machine.node,
         "heartbeat_timeout": f"{heartbeat_timeout:g}",
         "stop_command": f"{sys.executable} -m {__spec__.name} {layout.dir} {machine.id}",
         # All machines share this host, and so its processes.
         "workdir": machine.directory,
+        "check": check,
+        "generation": launch,
     }
     settings.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    command = [sys.executable, "-I", str(_PROGRAM), str(settings), "check"]
+    return subprocess.run(command, env=layout.daemon_env(), check=False).returncode == 0
+
+
+def start(layout: Layout, machine: nodeproc.Machine) -> None:
+    """Start the agent beside the machine's slurmd; it is powered off with the machine."""
+    settings = Path(machine.directory) / "agent"
     nodeproc.spawn(
         [sys.executable, "-I", str(_PROGRAM), str(settings)],
         layout.daemon_env() | {nodeproc.MARKER: machine.directory},

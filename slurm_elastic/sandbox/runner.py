@@ -34,7 +34,8 @@ class Runner:
     """One step at a time: ``step`` is given what a cloud has, and makes it so.
 
     ``prefix`` is what the ids of that cloud's machines begin with: others are left alone. With
-    ``dead_man`` each machine has the agent, whose heartbeat_timeout (s) that is.
+    ``dead_man`` each machine has the agent, whose heartbeat_timeout (s) that is; its gate runs
+    ``check``.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Runner:
         never_boot: Iterable[str] = (),
         prefix: str = "i-",
         dead_man: float | None = None,
+        check: str = "",
     ) -> None:
         self._layout = layout
         self._machines = Machines(layout.machines)
@@ -51,6 +53,8 @@ class Runner:
         self._never = frozenset(never_boot)
         self._prefix = prefix
         self._dead_man = dead_man
+        self._check = check
+        self._refused: set[str] = set()
         for name in list(self._machines.ids()):
             started = self._machines.get(name)
             if started is None or started.process is None:
@@ -65,12 +69,19 @@ class Runner:
             self._machines.power_off(gone)
         for machine in alive.values():
             if machine.id not in known and self._booted(machine, now):
-                self._boot_up(self._machine(machine))
+                self._boot_up(self._machine(machine), machine.generation)
 
-    def _boot_up(self, machine: Machine) -> None:
+    def _boot_up(self, machine: Machine, launch: str) -> None:
+        if self._dead_man is None:
+            self._machines.start(machine)
+            return
+        if machine.id in self._refused:
+            return
+        if not machine_agent.prepare(self._layout, machine, self._dead_man, self._check, launch):
+            self._refused.add(machine.id)
+            return
         self._machines.start(machine)
-        if self._dead_man is not None:
-            machine_agent.start(self._layout, machine, self._dead_man)
+        machine_agent.start(self._layout, machine)
 
     def _booted(self, machine: Seen, now: float) -> bool:
         if not machine.node or machine.node in self._never:
@@ -90,7 +101,17 @@ def main(argv: list[str] | None = None) -> int:
     never = expand(saved.spec.never_boot) if saved.spec.never_boot else ()
     stop = threading.Event()
     clouds = [
-        (Runner(layout, saved.spec.boot_seconds, never, prefix, saved.spec.dead_man), look)
+        (
+            Runner(
+                layout,
+                saved.spec.boot_seconds,
+                never,
+                prefix,
+                saved.spec.dead_man,
+                saved.spec.check,
+            ),
+            look,
+        )
         for prefix, look in _clouds(layout, saved)
     ]
     on_end(stop.set)

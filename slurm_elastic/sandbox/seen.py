@@ -6,9 +6,10 @@ from msgspec import Struct
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A machine as the cloud has it; ``launched`` is Unix time."""
+    """A machine as the cloud has it; ``launched`` is Unix time, ``generation`` its launch's tag."""
 
     id: str
     node: str
     state: str
     launched: float
+    generation: str = ""

@@ -27,8 +27,9 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     sets too replaces it. ``boot_seconds`` is how long an emulated machine takes to start,
     ``never_boot`` a hostlist of nodes whose machines never come up. ``memory`` (MiB) and ``cpus``
     are of each node. With ``dead_man`` each emulated machine has the agent, with this
-    heartbeat_timeout (s). ``groups`` may burst. ``prices`` is a CSV trace of spot prices (None: the
-    shipped day), of which ``price_speed`` seconds pass in one.
+    heartbeat_timeout (s); ``check`` is then its gate's command. ``groups`` may burst. ``prices``
+    is a CSV trace of spot prices (None: the shipped day), of which ``price_speed`` seconds pass in
+    one.
     """
 
     dir: Path = DEFAULT_DIR
@@ -44,6 +45,7 @@ class SandboxSpec(Struct, frozen=True, kw_only=True):
     local_boot_seconds: float = 1.0
     never_boot: str = ""
     dead_man: float | None = None
+    check: str = ""
     prices: str | None = None
     price_speed: float = 60.0
     power_save_interval: int = 1

@@ -199,6 +199,11 @@ def _slurm_conf(config: Config) -> PlannedFile:
 
 
 def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
+    if config.join.wipe and (own := site.option("Epilog")) is not None:
+        yield (
+            f"{own.where}: Epilog is the site's own, so join.wipe does nothing until that runs"
+            f" {fragment.WIPE} where it is there, and exits as it does"
+        )
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"
     for pool in pools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -420,3 +421,9 @@ def test_the_effective_config_shows_defaults_and_readable_durations() -> None:
     assert shown["pools"][0]["memory"] == "4G"
     assert shown["slurm"]["user"] == "slurm"
     assert list(shown["clouds"][0])[:2] == ["provider", "name"]
+
+
+@pytest.mark.parametrize("place", ["scratch", "/", "/etc", "/var/lib", "/a/../etc", "/proc/1"])
+def test_root_empties_no_directory_that_a_machine_needs(place: str) -> None:
+    found = problems(f"{GOOD}\njoin: {{wipe: [/scratch, {json.dumps(place)}]}}\n")
+    assert any("a directory for jobs' files, such as /scratch or /tmp" in one for one in found)

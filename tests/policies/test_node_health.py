@@ -27,6 +27,7 @@ SAID = {
     "Job env setup error": (Strike.POOL, "Prolog"),
     "Epilog error": (Strike.MACHINE, "slurmd's log"),
     "Prolog/Epilog failure": (Strike.MACHINE, "slurmd's log"),
+    "slurm-elastic gate: exit 3: disk sda fails": (Strike.POOL, "join.check"),
     "SlurmdSpoolDir is full": (Strike.MACHINE, "disk"),
     "Node unexpectedly rebooted": (Strike.MACHINE, ""),
     "Kill task failed": (Strike.MACHINE, ""),

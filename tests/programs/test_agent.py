@@ -353,3 +353,59 @@ def test_settings_without_a_node_end_it(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "lacks node, stop_command" in done.stderr
     assert os.listdir(tmp_path) == ["agent"]
+
+
+# the gate
+
+
+def entered(
+    tmp_path: Path, scontrol: Scontrol, script: str, **settings: str
+) -> tuple[int, list[str]]:
+    """The exit code of ``agent.py SETTINGS check``, and what it told slurmctld."""
+    check = tmp_path / "check"
+    check.write_text(f"#!/bin/sh\n{script}\n")
+    check.chmod(0o755)
+    values = {
+        "node": "pub1", "heartbeat_timeout": "60", "stop_command": "true", "scontrol": str(scontrol.command),
+        "generation": "g7", "check": str(check), **settings,
+    }  # fmt: skip
+    file = tmp_path / "settings"
+    file.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+    done = subprocess.run([sys.executable, "-I", str(PROGRAM), str(file), "check"], check=False)
+    return done.returncode, scontrol.ran()
+
+
+def test_a_machine_that_passes_its_check_may_start_slurmd(
+    tmp_path: Path, scontrol: Scontrol
+) -> None:
+    assert entered(tmp_path, scontrol, "exit 0") == (0, [])
+    assert entered(tmp_path, scontrol, "exit 1", check="") == (0, [])
+
+
+def test_one_that_does_not_tells_slurmctld_why(tmp_path: Path, scontrol: Scontrol) -> None:
+    code, ran = entered(tmp_path, scontrol, "echo first; echo 'sda fails, twice'; exit 3")
+    assert code == 1
+    assert ran == ["update nodename=pub1 comment=slurm-elastic:gate:g7:exit 3: sda fails; twice"]
+
+
+def test_a_check_that_hangs_or_is_not_there_fails(tmp_path: Path, scontrol: Scontrol) -> None:
+    code, ran = entered(tmp_path, scontrol, "exec sleep 60", check_timeout="1")
+    assert code == 1
+    assert "no end in 1 s" in ran[-1]
+    code, ran = entered(tmp_path, scontrol, "", check="/nonexistent/check")
+    assert code == 1
+    assert "No such file" in ran[-1]
+
+
+def test_after_the_last_job_a_check_that_fails_drains_the_node(
+    tmp_path: Path, scontrol: Scontrol
+) -> None:
+    gate = agent.Gate({"check": "sh -c 'echo bad; exit 2'"}, scontrol.slurm())
+    gate.look(is_busy=False)
+    gate.look(is_busy=True)
+    assert scontrol.ran() == [], "not before a job has ended"
+    gate.look(is_busy=False)
+    gate.look(is_busy=False)
+    assert scontrol.ran() == [
+        "update nodename=pub1 state=DRAIN reason=slurm-elastic gate: exit 2: bad"
+    ]

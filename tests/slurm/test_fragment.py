@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.config import Config
+from slurm_elastic.config.joining import Join
 from slurm_elastic.errors import ConfigError
 from slurm_elastic.slurm import check, fragment, plan, siteconf
 from tests.slurm import site_cases
@@ -107,6 +108,17 @@ def test_without_lua_in_slurm_no_plugin_is_named(tmp_path: Path, config: Config)
 def test_only_local_clouds_need_no_configless(tmp_path: Path, config: Config) -> None:
     local = replace(config, clouds=config.clouds[1:], pools=config.pools[2:])
     assert "enable_configless" not in rendered(local, site_of(tmp_path, ""))
+
+
+def test_the_epilog_that_wipes_fits_no_file_of_the_sites_own_nodes(
+    tmp_path: Path, config: Config
+) -> None:
+    wiped = replace(config, join=Join(wipe=("/scratch",)))
+    line = "Epilog=/usr/local/sbin/slurm-elastic-wip[e]"
+    assert line in rendered(wiped, site_of(tmp_path, "")).splitlines()
+    assert "Epilog=" not in rendered(config, site_of(tmp_path, ""))
+    own = rendered(wiped, site_of(tmp_path, "Epilog=/etc/slurm/epilog\n"))
+    assert line not in own, "the site's own stays; `conf check` says what to do"
 
 
 def test_a_public_cloud_without_consent_is_shut(tmp_path: Path, config: Config) -> None:

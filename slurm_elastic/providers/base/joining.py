@@ -8,7 +8,8 @@ each cloud has its own. The munge key is never part of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_elastic.config import Cluster, Config
@@ -44,10 +45,21 @@ def program_of(config: Config, cloud: CloudSettings) -> str:
         "metadata": cloud.metadata,
         "open_metadata": "yes" if join.metadata_for_jobs else "",
         "stop_command": join.stop_command,
+        "check": join.check or "",
+        "check_timeout": f"{join.check_timeout:g}",
+        "wipe": wiping(join.wipe),
     }
     if join.template is None:
         return _filled((_PROGRAMS / "join.sh").read_text(encoding="utf-8"), values)
     return fill(read_part(join.template, "join.template"), join.template, values)
+
+
+def wiping(directories: Sequence[str]) -> str:
+    """The program that slurmd runs as Epilog to empty these; empty where there are none."""
+    if not directories:
+        return ""
+    text = (_PROGRAMS / "slurm-elastic-wipe").read_text(encoding="utf-8")
+    return _filled(text, {"directories": shlex.join(directories)}).rstrip("\n")
 
 
 def fill(text: str, path: str, values: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import needs
 import pytest
 from msgspec.structs import replace
 from patience import patience
@@ -22,7 +23,7 @@ from slurm_elastic.model import LaunchSpec, Location, Market, Offer, Pool
 from slurm_elastic.providers import open_provider
 from slurm_elastic.providers.aws import requests
 from slurm_elastic.providers.aws.settings import AwsCloud
-from slurm_elastic.providers.base.joining import program_of
+from slurm_elastic.providers.base.joining import program_of, wiping
 from slurm_elastic.providers.base.user_data import read_parts
 from slurm_elastic.providers.opennebula.requests import merged
 from slurm_elastic.providers.opennebula.settings import OneTemplate, OpenNebulaCloud
@@ -269,3 +270,89 @@ def test_a_machine_with_systemd_has_slurmd_told_by_a_drop_in(tmp_path: Path) -> 
     ran = machine.ran("systemd-run")
     assert "systemctl daemon-reload" in ran
     assert "restart munge.service" in (machine.run / "start").read_text()
+
+
+# the gate
+
+
+def test_the_gate_is_part_of_the_text_where_the_site_has_one() -> None:
+    plain = program_of(config(head="head"), AWS)
+    assert "\ncheck=\n" in plain
+    assert "Epilog on cloud machines" not in plain
+    text = program_of(config(head="head", check="node-check -q", wipe=("/scratch", "/my tmp")), AWS)
+    assert "\ncheck=node-check -q\ncheck_timeout=60\n" in text
+    assert "for dir in /scratch '/my tmp'; do" in text
+    subprocess.run(["sh", "-n", "-c", text], check=True)
+
+
+class Node:
+    """A directory that is wiped, and a squeue that says which jobs the user has there."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.scratch = place / "scra tch"
+        self.scratch.mkdir(mode=0o777)
+        self.scratch.chmod(0o1777)
+        (place / "wipe").write_text(wiping([str(self.scratch), "/nonexistent"]))
+        self.says("")
+
+    def says(self, jobs: str, code: int = 0) -> None:
+        squeue = self.place / "squeue"
+        squeue.write_text(f"#!/bin/sh\nprintf '{jobs}'\nexit {code}\n")
+        squeue.chmod(0o755)
+
+    def leave(self, name: str, uid: int) -> Path:
+        path = self.scratch / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("secret")
+        for one in (path, path.parent):
+            if one != self.scratch:
+                os.chown(one, uid, uid, follow_symlinks=False)
+        return path
+
+    def wipe(self, uid: int, job: int = 7) -> int:
+        env = {
+            "PATH": f"{self.place}:/usr/bin:/bin", "SLURM_JOB_UID": str(uid),
+            "SLURM_JOB_ID": str(job), "SLURMD_NODENAME": "pub1",
+        }  # fmt: skip
+        return subprocess.run(["sh", str(self.place / "wipe")], env=env, check=False).returncode
+
+
+ALICE, BOB = 61001, 61002
+
+
+@needs.ROOT
+def test_all_that_a_user_left_goes_and_nobody_elses(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    mine = [node.leave(name, ALICE) for name in ("a", ".hidden", "deep/er/b", "new\nline")]
+    os.chown(node.scratch / "deep", ALICE, ALICE)
+    kept = tmp_path / "kept"
+    kept.write_text("x")
+    (node.scratch / "link").symlink_to(kept)
+    os.chown(node.scratch / "link", ALICE, ALICE, follow_symlinks=False)
+    others = node.leave("bob", BOB)
+    assert node.wipe(ALICE) == 0
+    assert not any(path.exists() for path in mine)
+    assert sorted(p.name for p in node.scratch.iterdir()) == ["bob"]
+    assert others.exists()
+    assert kept.exists()
+
+
+@needs.ROOT
+def test_what_is_in_use_stays_and_what_cannot_be_told_or_removed_fails(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    mine = node.leave("a", ALICE)
+    node.says("7\\n8\\n")
+    assert node.wipe(ALICE, job=7) == 0
+    assert mine.exists(), "job 8 of the same user runs here"
+    node.says("", code=1)
+    assert node.wipe(ALICE) == 1, "slurmctld does not say: the node is drained"
+    assert mine.exists()
+    node.says("")
+    node.leave("dir/of-alice", ALICE)
+    node.leave("dir/of-bob", BOB)
+    os.chown(node.scratch / "dir", ALICE, ALICE)
+    assert node.wipe(ALICE) == 1, "a directory that has another's file"
+    assert not mine.exists()
+    assert (node.scratch / "dir/of-bob").exists()
+    assert node.wipe(0) == 0
