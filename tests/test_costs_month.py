@@ -55,8 +55,8 @@ class Named:
         made, ended, begun = Machines._batch, Machines.end, Runs.begin
         finished = Runs.finish
 
-        def batch(this: Machines, start: int, count: int, *, spot: bool) -> int:
-            number = made(this, start, count, spot=spot)
+        def batch(this: Machines, start: int, count: int, offer: int) -> int:
+            number = made(this, start, count, offer)
             for _ in range(count):
                 name = len(self.begun)
                 self.begun[name] = start
