@@ -1,0 +1,138 @@
+"""Whatever writes a file of ours has it on the disk before it goes by its name, and the name after.
+
+Of each kind of file: ``test_power_cut.py`` cuts the power from those that money depends on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_elastic.checkpointers import blcr, signal
+from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
+from slurm_elastic.checkpointers.node_helper_client import _Request as Request
+from slurm_elastic.ckptroot import manifest
+from slurm_elastic.ckptroot import store as kept
+from slurm_elastic.ckptroot.quota import Part, Quota
+from slurm_elastic.ckptstate.orders import SaveOrder, drop
+from slurm_elastic.config.configfile import ensure_uuid
+from slurm_elastic.programs import power
+from slurm_elastic.slurm.transaction import replace_file
+from slurm_elastic.store.refuge import set_aside
+
+
+class Synced:
+    """The content of each file when it was synced, and the names of each directory."""
+
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+        self.names: dict[str, set[str]] = {}
+
+    def fsync(self, file: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{file}"))
+        if path.is_dir():
+            self.names[str(path)] = set(os.listdir(path))
+        else:
+            self.files.append(path.read_bytes())
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> Synced:
+    made = Synced()
+    monkeypatch.setattr(os, "fsync", made.fsync)
+    return made
+
+
+def request_of_slurm(place: Path) -> Path:
+    power.store(str(place), "suspend", "pub[1-2]")
+    return next(place.glob("*.json"))
+
+
+def uuid_of_a_cluster(place: Path) -> Path:
+    ensure_uuid(place / "slurm-elastic.yaml")
+    return next(place.iterdir())
+
+
+def configuration_of_slurm(place: Path) -> Path:
+    replace_file(place / "a.conf", b"new", 0o644, None)
+    return place / "a.conf"
+
+
+def order_of_a_person(place: Path) -> Path:
+    return drop(place, SaveOrder(job=7), 5.0)
+
+
+def book_of_a_signalled_job(place: Path) -> Path:
+    method: Any = object.__new__(signal.SignalCheckpointer)
+    method._place = place
+    method._write(7, signal.Book(**BOOK))
+    return next(place.iterdir())
+
+
+def book_of_a_blcr_job(place: Path) -> Path:
+    method: Any = object.__new__(blcr.BlcrCheckpointer)
+    method._records = place
+    method._write(7, blcr._Records())
+    return place / "7.json"
+
+
+def request_to_a_launcher(place: Path) -> Path:
+    method: Any = object.__new__(LaunchedCheckpointer)
+    method._directory = place
+    (place / "7").mkdir()
+    (place / "7" / "request").touch()
+    method._write(7, Request(id="a", verb="release"))
+    return place / "7" / "request"
+
+
+def script_of_a_job(place: Path) -> Path:
+    kept._write(place / "script", b"#!/bin/sh\n", 0o600, (os.getuid(), os.getgid()))
+    return place / "script"
+
+
+def room_of_a_user(place: Path) -> Path:
+    quota: Any = object.__new__(Quota)
+    quota._file = place / "1000"
+    quota._write({"7": Part(has=1, next=2)})
+    return place / "1000"
+
+
+BOOK: dict[str, Any] = {"uid": 1000, "directory": "/"}
+WRITERS = (
+    request_of_slurm, uuid_of_a_cluster, configuration_of_slurm, order_of_a_person,
+    book_of_a_signalled_job, book_of_a_blcr_job, request_to_a_launcher, script_of_a_job,
+    room_of_a_user,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_the_content_is_synced(
+    tmp_path: Path, synced: Synced, write: Callable[[Path], Path]
+) -> None:
+    file = write(tmp_path)
+    assert file.read_bytes() in synced.files
+
+
+@pytest.mark.parametrize("write", [request_of_slurm, uuid_of_a_cluster, configuration_of_slurm])
+def test_the_name_is_synced(tmp_path: Path, synced: Synced, write: Callable[[Path], Path]) -> None:
+    file = write(tmp_path)
+    assert file.name in synced.names[str(tmp_path)]
+
+
+def test_that_a_damaged_file_is_aside_is_synced(tmp_path: Path, synced: Synced) -> None:
+    (tmp_path / "ledger.db").write_text("damaged")
+    aside = set_aside(tmp_path / "ledger.db", 5.0)
+    assert aside is not None
+    assert synced.names[str(tmp_path)] == {aside.name}
+
+
+def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: Synced) -> None:
+    (tmp_path / "pages.img").write_bytes(b"pages")
+    manifest._digest(tmp_path / "pages.img", 1000)
+    manifest.sync(tmp_path)
+    assert synced.files == [b"pages"]
+    assert synced.names == {str(tmp_path): {"pages.img"}}
