@@ -15,7 +15,7 @@ from slurm_elastic.ckptstate import CheckpointState
 from slurm_elastic.ckptstate.orders import SaveOrder
 from slurm_elastic.controller.requeues import PATIENCE, Requeues
 from slurm_elastic.errors import SlurmError, UnsettledError
-from slurm_elastic.ledger import Ledger
+from slurm_elastic.ledger import Health, Ledger
 from slurm_elastic.ledger.enduring import Enduring
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.providers.base.unconfirmed import UnconfirmedOrders
@@ -42,6 +42,8 @@ def test_the_ledger(tmp_path: Path, kind: type[Ledger]) -> None:
     ledger.check()
     ledger.give_up(OSError("broken"))
     ledger.compact(7.0)
+    assert ledger.decisions("n1") == ()
+    ledger.report_health(Health(name="slurm", checked=1.0))
     ledger.close()
 
 

@@ -124,12 +124,12 @@ class Store:
             return rows
 
     def _keep(self, name: str, rows: tuple[object, ...]) -> None:
-        """These are the rows now: for a write that knows what it came to, once it is on the disk.
-        Inside a transaction nothing is remembered, as that may not come to its end.
+        """These are the rows now: for a write that knows what it came to, once it is on the disk; the
+        caller has the lock. Inside a transaction nothing is remembered, as that may not come to its
+        end.
         """
-        with self._lock:
-            if self._version is not None and not self._depth:
-                self._memory[name] = rows
+        if self._version is not None and not self._depth:
+            self._memory[name] = rows
 
     def _write(self, writes: Sequence[Write], applied: Callable[[], None] | None = None) -> None:
         """On the disk on return. Whoever gets the file writes for all that wait by then.
