@@ -124,9 +124,9 @@ class Store:
             return rows
 
     def _keep(self, name: str, rows: tuple[object, ...]) -> None:
-        """These are the rows now: for a write that knows what it came to, once it is on the disk; the
-        caller has the lock. Inside a transaction nothing is remembered, as that may not come to its
-        end.
+        """These are the rows now: for a write that knows what it came to, once it is on the disk.
+        The caller has the lock. Inside a transaction nothing is remembered, as that may not come to
+        its end.
         """
         if self._version is not None and not self._depth:
             self._memory[name] = rows
