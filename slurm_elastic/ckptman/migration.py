@@ -232,6 +232,9 @@ def fall_back(site: Site, move: Migration, why: str) -> Migration:
         )
         say(site, move, "ckpt-no-image", text, level=logging.WARNING)
         return to(site, move, Step.WAITING, image=None, at=None, again=False, note=why)
+    if move.cause is Cause.PLANNED_END:  # nobody ends its machine while it runs
+        say(site, move, "ckpt-stays", f"{why}; it goes on where it is", level=logging.WARNING)
+        return to(site, move, Step.WAITING, image=image, at=None, again=False, note=why)
     lost = max(site.now() - image.taken, 0.0)
     text = f"{why}; it goes on from save {image.number}, {lost:.0f} s old"
     say(site, move, "ckpt-older-image", text, level=logging.WARNING)

@@ -129,10 +129,12 @@ def of_age(node: str, launched: float, max_age: float | None, now: float) -> Thr
     """A machine that comes to its pool's maximum age (s) soon, or is over it. None: not yet."""
     if max_age is None or launched + max_age - now > HORIZON:
         return None
-    text = _span(max_age)
+    ends = launched + max_age
+    # Nobody ends it while it has jobs: one that is over its age may be left at leisure.
     return Threat(
         what=node, cause=Cause.PLANNED_END, answer=Answer.MOVE, since=now,
-        why=f"its machine reaches the pool's maximum age of {text}", until=launched + max_age,
+        why=f"its machine reaches the pool's maximum age of {_span(max_age)}",
+        until=ends if ends > now else None,
     )  # fmt: skip
 
 

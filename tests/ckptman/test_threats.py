@@ -205,6 +205,23 @@ def test_a_machine_is_left_before_its_maximum_age_and_powered_down_empty() -> No
         world.close()
 
 
+def test_a_save_that_fails_leaves_a_job_on_a_machine_over_its_age() -> None:
+    """Nobody ends it: what was done since the last image is not given up for that."""
+    world = CkptWorld()
+    try:
+        begins(world, 7)
+        world.save_before(7)
+        world.saver.broken = CheckpointError("no")
+        ages = {pool.name: 1.0 for pool in world.config.pools}
+        object.__setattr__(world.ckpt, "__dict__", {**world.ckpt.__dict__, "max_ages": ages})
+        world.until(lambda: bool(world.migrations()))
+        world.advance(60)
+        assert world.job(7).restarts == 0
+        assert world.migrations()[0].step is Step.WAITING
+    finally:
+        world.close()
+
+
 def test_what_is_planned_does_not_move_a_job_that_cannot_be_saved() -> None:
     world = CkptWorld(method="none")
     try:

@@ -63,6 +63,9 @@ def test_a_machine_is_threatened_by_its_age_shortly_before_it_comes_to_it() -> N
     assert found is not None
     assert found.until == NOW + 600
     assert found.why == "its machine reaches the pool's maximum age of 01:10:00"
+    over = of_age("n1", launched, 60, NOW)
+    assert over is not None
+    assert over.until is None, "nobody ends it while it has jobs"
 
 
 def test_a_maintenance_threatens_each_of_its_nodes_and_other_reservations_none() -> None:
