@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from slurm_elastic.checkpointers import blcr, signal
 from slurm_elastic.checkpointers.node_helper_client import LaunchedCheckpointer
 from slurm_elastic.checkpointers.node_helper_client import _Request as Request
-from slurm_elastic.ckptroot import manifest
+from slurm_elastic.ckptroot import manifest, outputs
 from slurm_elastic.ckptroot import store as kept
 from slurm_elastic.ckptroot.quota import Part, Quota
 from slurm_elastic.ckptstate.orders import SaveOrder, drop
@@ -136,3 +137,22 @@ def test_images_are_synced_before_they_are_vouched_for(tmp_path: Path, synced: S
     manifest.sync(tmp_path)
     assert synced.files == [b"pages"]
     assert synced.names == {str(tmp_path): {"pages.img"}}
+
+
+def test_what_is_kept_of_an_output_is_synced(tmp_path: Path, synced: Synced) -> None:
+    (tmp_path / "out").write_bytes(b"lines")
+    source = os.open(tmp_path / "out", os.O_RDONLY)
+    outputs._extend(tmp_path / "kept", source, 5, 1000)
+    os.close(source)
+    assert synced.files == [b"lines"]
+
+
+def test_what_is_cut_off_an_output_is_synced_before(tmp_path: Path, synced: Synced) -> None:
+    (tmp_path / "out").write_bytes(b"lines more")
+    file = os.open(tmp_path / "out", os.O_RDWR)
+    one: Any = SimpleNamespace(path=str(tmp_path / "out"), size=5)
+    caller: Any = SimpleNamespace(uid=os.getuid(), gid=os.getgid(), groups=(), job=7)
+    outputs._aside(file, one, caller, 1)
+    os.close(file)
+    assert synced.files == [b" more"]
+    assert (tmp_path / "out").read_bytes() == b"lines"
