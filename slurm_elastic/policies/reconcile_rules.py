@@ -49,7 +49,7 @@ up, busy         machine over age    there                    power-down-asap (a
 
 "Nothing" in the ledger and the cloud: no machine or open launch of another cloud serves the node,
 either; one that is suspending, or that the cloud is stopping, serves none. "Heard": slurmctld has
-the node up and answering, and pings it (``policies.inventory_check``): with a SlurmdTimeout of 0,
+the node up and answering, and pings it (``is_pinged``): with a SlurmdTimeout of 0,
 or a very long one, no node counts as heard, unless the list lacks all of many machines that were
 there.
 "Ill": Slurm itself has drained it or set it DOWN, for one of the causes of ``node_health``.
@@ -145,9 +145,9 @@ class CloudView(Struct, frozen=True, kw_only=True):
     ``nodes`` are the cloud's nodes by Slurm, and those of ``known``, which may be of no pool any
     more: one that is not there is not listed by Slurm. ``held`` are kept from Slurm on purpose;
     ``elsewhere`` are served by machines or open launches of other clouds; ``at_others`` have the
-    address of another node or its machine (``power_state.is_anothers_address``). ``pings``: whether
+    address of another node or its machine (``node_state.is_anothers_address``). ``pings``: whether
     slurmctld finds out by itself, and soon, that a node does not answer
-    (``inventory_check.is_pinged``).
+    (``is_pinged``).
     ``slurm_user`` is as whom slurmctld itself takes nodes out of service. ``states``: what the
     words of ``nodes`` mean, whatever was given.
     """

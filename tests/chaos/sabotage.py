@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from slurm_elastic.controller import provision, reconcile
+from slurm_elastic.controller import provision
 from slurm_elastic.controller import suspend as suspending
 from slurm_elastic.ledger import Ledger
-from slurm_elastic.policies import inventory_check
+from slurm_elastic.policies import cluster, reconcile_rules
 from slurm_elastic.store import files
 
 
@@ -50,7 +50,7 @@ _specs: dict[str, tuple[Any, str]] = {}
 
 def one_missing_answer_is_an_end(_stage: Any) -> None:
     """A machine that one list lacks is gone."""
-    inventory_check._is_overdue = lambda view, machine, patience: machine.misses >= 1
+    reconcile_rules._is_overdue = lambda view, machine, patience: machine.misses >= 1
 
 
 def bought_from_an_unread_cloud(_stage: Any) -> None:
@@ -71,8 +71,8 @@ def ended_without_an_end(_stage: Any) -> None:
 
 def orphans_stay(_stage: Any) -> None:
     """What Slurm has powered down, and nobody asked to end, stays."""
-    real = reconcile.repairs
-    reconcile.repairs = lambda view, patience: tuple(
+    real = cluster.repairs
+    cluster.repairs = lambda view, patience: tuple(
         action for action in real(view, patience) if "orphan" not in action.kind
     )
 
