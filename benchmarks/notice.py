@@ -249,7 +249,7 @@ def buy(ledger: Ledger, count: int) -> None:
     machines = [
         Instance(
             id=f"i-{n}", cloud="pub", node=f"n{n}", generation="g1", instance_type="t", zone="z",
-            market=Market.SPOT, price=0.03, state=InstanceState.RUNNING, launched=1.0,
+            market=Market.SPOT, price=0.03, state=InstanceState.RUNNING, launched=time.time(),
         )
         for n in range(count)
     ]  # fmt: skip
