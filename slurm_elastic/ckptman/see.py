@@ -127,7 +127,7 @@ class Watch:
 
     def look(self) -> Snapshot:
         """Everything once. sqlite3.Error where our own memory cannot be read."""
-        site, now = self._site, self._site.now()
+        site = self._site
         machines = self.machines()
         warned = site.state.notices()
         # Before Slurm's jobs: what a job has come to since is seen in them.
@@ -137,6 +137,7 @@ class Watch:
         images: defaultdict[int, list[Image]] = defaultdict(list)
         for image in site.state.images():
             images[image.job].append(image)
+        now = site.now()  # no image that is seen is later
         newest = sorted(machines.values(), key=lambda m: m.instance.launched)
         settings = site.config.checkpoint
         prices = self._prices.prices() if self._prices else {}
