@@ -74,7 +74,7 @@ generation=$generation
 start_command=/bin/sh $dir/start
 END
 
-# slurm.conf's Epilog is a pattern that fits nothing where this program is not.
+# The site's Epilog runs this where it is there.
 cat >"$dir/wipe" <<'SLURM_ELASTIC_WIPE'
 @{wipe}
 SLURM_ELASTIC_WIPE

@@ -99,8 +99,6 @@ def _options(
     yield f"PrologSlurmctld={base}/slurm-elastic-prolog"
     if config.slurm.epilog_hook:
         yield f"EpilogSlurmctld={base}/slurm-elastic-epilog"
-    if config.join.wipe and site.option("Epilog") is None:
-        yield f"Epilog={WIPE_PATTERN}"
     yield from _union(site, "SlurmctldParameters", _controller_parameters(config, version))
     yield from _union(site, "PrivateData", ["cloud"] if version < (23, 2) else [])
     yield from _union(site, "GresTypes", _gres_types(pools))
@@ -108,10 +106,9 @@ def _options(
 
 
 WIPE = "/usr/local/sbin/slurm-elastic-wipe"
-"""The program of ``join.wipe`` on machines; slurm.conf has a pattern for it (glob(7)): the site's
-own nodes lack it, and slurmd runs nothing there.
+"""The program of ``join.wipe`` on machines. slurm.conf's Epilog cannot name it for them alone: a
+path or a pattern that fits nothing on a node is an Epilog error there, which drains it (22.05).
 """
-WIPE_PATTERN = f"{WIPE[:-1]}[{WIPE[-1]}]"
 
 
 def _controller_parameters(config: Config, version: tuple[int, int]) -> list[str]:

@@ -199,10 +199,12 @@ def _slurm_conf(config: Config) -> PlannedFile:
 
 
 def _notices(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
-    if config.join.wipe and (own := site.option("Epilog")) is not None:
+    if config.join.wipe:
+        own = site.option("Epilog")
+        whose = f"{own.where}: the site's Epilog" if own else "slurm.conf has no Epilog: one"
         yield (
-            f"{own.where}: Epilog is the site's own, so join.wipe does nothing until that runs"
-            f" {fragment.WIPE} where it is there, and exits as it does"
+            f"{whose} has to run {fragment.WIPE} where that is there, and exit as it does; it must"
+            " be on every node of the cluster. Until then join.wipe does nothing"
         )
     for reason in blocked_clouds(config).values():
         yield f"{reason}; its partition is INACTIVE until then"

@@ -110,15 +110,12 @@ def test_only_local_clouds_need_no_configless(tmp_path: Path, config: Config) ->
     assert "enable_configless" not in rendered(local, site_of(tmp_path, ""))
 
 
-def test_the_epilog_that_wipes_fits_no_file_of_the_sites_own_nodes(
+def test_no_epilog_is_set_for_wiping_as_it_would_drain_nodes_that_lack_the_program(
     tmp_path: Path, config: Config
 ) -> None:
+    """Measured on 22.05: a pattern that fits nothing is an Epilog error."""
     wiped = replace(config, join=Join(wipe=("/scratch",)))
-    line = "Epilog=/usr/local/sbin/slurm-elastic-wip[e]"
-    assert line in rendered(wiped, site_of(tmp_path, "")).splitlines()
-    assert "Epilog=" not in rendered(config, site_of(tmp_path, ""))
-    own = rendered(wiped, site_of(tmp_path, "Epilog=/etc/slurm/epilog\n"))
-    assert line not in own, "the site's own stays; `conf check` says what to do"
+    assert "Epilog=" not in rendered(wiped, site_of(tmp_path, ""))
 
 
 def test_a_public_cloud_without_consent_is_shut(tmp_path: Path, config: Config) -> None:
