@@ -216,7 +216,7 @@ def world(directory: str, count: int, periodic: int = 0) -> Iterator[Site]:
                PoolSettings(name="q", cloud="pub", nodes=f"n[{count}-{every}]", cpus=2,
                             memory=4096, markets=(Market.SPOT,), checkpoint=due)),
         state_dir=directory,
-        checkpoint=CheckpointSettings(method="fake", policy="on_notice", expected=5.0),
+        checkpoint=CheckpointSettings(method="fake", policy="on_notice", expected=5.0, probe=1e9),
     )  # fmt: skip
     ledger, memory = Ledger(state / "ledger.db"), CheckpointState(state / FILE)
     buy(ledger, every)
