@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "key": "change the munge key on the head and all living machines",
     "rootpart": "write the program that nodes need for checkpoints by criu and dmtcp",
     "offers": "show what would be bought now, for how much, and what is rejected why",
+    "try": "start one machine as a job would, follow every step, end it: what works, what broke",
     "status": "show clouds, pools, nodes and machines as they are now, and what they cost",
     "cost": "show what accounts, users or jobs cost, to the micro-dollar",
     "metrics": "print metrics for Prometheus once, for node_exporter's textfile collector",
@@ -52,9 +53,11 @@ COMMANDS: Mapping[str, str] = {
     "replace": "have machines leave, and others start in their place",
     "migrate": "empty a cloud, its jobs go on in another one",
 }
+MODULES = {"try": "first_light"}
+"""Modules of commands whose names are words of Python."""
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "before anything is paid": ("quickstart", "sandbox", "simulate", "plan"),
-    "set it up": ("init", "conf", "iam", "key", "rootpart", "offers"),
+    "set it up": ("init", "conf", "iam", "key", "rootpart", "offers", "try"),
     "every day": ("status", "cost", "metrics", "explain", "doctor", "bundle", "ckpt", "clear"),
     "steer it": ("pause", "resume", "limit", "drain", "replace", "migrate"),
 }
@@ -189,7 +192,7 @@ def _summary(name: str) -> list[str]:
 
 def _add(name: str, subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     try:
-        module = importlib.import_module(f"slurm_elastic.cli.{name}")
+        module = importlib.import_module(f"slurm_elastic.cli.{MODULES.get(name, name)}")
     except ImportError as error:
         raise SlurmElasticError(f"the command {name!r} cannot be loaded: {error}") from error
     module.add(subparsers)

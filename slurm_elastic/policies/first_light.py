@@ -1,0 +1,226 @@
+"""The first machine of a cloud, step by step: how far it is, and why it got no further. Pure.
+
+The words are those of the clouds' APIs, of slurmctld's log, of Slurm's reasons and of consoles.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from slurm_elastic.model import InstanceState
+from slurm_elastic.model_ledger import Machine
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.node_state import Phase, is_down, phase
+
+
+class Step(StrEnum):
+    """The steps in their order; each is told with how long it took."""
+
+    ASKED = "asked"
+    LAUNCHED = "launched"
+    RUNNING = "running"
+    ADDRESS = "address"
+    REACHED = "reached"
+    REGISTERED = "registered"
+    JOB = "job"
+    ENDED = "ended"
+
+
+MEANING = {
+    Step.ASKED: "slurmctld has called ResumeProgram for the node",
+    Step.LAUNCHED: "the cloud took the order",
+    Step.RUNNING: "the cloud says that the machine runs",
+    Step.ADDRESS: "it has an address",
+    Step.REACHED: "somebody answers at its port",
+    Step.REGISTERED: "slurmd has registered with slurmctld",
+    Step.JOB: "a job of one node has run on it",
+    Step.ENDED: "the machine is ended",
+}
+
+
+class Seen(Struct, frozen=True, kw_only=True):
+    """One look. ``machine``: the ledger's, launched since the start; ``refused``: why the daemon
+    gave the node back; ``answers``: whether somebody took a connection (None: not tried).
+    """
+
+    node: SlurmNode | None
+    machine: Machine | None = None
+    refused: str = ""
+    answers: bool | None = None
+
+
+def reached(seen: Seen, before: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps up to the registration that have been made, in their order. ``before``: what
+    earlier looks have seen; a step once made stays made.
+    """
+    node, machine = seen.node, seen.machine
+    up = node is not None and phase(node) is Phase.UP and not is_down(node)
+    powers_up = node is not None and phase(node) is Phase.POWERING_UP
+    asked = machine is not None or powers_up or bool(seen.refused)
+    runs = machine is not None and machine.instance.state is InstanceState.RUNNING
+    known = machine is not None and bool(machine.instance.address)
+    made = {
+        Step.ASKED: asked or up,
+        Step.LAUNCHED: machine is not None,
+        Step.RUNNING: runs or bool(seen.answers),
+        Step.ADDRESS: known,
+        Step.REACHED: bool(seen.answers),
+        Step.REGISTERED: up and machine is not None,
+    }
+    last = max((n for n, step in enumerate(made) if made[step] or step in before), default=-1)
+    return tuple(made)[: last + 1]
+
+
+class Cause(Struct, frozen=True):
+    """A mistake of first days: its name, the words by which it is known, and what to do."""
+
+    name: str
+    words: str
+    remedy: str
+
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "clock off",
+        r"RequestExpired|RequestTimeTooSkewed|Signature (?:expired|not yet current)"
+        r"|(?:Expired|Rewound) credential|out of sync clocks|clock skew",
+        "set the clocks of head and machine by NTP (`chronyc tracking`, `slurm-elastic doctor`)",
+    ),
+    Cause(
+        "expired credentials",
+        r"AuthFailure|ExpiredToken|UnrecognizedClient|InvalidClientTokenId|UnauthorizedOperation"
+        r"|credentials|[Uu]nauthori[sz]ed|\b401\b|authentication required"
+        r"|couldn't be authenticated",
+        "renew what the services use (docs/install.md says where it is); `slurm-elastic doctor`",
+    ),
+    Cause(
+        "quota",
+        r"LimitExceeded|[Qq]uota|CountExceeded|exceeds? .{0,40}limit",
+        "have the cloud raise the account's quota, or lower the pool's max_nodes",
+    ),
+    Cause(
+        "wrong image",
+        r"InvalidAMIID|[Ii]mage \S+ (?:is not|could not be|not) ?(?:found|available)?"
+        r"|no image (?:fits|of)|No such image|manifest unknown"
+        r"|slurmd: (?:command )?not found|executable file not found"
+        r"|No such file or directory: '?\S*slurmd",
+        "name an image of this region that has slurmd and munge (docs/joining.md)",
+    ),
+    Cause(
+        "wrong munge key",
+        r"Invalid credential|munge key not brought|Munge decode failed|authentication key",
+        "give the machine the head's /etc/munge/munge.key (docs/joining.md)",
+    ),
+    Cause(
+        "other Slurm release",
+        r"[Pp]rotocol [Vv]ersion|[Ii]ncompatible versions|[Vv]ersion mismatch",
+        "install the head's release of Slurm in the image (`scontrol version`, `slurmd -V`)",
+    ),
+    Cause(
+        "name that does not resolve",
+        r"Name or service not known|[Cc]ould not resolve|getaddrinfo|Temporary failure in name"
+        r"|Name resolution|EndpointConnectionError|Could not connect to the endpoint",
+        "use a name that the machine (or the head) can resolve, or an address, in join.head or the "
+        "endpoint",
+    ),
+    Cause(
+        "full disk",
+        r"No space left on device|SlurmdSpoolDir is full|disk is full",
+        "give the image a larger disk",
+    ),
+    Cause(
+        "missing user",
+        r"uid \d+ not found|[Nn]o such user|unknown user|[Ii]nvalid user|User not found on host"
+        r"|getpwuid failed|user '?slurm'? (?:is unknown|does not exist)",
+        "the image needs the site's users with the head's uids, SlurmUser and munge among them",
+    ),
+    Cause(
+        "wrong head address",
+        r"Unable to contact slurm controller|fetch_config: DNS SRV|Unable to register"
+        r"|Zero Bytes were transmitted|join\.head",
+        "join.head must be the head's name and port as the machine reaches it (SlurmctldPort)",
+    ),
+    Cause(
+        "no route",
+        r"No route to host|Network is unreachable|timed out|did not answer in",
+        "route and firewall between head and machine: SlurmctldPort, SlurmdPort, 22 where join.ssh",
+    ),
+    Cause(
+        "closed port",
+        r"Connection refused|refuses the connection",
+        "slurmd does not run there, or another port: look at the console, and at SlurmdPort and "
+        "firewall of the image",
+    ),
+    Cause(
+        "no capacity or no room",
+        r"InsufficientInstanceCapacity|no free|may spend|is limited to|is paused|cools? down"
+        r"|has no offers|No valid host",
+        "`slurm-elastic offers` says what is in the way",
+    ),
+)
+"""Looked for in this order: a more special one comes before one whose words it may contain."""
+
+USUAL: dict[Step, tuple[str, ...]] = {
+    Step.ASKED: (
+        "the include line is not in slurm.conf, or slurmctld was not restarted since (conf check)",
+        "ResumeProgram cannot be run by SlurmUser (slurmctld's log)",
+    ),
+    Step.LAUNCHED: (
+        "slurm-elasticd does not run or cannot reach the cloud (doctor)",
+        "credentials, quota, image, or no offer within the caps (offers)",
+    ),
+    Step.RUNNING: ("the cloud is slow or has stopped it: its console says more",),
+    Step.ADDRESS: ("the subnet or network gives no address",),
+    Step.REACHED: (
+        "no route or a firewall between head and machine",
+        "slurmd does not start: no slurmd or munge in the image, wrong join.head",
+    ),
+    Step.REGISTERED: (
+        "another munge key, another Slurm release, or a clock that is off (slurmctld's log)",
+        "the machine cannot reach SlurmctldPort of join.head",
+        "less memory or CPUs than the pool promises",
+    ),
+    Step.JOB: ("the user or the home directory is not on the machine", "a Prolog fails there"),
+    Step.ENDED: ("the cloud does not answer: slurm-elasticd tries again until it does",),
+}
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Where it stopped, the cause by its ``name`` (empty: not known) in ``words``, and what to do;
+    ``usual`` causes of that step where it is not known.
+    """
+
+    step: Step
+    name: str = ""
+    words: str = ""
+    remedy: str = ""
+    usual: tuple[str, ...] = ()
+
+
+def diagnosis(step: Step, evidence: Iterable[str]) -> Diagnosis:
+    """By the first piece of ``evidence`` that has a cause's words; the best comes first."""
+    pieces = [" ".join(piece.split()) for piece in evidence if piece.strip()]
+    for piece in pieces:
+        for cause in CAUSES:
+            if re.search(cause.words, piece):
+                return Diagnosis(step=step, name=cause.name, words=piece, remedy=cause.remedy)
+    return Diagnosis(step=step, words=pieces[0] if pieces else "", usual=USUAL[step])
+
+
+LOG_WORDS = re.compile(
+    r"Munge decode failed|[Ii]nvalid credential|Expired credential|Rewound credential|out of sync"
+    r"|[Pp]rotocol [Vv]ersion|[Ii]ncompatible|getaddrinfo|node configuration|Low RealMemory"
+)
+
+
+def log_evidence(lines: Iterable[str], node: str) -> tuple[str, ...]:
+    """The lines of slurmctld's log that tell why a node does not come, newest first: of this node,
+    or of whoever could not be understood.
+    """
+    told = [line.strip() for line in lines if "error" in line or LOG_WORDS.search(line)]
+    mine = [line for line in told if LOG_WORDS.search(line) or re.search(rf"\b{node}\b", line)]
+    return tuple(reversed(mine))

@@ -1,0 +1,136 @@
+"""The steps of a first machine, and the twelve mistakes of first days by the words that they leave."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from slurm_elastic.model import Instance, InstanceState, Market
+from slurm_elastic.model_ledger import Machine
+from slurm_elastic.model_slurm import SlurmNode
+from slurm_elastic.policies.first_light import (
+    CAUSES,
+    USUAL,
+    Seen,
+    Step,
+    diagnosis,
+    log_evidence,
+    reached,
+)
+
+OFF = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERED_DOWN"}))
+BOOTS = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD", "POWERING_UP", "NOT_RESPONDING"}))
+UP = SlurmNode(name="n1", states=frozenset({"IDLE", "CLOUD"}))
+MACHINE = Machine(
+    instance=Instance(
+        id="i-1", cloud="aws", node="n1", generation="g", instance_type="t", zone="z",
+        market=Market.SPOT, price=0.1, state=InstanceState.PENDING, launched=0.0,
+    ),
+    pool="burst",
+)  # fmt: skip
+RUNS = replace(MACHINE, instance=replace(MACHINE.instance, state=InstanceState.RUNNING))
+THERE = replace(RUNS, instance=replace(RUNS.instance, address="10.0.0.7"))
+
+
+@pytest.mark.parametrize(
+    ("seen", "last"),
+    [
+        (Seen(node=OFF), None),
+        (Seen(node=BOOTS), Step.ASKED),
+        (Seen(node=BOOTS, machine=MACHINE), Step.LAUNCHED),
+        (Seen(node=BOOTS, machine=RUNS), Step.RUNNING),
+        (Seen(node=BOOTS, machine=THERE, answers=False), Step.ADDRESS),
+        (Seen(node=BOOTS, machine=THERE, answers=True), Step.REACHED),
+        (Seen(node=UP, machine=THERE, answers=False), Step.REGISTERED),
+        (Seen(node=UP), Step.ASKED),
+    ],
+)
+def test_each_look_says_how_far_it_is(seen: Seen, last: Step | None) -> None:
+    made = reached(seen, ())
+    assert (made[-1] if made else None) == last
+    assert list(made) == list(Step)[: len(made)], "in order, none left out"
+
+
+def test_a_step_that_was_made_stays_made() -> None:
+    made = reached(Seen(node=BOOTS, machine=THERE, answers=True), ())
+    assert reached(Seen(node=OFF), made) == made
+
+
+MISTAKES = {
+    "wrong image": (
+        "aws: InvalidAMIID.NotFound: The image id '[ami-0]' does not exist",
+        "Image ami-0 could not be found.",
+        "join.sh: 41: slurmd: not found",
+    ),
+    "no route": (
+        "10.0.0.7:6818 did not answer in 3 s (no route to it)",
+        "10.0.0.7:6818: No route to host",
+        "233.252.0.1:6818: Network is unreachable",
+    ),
+    "wrong munge key": (
+        "error: Munge decode failed: Invalid credential",
+        "munge key not brought: wrong host key, nothing was sent",
+    ),
+    "other Slurm release": (
+        "error: Invalid Protocol Version 10496 from uid=-1 from problem connection (10.0.0.7:5)",
+        "error: slurm_unpack_received_msg: Incompatible versions of client and server code",
+    ),
+    "closed port": ("10.0.0.7:6818 refuses the connection",),
+    "wrong head address": (
+        "slurmd: error: Unable to register: Unable to contact slurm controller (connect failure)",
+        "slurmd: error: fetch_config: DNS SRV lookup failed",
+    ),
+    "quota": (
+        "VcpuLimitExceeded: You have requested more vCPU capacity than your limit allows.",
+        "MaxSpotInstanceCountExceeded: Max spot instance count exceeded",
+        "Quota exceeded for instances: Requested 1, but already used 10 of 10 instances",
+        "limit of 0 reached for VMS quota",
+    ),
+    "expired credentials": (
+        "AuthFailure: AWS was not able to validate the provided access credentials",
+        "ExpiredToken: The security token included in the request is expired",
+        "[one.vm.info] User couldn't be authenticated, aborting call.",
+    ),
+    "clock off": (
+        "RequestExpired: Request has expired.",
+        "error: Munge decode failed: Expired credential",
+        "error: Check for out of sync clocks",
+        "error: Munge decode failed: Rewound credential",
+    ),
+    "name that does not resolve": (
+        'Could not connect to the endpoint URL: "https://ec2.example/"',
+        "slurmd: error: resolve_ctls_from_dns_srv: getaddrinfo: Name or service not known",
+    ),
+    "missing user": ("error: uid 1005 not found on system", "slurmd: fatal: unknown user slurm"),
+    "full disk": ("error: write: No space left on device", "SlurmdSpoolDir is full"),
+}
+
+
+@pytest.mark.parametrize(("name", "words"), [(n, w) for n, some in MISTAKES.items() for w in some])
+def test_a_mistake_is_named_with_its_remedy(name: str, words: str) -> None:
+    found = diagnosis(Step.REGISTERED, ["", words])
+    assert (found.name, found.step) == (name, Step.REGISTERED)
+    assert found.remedy
+    assert found.usual == ()
+
+
+def test_all_twelve_have_a_cause() -> None:
+    assert len(MISTAKES) == 12
+    assert set(MISTAKES) <= {cause.name for cause in CAUSES}
+
+
+def test_what_nobody_knows_is_told_with_the_usual_causes_of_the_step() -> None:
+    found = diagnosis(Step.ADDRESS, ["something quite new"])
+    assert (found.name, found.words) == ("", "something quite new")
+    assert found.usual == USUAL[Step.ADDRESS]
+    assert set(USUAL) == set(Step)
+
+
+def test_of_the_log_only_lines_that_can_be_about_it_count_newest_first() -> None:
+    lines = [
+        "[t] error: Munge decode failed: Invalid credential",
+        "[t] error: Nodes n12 not responding",
+        "[t] debug: sched: Running job scheduler",
+        "[t] error: Node n1 has low real_memory size",
+    ]
+    assert log_evidence(lines, "n1") == (lines[3], lines[0])
