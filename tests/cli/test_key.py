@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,14 @@ rm -f {dir}/socket*
 munged --force --key-file={dir}/munge.key --socket={dir}/socket --pid-file={dir}/pid \
   --log-file={dir}/log --seed-file={dir}/seed
 """
+
+
+def has_ended(pid: str) -> bool:
+    """Also where nobody has waited for it yet: such a process has no command line."""
+    try:
+        return not Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
 
 
 class Bed:
@@ -110,11 +119,14 @@ class Bed:
         }
 
     def close(self) -> None:
+        """A munged writes into its directory until it is gone."""
         self.ledger.close()
         for name in ("machine", "head"):
-            pid = self.place / name / "pid"
-            if pid.exists():
-                subprocess.run(["kill", pid.read_text().strip()], check=False)
+            file = self.place / name / "pid"
+            if file.exists():
+                pid = file.read_text().strip()
+                subprocess.run(["kill", pid], check=False)
+                eventually(partial(has_ended, pid))
 
 
 @pytest.fixture
