@@ -9,7 +9,7 @@ mkdir -p "$dir"
 # An image may have both cloud-init and one-context, which both run this.
 mkdir "$dir/joined" 2>/dev/null || exit 0
 node=$(cat "$dir/node") || exit 1
-max_age=
+max_age= generation=
 . "$dir/launch"
 # cloud-init runs a script of user data once in a machine's life; this is for its next boots.
 again=/var/lib/cloud/scripts/per-boot
