@@ -102,7 +102,7 @@ def test_files_stay_as_long_as_their_user_has_a_job_there(site: Sandbox, scratch
 
 
 def test_a_machine_that_fails_its_check_after_a_job_is_replaced(site: Sandbox, place: Path) -> None:
-    job = site.submit(f"touch {place}/sick", "--partition=aws", user="root")
+    job = site.submit(f"touch {place}/sick; sleep 12", "--partition=aws", user="root")
     node = site.wait_job(job)["NodeList"]
     site.wait_for(lambda: "node-failed" in kinds(site, node), 2 * PATIENCE, "it is taken out")
     assert "slurm-elastic gate: exit 3: disk sda fails; twice" in why(site, "node-failed", node)
