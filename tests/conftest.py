@@ -7,6 +7,7 @@ import os
 import sys
 from collections import defaultdict
 
+import boto3
 import pytest
 from hypothesis import HealthCheck, settings
 from order import longest_first, mark_engines, real
@@ -49,6 +50,12 @@ settings.register_profile(
     "shared", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("shared")
+
+
+@pytest.fixture(autouse=True)
+def _no_session_of_another_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """boto3 keeps the credentials that its first client found in the environment."""
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)
 
 
 _spent: defaultdict[str, float] = defaultdict(float)  # seconds by file
