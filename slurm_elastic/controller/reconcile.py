@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
@@ -66,7 +67,7 @@ class Round:
         site, nodes, began = self._site, all_nodes(self._site), self._site.now()
         listed = self._read_cloud()
         if listed is not None:
-            site.ledger.observe(self._cloud, listed, began, site.pool_of)
+            self._take_in(listed, began)
         snapshot = see(site, self._terms, nodes, listed)
         ready = self._ready(snapshot)
         if listed is not None:
@@ -79,6 +80,15 @@ class Round:
             snapshot = see(site, self._terms, nodes, listed)
         apply(site, self._cloud, decide(with_offers(site, snapshot), BOOKS), snapshot)
         record_drains(site, self._cloud, nodes)
+
+    def _take_in(self, listed: Sequence[Instance], began: float) -> None:
+        """What a list tells may be gone by the next one: where the file fails, memory keeps it."""
+        ledger = self._site.ledger
+        try:
+            ledger.observe(self._cloud, listed, began, self._site.pool_of)
+        except sqlite3.Error as error:
+            ledger.give_up(error)
+            ledger.observe(self._cloud, listed, began, self._site.pool_of)
 
     def _ready(self, snapshot: ClusterSnapshot) -> Sequence[Action]:
         """The repairs that have stood for long enough, and not too many at once."""

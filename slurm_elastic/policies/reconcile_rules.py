@@ -21,7 +21,9 @@ any other        machine             has it stopped           terminate, after t
                                                               stopped itself (dead-man switch) or
                                                               was stopped, and serves nobody
 any              open intent         all its machines seen    confirm
-any              open intent         some are seen            retry (tells which there are)
+any              open intent         some are seen            adopt these, which may be gone before
+                                                              it answers; retry (tells which there
+                                                              are)
 powering up      open intent         nothing                  retry (same token)
 not powering up  open intent         nothing, long enough     abandon
 powering up      nothing             nothing                  launch (the request was lost)
@@ -418,9 +420,26 @@ def limit_disruption(actions: Sequence[Action], live: int) -> tuple[tuple[Action
     return tuple(kept), max(deletions - most, 0)
 
 
+_Found = Mapping[str, Sequence[Instance]]
+"""By the generation of each open launch, the machines of it that are there."""
+
+
+def _found(view: CloudView) -> _Found:
+    found: dict[str, list[Instance]] = {i.generation: [] for i in view.intents}
+    for instance in view.seen or ():
+        if instance.generation in found:
+            found[instance.generation].append(instance)
+    return found
+
+
+def _is_whole(intent: Intent, found: _Found) -> bool:
+    return {i.node for i in found[intent.generation]}.issuperset(intent.nodes)
+
+
 def _adoptions(view: CloudView) -> list[Action]:
     known = {m.id for m in view.known}
-    open_generations = {i.generation for i in view.intents}
+    found = _found(view)
+    confirmed = {i.generation for i in view.intents if _is_whole(i, found)}
     return [
         (AdoptStopped if instance.state is InstanceState.STOPPING else Adopt)(
             machine=instance.id,
@@ -428,24 +447,25 @@ def _adoptions(view: CloudView) -> list[Action]:
         )
         for instance in view.seen or ()
         if instance.id not in known
-        and instance.generation not in open_generations
+        and instance.generation not in confirmed
         and instance.state is not InstanceState.TERMINATED
     ]
 
 
 def _intents(view: CloudView, patience: Thresholds) -> list[Action]:
-    return [a for intent in view.intents if (a := _intent(view, intent, patience)) is not None]
-
-
-def _intent(view: CloudView, intent: Intent, patience: Thresholds) -> Action | None:
     if view.seen is None:
-        return None
-    found = [i for i in view.seen if i.generation == intent.generation]
-    if found:
+        return []
+    found = _found(view)
+    return [a for i in view.intents if (a := _intent(view, i, found, patience)) is not None]
+
+
+def _intent(view: CloudView, intent: Intent, found: _Found, patience: Thresholds) -> Action | None:
+    some = found[intent.generation]
+    if some:
         # For a launch that took effect the same call tells what else there is, and starts nothing.
-        whole = {i.node for i in found}.issuperset(intent.nodes)
-        why = f"{len(found)} machine(s) of this open launch are there"
-        return (Confirm if whole else Retry)(generation=intent.generation, reason=why)
+        why = f"{len(some)} machine(s) of this open launch are there"
+        kind = Confirm if _is_whole(intent, found) else Retry
+        return kind(generation=intent.generation, reason=why)
     wanted = [n for n in intent.nodes if _phase(view, n) is Phase.POWERING_UP]
     if wanted:
         return Retry(

@@ -117,6 +117,22 @@ def test_a_lost_suspend_request_ends_its_machine_after_the_grace(
     assert world.machines_of("pub1") == []
 
 
+def test_what_a_list_tells_is_kept_though_the_file_fails_right_then(
+    world: EnduringWorld,
+) -> None:
+    """A machine that its cloud had denied is back for this one list, and gone before the next."""
+    run_one(world, 1, "pub1")
+    (machine,) = world.alive()
+    world.ledger.ended("pub", [machine.id], "not listed", world.now)
+    other = hold_lock(world)
+    world.ledger._db.execute("pragma busy_timeout = 10")
+    world.now += 1.0
+    world.daemon._rounds["pub"].run()  # type: ignore[union-attr]
+    other.close()
+    (row,) = world.ledger.machines()
+    assert (row.instance.id, row.ended) == (machine.id, None)
+
+
 def test_waiting_jobs_are_sent_elsewhere_with_the_reason(
     world: EnduringWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:

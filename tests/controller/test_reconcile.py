@@ -139,6 +139,29 @@ def test_an_answer_that_shows_one_of_two_machines_is_not_the_whole(world: World)
     assert world.ledger.open_launches() == ()
 
 
+def test_a_machine_of_an_open_launch_that_dies_before_it_answers_is_in_the_books(
+    world: World,
+) -> None:
+    """Two are bought, no answer comes: one is never listed, the other one only while it lives."""
+    cloud = world.clouds["pub"]
+    cloud.lose_answer_next(1000)
+    cloud.visible_after = 10_000
+    world.slurm.submit(1, ("pub1", "pub2"), 2)
+    world.advance(5)
+    first, second = world.accounts["pub"].machines.values()
+    first.visible_from = world.now
+    world.advance(world.config.timings.reconcile + 35)
+    assert known(world) == [first.instance.id], "it is paid from now on, whatever becomes of it"
+    assert len(world.ledger.open_launches()) == 1
+    cloud.take(first.instance.id)
+    cloud.take(second.instance.id)
+    cloud._answers_to_lose = 0
+    world.advance(600)
+    rows = {m.instance.id: m for m in world.ledger.machines(ended_since=0.0)}
+    assert rows[first.instance.id].ended is not None
+    assert world.ledger.open_launches() == ()
+
+
 def test_an_open_launch_that_nobody_wants_is_given_up_after_a_while(world: World) -> None:
     cloud = world.clouds["pub"]
     cloud.fail_next(AuthError, 100_000, "terminate")
