@@ -17,7 +17,7 @@ from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.policies.directives import told
 from slurm_elastic.providers.base.joining import program_of
-from slurm_elastic.slurm import check, controller, install, plan
+from slurm_elastic.slurm import check, conf_diff, controller, install, plan
 from slurm_elastic.slurm.install import Outcome
 
 _ACTIONS: dict[str, str] = {
@@ -37,7 +37,8 @@ _DESCRIPTIONS: dict[str, str] = {
     "render": "Print the file that slurm.conf would include: our nodes, partitions and options.",
     "check": "Prove that the site's own nodes and partitions stay as they are: a throw-away "
     "slurmctld reads a copy of slurm.conf without and with our part. Nothing is changed.",
-    "diff": "Print what install would change, as a unified diff. Nothing is changed.",
+    "diff": "Print what install would change: the options, nodes and partitions of ours that come "
+    "(+), go (-) or change (~), and the names of our programs. Nothing is changed.",
     "install": "Check, then put everything in place. A step that fails takes back all steps before "
     "it.",
     "uninstall": "Restore slurm.conf byte for byte and remove what install put in place.",
@@ -76,7 +77,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
             action.add_argument("cloud", metavar="CLOUD", help="a cloud of the configuration")
         if name == "diff":
             action.add_argument(
-                "--all", action="store_true", help="also print our new programs line by line"
+                "--all", action="store_true", help="print every changed file as a unified diff"
             )
         if name in ("install", "uninstall"):
             action.add_argument("--restart", type=_command, metavar="COMMAND", help=_RESTART_HELP)
@@ -144,7 +145,7 @@ def run_check(args: argparse.Namespace) -> int:
 def diff(args: argparse.Namespace) -> int:
     """Print the difference; nothing where there is none."""
     planned = plan.make(configfile.load(Path(args.config)))
-    print(install.diff(planned, whole=args.all), end="")
+    print(conf_diff.whole(planned) if args.all else conf_diff.short(planned), end="")
     return 0
 
 

@@ -429,7 +429,7 @@ def slurm_conf(config: Config) -> Iterator[Finding]:
     except (SlurmElasticError, OSError) as error:
         yield Finding(what=what, level=Level.WRONG, found=str(error))
         return
-    if install.diff(planned):
+    if planned.changes():
         yield Finding(
             what=what,
             level=Level.WRONG,

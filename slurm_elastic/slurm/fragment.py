@@ -289,6 +289,7 @@ def conflicts_of(config: Config, pools: Sequence[Pool], site: Site) -> list[str]
     return [
         *_cluster(config, site),
         *_names(config, pools, site),
+        *_lone_localhost(site),
         *_spills_over(pools, site),
         *_programs(config, site),
         *_suspends_static(site),
@@ -334,6 +335,19 @@ def _names(config: Config, pools: Sequence[Pool], site: Site) -> Iterator[str]:
         name = cloud.partition_name
         if name in partitions:
             yield f"{partitions[name]}: {name} is the site's own; cloud {cloud.name} uses it too"
+
+
+def _lone_localhost(site: Site) -> Iterator[str]:
+    """Slurm finds the first node by every name that is none yet, if it is named localhost and still
+    the only one, and takes the next node for its double (node_conf.c, 22.05 to master).
+    """
+    for name, where in list(site.node_names.items())[:1]:
+        if name == "localhost":
+            yield (
+                f"{where}: a first node named localhost can only be a cluster's only one: Slurm"
+                " takes every further node for it (Duplicated NodeHostName); give it another"
+                " name, as NodeName=n1 NodeHostname=localhost"
+            )
 
 
 def _spills_over(pools: Sequence[Pool], site: Site) -> Iterator[str]:

@@ -8,7 +8,6 @@ SlurmUser cannot tell a later uninstall what to remove).
 from __future__ import annotations
 
 import contextlib
-import difflib
 import hashlib
 import logging
 import os
@@ -108,7 +107,8 @@ def _carry_out(
         for file in changes:
             files.write(file)
             log.info("installed path=%s bytes=%d", file.path, len(file.content))
-        touch_lua(planned.site.directory)
+        if planned.site.directory / submit_filter.FILTER in {file.path for file in changes}:
+            touch_lua(planned.site.directory)
         # Once more, for jobs that came before the new filter was in place.
         _leave(planned, gone, leaving.Paid(), force=True)
         return _apply(planned, changes, restart, files)
@@ -124,23 +124,6 @@ def _all_or_nothing() -> Iterator[Transaction]:
         raise SlurmElasticError(
             f"{place}{error.strerror or error}; everything is as before"
         ) from error
-
-
-def diff(planned: Plan, *, whole: bool = True) -> str:
-    """A unified diff of what ``install`` would change; empty for nothing. Programs of ours that are
-    not there yet are named in a line each unless ``whole``.
-    """
-    shown = {planned.site.directory / fragment.FILE_NAME, Path(planned.config.slurm.conf)}
-    return "".join(
-        _diff(file) if whole or file.path in shown or file.current() is not None else _named(file)
-        for file in planned.changes()
-    )
-
-
-def _named(file: PlannedFile) -> str:
-    return (
-        f"new file {file.path}: {len(_text_lines(file.content))} lines of ours (--all shows them)\n"
-    )
 
 
 def manifest_path(config_path: Path) -> Path:
@@ -253,6 +236,8 @@ def taken_back(
 ) -> SlurmElasticError:
     """Take every change back and let slurmctld run on the old files again; says how that went."""
     files.roll_back()
+    # The filter that was read meanwhile must not outlive its file.
+    touch_lua(Path(settings.conf).parent)
     with contextlib.suppress(SlurmElasticError):
         if restart is not None:
             controller.restart(settings, restart)
@@ -294,21 +279,6 @@ def touch_lua(directory: Path) -> None:
     if path.exists():
         soon = max(time.time(), path.stat().st_mtime) + 2
         os.utime(path, (soon, soon))
-
-
-def _diff(file: PlannedFile) -> str:
-    old, new = _text_lines(file.current() or b""), _text_lines(file.content)
-    before = str(file.path) if file.current() is not None else "/dev/null"
-    return "".join(_terminated(difflib.unified_diff(old, new, before, str(file.path))))
-
-
-def _text_lines(content: bytes) -> list[str]:
-    return content.decode(errors="replace").splitlines(keepends=True)
-
-
-def _terminated(lines: Iterator[str]) -> Iterator[str]:
-    for line in lines:
-        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 # ``conf uninstall``: slurm.conf as it was, then, when slurmctld no longer needs them, the files.

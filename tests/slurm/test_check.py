@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from slurm_elastic.errors import ConfigError
-from slurm_elastic.slurm import answers, check, dryrun, plan
+from slurm_elastic.slurm import answers, check, dryrun, plan, siteconf
 from slurm_elastic.slurm import isolated as isolated_program
 from slurm_elastic.slurm.plan import Plan
 from tests.slurm import site_cases
@@ -215,6 +215,47 @@ def test_a_site_that_slurmctld_itself_refuses_gets_the_lesser_check(root: Path) 
     report = check.check(planned("small", root, "PartitionName=odd Nodes=nowhere"))
     assert not report.full
     assert "it does not start on slurm.conf as it is" in report.lines[-1]
+
+
+def own_nodes(root: Path, nodes: str, names: str) -> Plan:
+    """The small site with other nodes."""
+    conf = site_cases.copy("small", root)
+    text = "\n".join(line for line in conf.read_text().split("\n") if "n[1-4]" not in line)
+    conf.write_text(f"{text}\n{nodes}\nPartitionName=batch Nodes={names} Default=YES\n")
+    return plan.make(site_cases.config("small", conf))
+
+
+@isolated
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[7001-7002] CPUs=1",
+        f"NodeName=n[1-2] NodeHostname={socket.gethostname()} Port=[7001-7002] CPUs=1",
+        "NodeName=n1 Port=7001 CPUs=1\nNodeName=n2 NodeAddr=127.0.0.1 CPUs=1\n"
+        "NodeName=localhost Port=7003 CPUs=1",
+    ],
+)
+def test_several_nodes_of_the_site_may_be_this_host(root: Path, nodes: str) -> None:
+    assert check.check(own_nodes(root, nodes, "n[1-2]")).full
+
+
+def test_a_node_that_slurm_leaves_alone_is_told_before_slurmctld_runs(root: Path) -> None:
+    """slurmctld starts on such a slurm.conf as it is, and with no further node of whatever kind."""
+    with pytest.raises(ConfigError, match=r"slurm.conf:14: a first node named localhost"):
+        own_nodes(root, "NodeName=localhost CPUs=1", "localhost")
+
+
+@isolated
+def test_slurm_takes_no_second_node_after_a_first_named_localhost(root: Path) -> None:
+    """What the refusal says of Slurm: a plan made without it is refused by slurmctld."""
+    one = own_nodes(root, "NodeName=n1 NodeHostname=localhost CPUs=1", "n1")
+    lone = Path(one.site.path).read_text().replace("NodeName=n1 NodeHostname=", "NodeName=")
+    Path(one.site.path).write_text(lone.replace("Nodes=n1", "Nodes=localhost"))
+    site = siteconf.read(one.site.path)
+    wrapper = dryrun.isolation() or ()
+    assert dryrun.run(one.config.slurm, site, None, wrapper).failure is None
+    refused = dryrun.run(one.config.slurm, site, one.fragment, wrapper).failure
+    assert "Duplicated NodeHostName" in (refused or "")
 
 
 @isolated

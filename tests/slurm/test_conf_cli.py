@@ -93,11 +93,12 @@ def test_render_check_diff_install_uninstall(
     assert "Slurm's parser reads slurm.conf with the fragment" in capsys.readouterr().out
     assert admin("diff") == 0
     short = capsys.readouterr().out
-    assert "+include slurm-elastic.conf" in short
-    assert "slurm-elastic-resume: " in short
-    assert len(short.splitlines()) < 200
+    assert "  + include slurm-elastic.conf\n" in short
+    assert "  settings, slurm-elastic-resume," in short
+    assert len(short.splitlines()) < 60
     assert admin("diff", "--all") == 0
     whole = capsys.readouterr().out
+    assert "+include slurm-elastic.conf\n" in whole
     assert len(whole.splitlines()) > 3 * len(short.splitlines())
     assert admin.conf.read_bytes() == before
 

@@ -201,6 +201,14 @@ def test_times_are_rounded_up_to_minutes(seconds: float, expected: str) -> None:
             "MaxNodeCount=10\nNodeName=n[1-3]",
             "{}:3: MaxNodeCount is 10; 3 own and 12 cloud nodes need 15",
         ),
+        (
+            "NodeName=localhost CPUs=4",
+            (
+                "{}:3: a first node named localhost can only be a cluster's only one: Slurm takes every"
+                " further node for it (Duplicated NodeHostName); give it another name, as NodeName=n1"
+                " NodeHostname=localhost"
+            ),
+        ),
         ("ClusterName=other", "{}:3: ClusterName is other, slurm-elastic has small"),
         ("SlurmUser=hpc", "{}:3: SlurmUser is hpc, slurm-elastic's slurm.user is slurm"),
         ("SlurmUser=77777", "{}:3: SlurmUser is 77777, slurm-elastic's slurm.user is slurm"),
@@ -225,6 +233,8 @@ def test_a_conflict_names_file_line_and_both_values(
         "PartitionName=a SuspendTime=INFINITE PowerDownOnIdle=NO",
         "MaxNodeCount=12",
         "ClusterName=SMALL",
+        "NodeName=n1 NodeHostname=localhost",
+        "NodeName=n1\nNodeName=localhost",
     ],
 )
 def test_what_is_no_conflict(tmp_path: Path, config: Config, text: str) -> None:

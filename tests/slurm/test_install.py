@@ -18,8 +18,8 @@ from slurm_elastic.config import Config, configfile
 from slurm_elastic.errors import ConfigError, SlurmElasticError
 from slurm_elastic.ledger import Ledger
 from slurm_elastic.model import CAPACITY, Exclusion
-from slurm_elastic.slurm import plan
-from slurm_elastic.slurm.install import Outcome, diff, install, read_manifest, uninstall
+from slurm_elastic.slurm import conf_diff, plan
+from slurm_elastic.slurm.install import Outcome, install, read_manifest, uninstall
 from tests import ledger_cases
 from tests.slurm import site_cases
 
@@ -320,14 +320,15 @@ def test_uninstall_asks_for_force_where_slurmctld_does_not_answer(host: Host) ->
 
 def test_diff_is_what_install_would_change(host: Host) -> None:
     planned = plan.make(host.config, version=VERSION)
-    text = diff(planned)
+    text = conf_diff.whole(planned)
     assert f"+++ {host.conf}\n" in text
     assert "\\ No newline at end of file" in text
     assert "+include slurm-elastic.conf\n" in text
     assert "+PartitionName=onprem " in text
     assert host.conf.read_bytes() == (site_cases.SITES / "small" / "slurm.conf").read_bytes()
     host.install()
-    assert diff(plan.make(host.config, version=VERSION)) == ""
+    installed = plan.make(host.config, version=VERSION)
+    assert conf_diff.whole(installed) == conf_diff.short(installed) == ""
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,30 @@ def test_the_sites_own_prolog_and_epilog_still_run(root: Path) -> None:
         live.stop()
 
 
+def test_a_running_slurmctld_reads_a_filter_that_changed_and_no_other(root: Path) -> None:
+    """It goes by the time stamp of job_submit.lua, the site's own or ours, in whole seconds."""
+    live = LiveSite("small", root)
+    try:
+        live.start()
+        config = live.config()
+        install(config, live.config_path, restart=live.restart_command)
+        script = live.conf.parent / "job_submit.lua"
+        both = live.sbatch("--hold", "-N2")
+        assert live.job(both)["Partition"] == "batch,onprem,aws"
+
+        stamp = script.stat().st_mtime
+        other = replace(config, slurm=replace(config.slurm, epilog_hook=True))
+        install(other, live.config_path, restart=live.restart_command)
+        assert script.stat().st_mtime == stamp
+
+        for nodes, listed in ((1, "batch"), (12, "batch,onprem,aws"), (1, "batch")):
+            limited = replace(other, limits=replace(config.limits, nodes=nodes))
+            install(limited, live.config_path, restart="/bin/false")
+            assert live.job(live.sbatch("--hold", "-N2"))["Partition"] == listed
+    finally:
+        live.stop()
+
+
 def test_a_pool_that_leaves_takes_no_waiting_job_with_it(root: Path) -> None:
     live = LiveSite("small", root)
     try:
