@@ -36,7 +36,7 @@ from slurm_elastic.policies.exclusions import sickly
 from slurm_elastic.policies.leaked_instances import CODE
 from slurm_elastic.policies.node_state import ill, is_down
 from slurm_elastic.protocols import NO_NODE, Slurm
-from slurm_elastic.slurm import check, install, plan
+from slurm_elastic.slurm import check, plan
 from slurm_elastic.slurm.account import same
 from slurm_elastic.store.trouble import trouble_of
 

@@ -106,8 +106,10 @@ def _entry(key: str, before: Mapping[str, str], after: Mapping[str, str]) -> str
     old, new = before.get(key), after.get(key)
     if old == new:
         return ""
-    if old is None or new is None:
-        return f"{'-' if new is None else '+'} {_abbreviated(new if old is None else old or '')}"
+    if new is None:
+        return f"- {_abbreviated(old or '')}"
+    if old is None:
+        return f"+ {_abbreviated(new)}"
     if not key.startswith(_RECORDS):
         return f"~ {old} -> {new.partition('=')[2]}"
     was, now = (dict(map(_value, line.split()[1:])) for line in (old, new))

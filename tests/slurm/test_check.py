@@ -231,8 +231,7 @@ def own_nodes(root: Path, nodes: str, names: str) -> Plan:
     [
         "NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[7001-7002] CPUs=1",
         f"NodeName=n[1-2] NodeHostname={socket.gethostname()} Port=[7001-7002] CPUs=1",
-        "NodeName=n1 Port=7001 CPUs=1\nNodeName=n2 NodeAddr=127.0.0.1 CPUs=1\n"
-        "NodeName=localhost Port=7003 CPUs=1",
+        "NodeName=n1 Port=7001 CPUs=1\nNodeName=n2 CPUs=1\nNodeName=localhost Port=7003 CPUs=1",
     ],
 )
 def test_several_nodes_of_the_site_may_be_this_host(root: Path, nodes: str) -> None:
