@@ -5,6 +5,7 @@ Part of ``ledger.Ledger``, which opens the file and describes its tables.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +23,7 @@ _COUNT = (
 )
 
 
+@functools.lru_cache(4096)
 def series(name: str, **labels: str) -> str:
     """The name of a counter with its labels: ``name{label="value"}``."""
     text = ",".join(f'{key}="{_quoted(labels[key])}"' for key in sorted(labels))

@@ -65,12 +65,12 @@ def rest(stage, weather) -> None:
         return
     weather.heal()
     healed = stage.sched.now
-    stage.calm, stage.wakes = True, (15.0, 25.0)
+    stage.be_calm()
     held = stage.kind == "policies"
     deadline = healed + 6 * HOUR
     trouble = "it has just begun"
     while trouble and not stage.books.wrongs and not stage.sched.errors:
-        stage.advance(60.0, step=20.0)
+        stage.advance(60.0, step=30.0)
         for owner in ("elasticd", "ckptman"):
             stage.start(owner)
         waiting = sorted(stage.slurm.queue())

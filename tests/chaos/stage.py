@@ -55,6 +55,8 @@ from tests.controller.world import BOOT, PING, SLURMD_TIMEOUT, T0, Killed
 DAEMON, CKPTMAN = "elasticd", "ckptman"
 STEP = 5.0
 """Seconds between two looks at what machines and jobs do by themselves."""
+SHORT = 60.0
+"""Seconds that no job needs more than once nothing new comes."""
 
 
 class Stage:
@@ -164,6 +166,11 @@ class Stage:
             self.sched.sleep(seconds + self.rng.choice((0.0, 0.2, 3.0)))
         else:
             self.sched.pause()
+
+    def be_calm(self) -> None:
+        """Nothing new comes: all that takes time and no turns of others may be done in fewer."""
+        self.calm, self.wakes = True, (25.0, 35.0)
+        self.lengths = {job: min(length, SHORT) for job, length in self.lengths.items()}
 
     # the services
 
