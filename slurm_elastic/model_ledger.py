@@ -148,6 +148,17 @@ class Drained(Struct, frozen=True, kw_only=True):
     end: float | None = None
 
 
+def generation_order(generation: str) -> float:
+    """The launch's place among the requests of slurmctld's programs: it came after those that bear
+    this time or an earlier one, though the head's clock may have been set back since.
+    """
+    _, _, tail = generation.partition("-")
+    digits = tail.partition("-")[2]
+    return (
+        int(digits) / 1000 if digits.isascii() and digits.isdigit() else generation_time(generation)
+    )
+
+
 def generation_time(generation: str) -> float:
     """When the launch was decided, by the head's clock (a cloud's may differ); 0 if unreadable."""
     digits = generation[1:14]

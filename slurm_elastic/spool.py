@@ -121,6 +121,11 @@ class Spool:
                 times.append(path.stat().st_mtime)
         return min(times, default=None)
 
+    def newest(self) -> float:
+        """The latest time that a request which waits bears; 0 where none does."""
+        times = (received_at(path.stem) for path in self._dir.glob("*.json"))
+        return max((time for time in times if time is not None), default=0.0)
+
     def remove(self, request_id: str) -> None:
         """Forget a request that was carried out or dropped; removing twice is no error."""
         with contextlib.suppress(FileNotFoundError):

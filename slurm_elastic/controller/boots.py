@@ -19,7 +19,7 @@ from slurm_elastic.errors import SlurmError
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Launch, Machine
 from slurm_elastic.model import BREAKER, COOL_DOWN, Exclusion, Instance, Pool
-from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_time
+from slurm_elastic.model_ledger import OUT_OF_SERVICE, generation_order, generation_time
 from slurm_elastic.model_slurm import SlurmJob
 from slurm_elastic.policies.actions import Register, ReopenPool
 from slurm_elastic.policies.boots import TimedOut, booting, given_up_after, longest_wait, timed_out
@@ -93,7 +93,7 @@ def unregistered_instances(site: Site, cloud: str, request: Request) -> list[Mac
         and m.instance.node in failed
         and m.boots
         and not m.misses
-        and generation_time(m.instance.generation) <= request.received
+        and generation_order(m.instance.generation) <= request.received
     ]
 
 
@@ -383,11 +383,12 @@ def _not_asked_again(site: Site, late: TimedOut, requests: Sequence[Request]) ->
     """Without nodes that Slurm has asked something else for since their launch, which their cloud's
     worker has not come to: as when the daemon was away, and the node up and powered down meanwhile.
     """
-    decided = {n: row.created for row in site.ledger.open_launches() for n in row.nodes}
-    causes = {row.request for row in site.ledger.open_launches()}
+    opened = site.ledger.open_launches()
+    decided = {n: generation_order(row.generation) for row in opened for n in row.nodes}
+    causes = {row.request for row in opened}
     for m in late.machines:
         row = site.ledger.launch(m.instance.generation)
-        decided[m.instance.node] = generation_time(m.instance.generation) or m.instance.launched
+        decided[m.instance.node] = generation_order(m.instance.generation) or m.instance.launched
         causes |= {row.request} if row is not None else set()
     again = {
         n

@@ -142,9 +142,12 @@ class Site:
         )
 
 
-def new_generation(now: float) -> str:
-    """A name for one launch: sorts by time, unique, safe as a tag and as a client token."""
-    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}"
+def new_generation(now: float, after: float = 0.0) -> str:
+    """A name for one launch: sorts by time, unique, safe as a tag and as a client token. It ends
+    with ``generation_order`` where requests that have come bear a later time (``after``) than now.
+    """
+    order = f"-{int(after * 1000) + 1}" if after > now else ""
+    return f"g{int(now * 1000):013d}-{secrets.token_hex(4)}{order}"
 
 
 def scope_of(

@@ -44,7 +44,7 @@ from slurm_elastic.policies.next_launch import (
 from slurm_elastic.policies.node_state import Phase, phase
 from slurm_elastic.policies.reconcile_rules import POWERED_UP_AGAIN
 from slurm_elastic.protocols import Chooser, Limited, Provider
-from slurm_elastic.spool import Request
+from slurm_elastic.spool import Request, Spool
 
 log = logging.getLogger(__name__)
 
@@ -322,7 +322,7 @@ def _decide(
                 record_ranking(site, decided.placement, enough=False)
             return decided, None
         spec = LaunchSpec(
-            generation=new_generation(now),
+            generation=new_generation(now, Spool(site.config.state).newest()),
             pool=request.pool,
             nodes=decided.nodes,
             offer=decided.offer,

@@ -18,7 +18,7 @@ from slurm_elastic.faults import reach
 from slurm_elastic.hostlist import compress
 from slurm_elastic.ledger import Machine
 from slurm_elastic.model import InstanceState
-from slurm_elastic.model_ledger import SUSPENDED, generation_time
+from slurm_elastic.model_ledger import SUSPENDED, generation_order
 from slurm_elastic.model_slurm import ON_NODES, SlurmJob, SlurmNode
 from slurm_elastic.policies.cluster import decided_at
 from slurm_elastic.policies.node_state import Phase, phase
@@ -125,10 +125,11 @@ def _is_there(job: SlurmJob) -> bool:
 def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNode]) -> None:
     """End the machines of ``request``'s nodes of ``cloud``.
 
-    Only machines launched before the request: an old request must not end a new machine. Only
-    where Slurm has the node powering down or powered down; or powering up again, when the request
-    is served late (``past`` says why). Where a machine is the younger one by the clock, which may
-    have been set back, what Slurm says now tells.
+    Only machines launched before the request: an old request must not end a new machine, whatever
+    the clock said when either was made (``generation_order``). Only where Slurm has the node
+    powering down or powered down; or powering up again, when the request is served late (``past``
+    says why). Where a machine is the younger one by the clock, which may have been set back, what
+    Slurm says now tells.
     """
     doomed: list[Machine] = []
     younger: list[Machine] = []
@@ -142,7 +143,7 @@ def suspend(site: Site, cloud: str, request: Request, view: Mapping[str, SlurmNo
         node = view.get(instance.node)
         if node is None or phase(node) is Phase.UP:
             kept.append(instance.node)
-        elif generation_time(instance.generation) <= request.received:
+        elif generation_order(instance.generation) <= request.received:
             doomed.append(machine)
         else:
             younger.append(machine)

@@ -161,10 +161,7 @@ class Books:
         down = where in (Phase.POWERING_DOWN, Phase.POWERED_DOWN)
         old = where is Phase.POWERING_UP and doomed.launched - T0 <= stage.since[doomed.node]
         dead = doomed.id not in {i.id for i in stage.alive()}
-        # Requests are served by the times they bear: one from before the clock was set back may come
-        # last, and end the machine of a later one that still boots; another is bought then.
-        turned = where is Phase.POWERING_UP and stage.set_back
-        if not (down or old or others or dead or turned):
+        if not (down or old or others or dead):
             self.wrong("ended in use", f"{doomed.id} of {doomed.node} ({where}): {why}")
 
     def judge_update(self, node: SlurmNode, state: str) -> None:

@@ -60,7 +60,7 @@ def bought_from_an_unread_cloud(_stage: Any) -> None:
 
 def an_old_suspend_ends_a_new_machine(_stage: Any) -> None:
     """Whatever Slurm says by now, and whenever the machine was bought."""
-    suspending.generation_time = lambda generation: 0.0
+    suspending.generation_order = lambda generation: 0.0
     suspending.phase = lambda node: None
 
 

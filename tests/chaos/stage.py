@@ -152,11 +152,6 @@ class Stage:
         self._hash.update(what.encode())
 
     @property
-    def set_back(self) -> bool:
-        """Whether the head's clock ever was."""
-        return any(after < before for before, after in itertools.pairwise(self.skews))
-
-    @property
     def digest(self) -> str:
         return self._hash.hexdigest()
 

@@ -230,6 +230,22 @@ def test_a_suspend_after_the_clock_was_set_back_is_served(world: World, requeue:
     assert new != old
 
 
+def test_a_suspend_from_before_the_clock_was_set_back_ends_no_machine_that_boots(
+    world: World,
+) -> None:
+    """It bears a later time than the resume that came after it, and is served last."""
+    old = up(world)
+    off(world)
+    world.advance(5)
+    set_back(world)
+    world.program("suspend", ["pub1"], {}, received=world.now)
+    world.slurm.submit(2, ("pub1",))
+    assert [request.kind for request in world.spool.pending()] == ["resume", "suspend"]
+    until_runs(world, 2, within=30)
+    new = {m.instance.id for m in world.ledger.machines(ended_since=0.0)} - {old}
+    assert new == set(world.machines_of("pub1")), "one was bought, and it came up"
+
+
 def test_a_lost_suspend_and_a_clock_set_back_cost_a_grace(world: World) -> None:
     old = up(world)
     set_back(world)

@@ -265,6 +265,6 @@ class World:
             "resume_file": file if kind == "resume" else None,
             "resume_file_error": None,
         }
-        name = f"{int(self.now * 1e9)}-{next(self._numbers):06d}-{kind}"
+        name = f"{int(changes.get('received', self.now) * 1e9)}-{next(self._numbers):06d}-{kind}"
         (self.dir / "requests" / f"{name}.json").write_text(json.dumps(body | changes))
         return name
